@@ -33,7 +33,7 @@ LAST_PORT = 65_535
 
 
 class Server(uvicorn.Server):
-    """Says when it listens, and tells open streams to end when it is asked to."""
+    """The uvicorn server: prints its address once it listens, and tells open streams to end when it is asked to end."""
 
     def __init__(self, config: uvicorn.Config, url: str, control: Control) -> None:
         super().__init__(config)
@@ -42,10 +42,12 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # Whoever started this process waits for the line: it may be printed only once the socket listens.
         if self.started:
             print(json.dumps({"url": self._url}), flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Streams never end by themselves: without this uvicorn would wait for them until `GRACE_S`.
         self._control.leaving.set()
         super().handle_exit(sig, frame)
 
@@ -61,12 +63,14 @@ def on_ray(settings: Settings) -> Backend:
 def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
     """Serve until a signal ends it; `backend_of` makes the cluster that jobs run on."""
     to_stderr()
+    # Before the settings: the bounds on connections are shares of the limit that holds then.
     raise_descriptors()
     os.umask(0o077)  # the database holds jobs' environments: its owner's alone
     try:
         settings = Settings.from_env(os.environ)
         require_set_up(settings.home, settings.host, settings.oidc_issuer)
         listening = _listen(settings)
+        # Port 0 has become a number; links and supervisors need the real one.
         settings = settings.model_copy(update={"port": listening.getsockname()[1]})
         app = create_app(settings, backend_of(settings))
     except RingleaderError as error:
@@ -82,10 +86,11 @@ def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
 
 
 def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How it is served. A request comes from the peer's address, unless a proxy that is trusted says another."""
+    """The uvicorn configuration. The client's address is the peer's, unless a trusted proxy names another one."""
     among = Connections(Bounds.within(descriptors()))
     return uvicorn.Config(
         app,
+        # uvicorn makes the protocol itself, with its own arguments only; `among` has to be bound beforehand.
         http=cast(type[asyncio.Protocol], partial(Http, among=among)),
         loop="uvloop",
         log_config=None,
@@ -98,15 +103,16 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 def _answer_at_once() -> None:
-    """Keep requests from waiting for the interpreter: each statement of SQLite lets go of it, and a thread that only
-    computes gives it back after `TURN_S`; to walk through all modules and routes takes 0.1 s, and they stay."""
+    """Keep requests from waiting for the interpreter: SQLite releases the GIL at each statement, and a thread that only
+    computes gives it back after `TURN_S`. A collection over all modules and routes takes 0.1 s, and none of them ever
+    goes: they are frozen."""
     sys.setswitchinterval(TURN_S)
     gc.collect()
     gc.freeze()
 
 
 class PortTaken(RingleaderError):
-    """Somebody else listens there."""
+    """Another process listens on that port."""
 
     code = "port_taken"
 
@@ -115,6 +121,7 @@ def _listen(settings: Settings) -> socket.socket:
     """The listening socket. Port 0 takes the port used last: supervisors that outlived us still post there."""
     remembered = settings.home / "port"
     last = settings.port or _port_in(remembered)
+    # The remembered port first, then the one asked for; one try where they are the same.
     for port in dict.fromkeys((last, settings.port)):
         try:
             listening = _bind(settings.host, port)
@@ -142,6 +149,7 @@ def _port_in(remembered: Path) -> int:
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
+    # Without it a restart would wait for the connections of the process before to leave TIME_WAIT.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

@@ -1,4 +1,4 @@
-"""The application: routes, the layers around them, and what errors become."""
+"""The application: its routes, its middleware, and the responses that errors turn into."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -108,6 +108,7 @@ def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router, prefix=API, include_in_schema=False)
     app.include_router(login.form)
     app.include_router(mlflow.router)
+    # Last: it has a route for every path, and the router takes the first that matches.
     app.include_router(page.router)
 
 
@@ -115,6 +116,7 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RingleaderError)
     async def _ours(request: Request, error: RingleaderError) -> Response:
         status = error.status if isinstance(error, Refused) else _STATUS.get(type(error), 500)
+        # An error of the product that is no refusal is a mistake here: 500, unless the table below says whose it is.
         return problem(
             status,
             error.message,
@@ -129,6 +131,7 @@ def _add_errors(app: FastAPI) -> None:
     async def _http(request: Request, error: HTTPException) -> Response:
         status, detail = error.status_code, str(error.detail)
         headers = dict(error.headers) if error.headers else None
+        # The page's GET route takes every path, so another method on an unknown address arrives here as a 405.
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
             path = request.scope["path"]
             if (allowed := _allowed(request)) or not path.startswith(f"{API}/"):
@@ -139,6 +142,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        # A body of many elements can be wrong in each: the answer names the first few and counts the rest.
         wrong = error.errors()
         found = [_finding(e) for e in wrong[:FINDINGS_TOLD]]
         detail = "; ".join(f"{f['pointer']}: {f['message']}" for f in found) + and_more(
@@ -150,7 +154,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(IntegrityError)
     async def _second(request: Request, error: IntegrityError) -> Response:
-        """Two requests made the same thing at the same moment, on a database that lets them."""
+        """Answer 409 where two requests stored the same thing at the same moment, on a database that allows two
+        writers."""
         log.exception("request.conflict")
         return problem(
             409,
@@ -159,6 +164,7 @@ def _add_errors(app: FastAPI) -> None:
             request_id=request.scope.get(REQUEST_ID, ""),
         )
 
+    # SQLite raises OverflowError for an integer beyond 64 bits; PostgreSQL reports it as a DataError.
     @app.exception_handler(DataError)
     @app.exception_handler(OverflowError)
     async def _unstorable(request: Request, error: Exception) -> Response:
@@ -171,7 +177,8 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _allowed(request: Request) -> list[str]:
-    """What all routes of the path but the page's files take together: the router names the methods of the first."""
+    """The methods that the path's own routes take together; the router would name only those of the first. The page's
+    files do not count."""
     *ours, _ = request.app.routes  # the last is the page, which would take every path
     asked = {"type": "http", "path": request.scope["path"], "root_path": "", "headers": []}
     return [
@@ -198,7 +205,7 @@ def _findings(error: RingleaderError) -> list[dict[str, Any]]:
 
 
 def _finding(error: Any) -> dict[str, Any]:
-    """One of pydantic's errors; the pointer starts at the body, other places are named by their kind."""
+    """A finding for one of pydantic's errors; its pointer starts at the body, other places are named by their kind."""
     where, *rest = (str(p) for p in error["loc"])
     pointer = "".join(f"/{p}" for p in rest) if where == "body" else f"{where}: {'/'.join(rest)}"
     context = error.get("ctx") or {}
@@ -212,7 +219,7 @@ def _finding(error: Any) -> dict[str, Any]:
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document plus the shapes that it does not read or write itself: job file and problem."""
+    """FastAPI's document, with the shapes that it does not read or write itself: job file and problem."""
     if not app.openapi_schema:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = document["components"]["schemas"]
@@ -226,7 +233,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _refuse_as_problems(document: dict[str, Any]) -> None:
-    """FastAPI writes its own error body wherever a parameter could be wrong; ours is a problem there too."""
+    """Replace FastAPI's own error body, listed wherever a parameter could be wrong, by a problem, which is what is
+    sent."""
     for methods in document["paths"].values():
         for operation in methods.values():
             if "HTTPValidationError" in str(operation["responses"].get("422")):

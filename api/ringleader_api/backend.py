@@ -1,4 +1,4 @@
-"""The seam to the cluster: what the control plane asks of it. The only importer of `ringleader.runtime`."""
+"""The seam to the cluster: everything the control plane asks of it. The only importer of `ringleader.runtime`."""
 
 import socket
 import threading
@@ -20,8 +20,9 @@ from ringleader_api.scheduling import Demand, NodeShape, Seen, WorkerNeed
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything an attempt starts from. Names nothing that changes while it runs, and holds no secret of the job: its
-    supervisor asks for those with the ingest token. `run_as` is None where the job runs under the stack's account."""
+    """Everything an attempt starts from. It names nothing that changes while the attempt runs, and holds no secret of
+    the job: the supervisor asks for those with its ingest token. `run_as` is None where the job runs under the stack's
+    account."""
 
     job_id: str
     attempt: int
@@ -38,13 +39,13 @@ WATCH_EVERY_S = 5.0
 
 
 class AttemptGone(RingleaderError):
-    """The attempt has had its supervisor, which is gone: it cannot have another."""
+    """The attempt's supervisor has lived and is gone: the attempt cannot have another."""
 
     code = "attempt_gone"
 
 
 class NobodyThere(RingleaderError):
-    """A fault found no victim."""
+    """The fault found no victim."""
 
     code = "no_such_member"
 
@@ -56,14 +57,14 @@ class Backend(Protocol):
     """
 
     def start(self, launch: Launch) -> None:
-        """Have the attempt's supervisor exist; it works on its own from then on. Raises AttemptGone."""
+        """Make the attempt's supervisor exist; from then on it works on its own. Raises AttemptGone."""
 
     def supervisors(self) -> set[tuple[str, int]]:
-        """(job id, attempt) of every supervisor that lives or restarts."""
+        """The (job id, attempt) of every supervisor that lives or is being restarted."""
 
     def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
-        """Which of these supervisors answer the cluster within a few seconds, which all have together. Who could not be
-        asked in that time is left out."""
+        """Ask these supervisors, all at once, whether they answer the cluster within a few seconds. The result leaves
+        out those that could not be asked in that time."""
 
     def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
         """Tell the supervisor its new bounds."""
@@ -72,32 +73,33 @@ class Backend(Protocol):
         """Ask the supervisor to end by itself within `grace_s`."""
 
     def pause(self, job_id: str, attempt: int, grace_s: float) -> None:
-        """Ask the supervisor to save what the attempt holds and to end, within `grace_s`."""
+        """Ask the supervisor to save a checkpoint and to end, within `grace_s`."""
 
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
-        """Do the attempt harm on purpose, from any thread; returns what was done. Raises NobodyThere."""
+        """Inject a fault into the attempt, from any thread; returns a description of its effect. Raises NobodyThere."""
 
     def release(self, job_id: str, attempt: int) -> None:
-        """Free every actor, placement group and segment of the attempt, whatever state it is in."""
+        """Free every actor, placement group and shared-memory segment of the attempt, whatever its state."""
 
     def node_lost(self, job_id: str, attempt: int) -> bool:
         """Whether the node of the attempt's supervisor is gone, alone or with the whole cluster."""
 
     def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
-        """What a supervisor that is gone for good has not posted; each is forgotten once the next is
+        """The records that a dead supervisor had not posted, in batches; each batch is forgotten once the next one is
         asked for."""
 
     def forget(self, job_id: str) -> None:
-        """Keep no word of a job that was deleted, of which nothing lives any more."""
+        """Remove the cluster's records of a deleted job of which nothing lives any more."""
 
     def capacity(self) -> Seen:
-        """The nodes, who has which places there, and how far it has got with nodes that were asked for."""
+        """The nodes, the places that jobs hold there, and the autoscaler's trouble with the nodes that were asked
+        for."""
 
     def ask(self, demand: Demand) -> None:
-        """Have the cluster grow until all these workers have room on it at once; replaces what was asked before."""
+        """Have the cluster grow until all these workers fit on it at once; replaces the demand before."""
 
     def close(self) -> None:
-        """Let go of the cluster; what runs there goes on."""
+        """Disconnect from the cluster; the supervisors there go on."""
 
 
 class RayBackend:
@@ -109,7 +111,7 @@ class RayBackend:
     itself: the cluster is asked every `watch_every_s` whether it is there at all.
 
     Args:
-        process: makes one.
+        process: makes a process that speaks to the cluster.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class RayBackend:
     ) -> None:
         self._address = address
         self._warm_per_node = warm_per_node
+        # No autoscaler, no idle bound: only nodes that may be taken away have to be kept free of warm processes.
         self._grows = idle_s is not None
         self._idle_s = idle_s
         self._process = process
@@ -171,10 +174,12 @@ class RayBackend:
             return str(self._call("fault", job_id, attempt, fault, worker, for_s))
         except cluster.FaultMissed as missed:
             raise NobodyThere(missed.message) from None
+        # A fault is injected from a request's thread, whose caller gets an answer; only the reconciler retries.
         except OutOfReach as error:
             raise NobodyThere(f"the cluster is out of reach: {error.message}") from None
 
     def release(self, job_id: str, attempt: int) -> None:
+        # A release may take 74 s by itself, so its own deadline cannot tell a slow release from a dead cluster.
         with self._watched():
             self._call("release", job_id, attempt)
 
@@ -201,13 +206,15 @@ class RayBackend:
         self._call("ask", {(need.cpus, need.gpus, need.memory_gb): n for need, n in demand.items()})
 
     def close(self) -> None:
+        # Cleared before it is closed: a call that comes in between finds no connection rather than a dying one.
         connected, self._connected = self._connected, None
         if connected is not None:
             connected.close()
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Meanwhile the cluster is asked for something that it answers at once, and given up where it does not."""
+        """Ask the cluster every `watch_every_s`, beside the block, for something it answers at once; a cluster that
+        does not answer is given up, and the call in the block raises."""
         over = threading.Event()
         threading.Thread(target=self._watch, args=(self._connected, over), daemon=True).start()
         try:
@@ -221,13 +228,16 @@ class RayBackend:
                 _reach(self._address)
                 connected.call("supervisors")
             except OutOfReach:
+                # Ending the process is what frees the thread that waits in it: no call of Ray's can be interrupted.
                 connected.close()
                 return
 
     def _call(self, method: str, *args: Any) -> Any:
-        """What that method of the cluster returns or raises. Raises OutOfReach."""
+        """Call a method of the cluster; returns its result, or raises its error. Raises OutOfReach."""
         connected = self._connected
         if connected is None:
+            # Only `supervisors`, which begins a round, connects: else every deed of a round would wait for a
+            # connection.
             raise OutOfReach("there is no connection to the cluster now.", hint="The next round makes one.")
         _reach(self._address)
         return connected.call(method, *args)
@@ -239,6 +249,7 @@ class RayBackend:
             connecting.call("connect", self._address)
             if self._warm_per_node:
                 connecting.call("warm", self._warm_per_node, self._idle_s)
+        # Nobody else knows of the child yet, so nobody else would end it.
         except BaseException:
             connecting.close()
             raise
@@ -246,12 +257,13 @@ class RayBackend:
 
 
 def _reach(address: str) -> None:
-    """Raise OutOfReach at once where nobody listens: Ray would try until the deadline."""
+    """Raise OutOfReach at once where nothing listens at `address`: Ray would try until the deadline."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise RingleaderError(
             f"RINGLEADER_RAY_ADDRESS is {address!r}, not host:port.", hint="`ringleader up` sets it."
         )
+    # With the head gone Ray's own calls hang; a refused connection tells so within a round.
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Time and identities, so that tests can hand in their own."""
+"""Time and identities, passed in so that tests can supply their own."""
 
 import secrets
 import threading
@@ -12,9 +12,10 @@ log = Log("ringleader.clock")
 Clock = Callable[[], datetime]
 
 FOLLOWED = 0.05
-"""Of the time that passes: how much faster or slower `SteadyClock` goes while it follows a clock that was set."""
+"""The rate at which `SteadyClock` runs fast or slow while it follows a clock that was set, as a share of the time that
+passes."""
 NOTED_S = 5.0
-"""How far the machine's clock has to be set for the log to say so."""
+"""The step of the machine's clock, in seconds, from which the log mentions it."""
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _lock = threading.Lock()
@@ -22,9 +23,8 @@ _last = 0
 
 
 class SteadyClock:
-    """The time of day, which is never set: where the machine's clock is, it follows by going a little faster or slower.
-    Durations between two of its moments are wrong by `FOLLOWED` at most, and no moment comes twice. Safe between
-    threads.
+    """The time of day without jumps: after the machine's clock was set, it catches up by running a little fast or slow.
+    Durations between two of its moments are wrong by `FOLLOWED` at most, and no moment comes twice. Thread-safe.
 
     Args:
         wall: seconds since 1970 by the machine's clock.
@@ -44,6 +44,7 @@ class SteadyClock:
         with self._lock:
             at = self._passed_s()
             passed, self._at = at - self._at, at
+            # Follows the wall clock by at most FOLLOWED of the time passed, so time never stands still or runs back.
             off = self._wall() - (self._told + passed)
             bound = FOLLOWED * passed
             self._told += passed + min(max(off, -bound), bound)
@@ -51,7 +52,7 @@ class SteadyClock:
             return datetime.fromtimestamp(self._told, UTC)
 
     def _note(self, off_s: float) -> None:
-        """Once for each time that the clock is set."""
+        """Log that the clock was set, once each time."""
         if abs(off_s) < NOTED_S:
             self._noted = False
         elif not self._noted:
@@ -70,6 +71,8 @@ def new_id(kind: str) -> str:
     """`kind_` + ULID. Within a process ids only grow, so that their order is the order of submission."""
     global _last
     with _lock:
+        # 48 bits of milliseconds, 80 random ones; within a millisecond, or after the clock was set back, one more than
+        # the last.
         fresh = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
         _last = fresh if fresh > _last else _last + 1
         number = _last

@@ -1,4 +1,4 @@
-"""Everything a route may call, built once per application, and the threads beside it."""
+"""Everything a route may call, built once per application, and the threads that run beside it."""
 
 import threading
 import time
@@ -51,18 +51,20 @@ log = Log("ringleader.control")
 BEAT_LIMIT_S = 30.0
 JOIN_S = 5.0
 WRONG_PER_S, WRONG_AT_ONCE = 1.0, 20.0
-"""Tokens at the log-in that are not valid, from one address."""
+"""The rate of invalid tokens at the log-in, from one address."""
 TRIED_PER_S, TRIED_AT_ONCE = 20.0, 100.0
-"""Log-ins from one address that are looked at as they come; those beyond wait first, right ones as well as others."""
+"""The rate of log-ins from one address that are checked at once; those beyond wait first, valid ones as well as
+others."""
 BEGUN_PER_S, BEGUN_AT_ONCE = 10.0, 200.0
-"""Log-ins that go off to the identity provider, from one address: each is a row for some minutes."""
+"""The rate of log-ins sent on to the identity provider, from one address: each keeps a row for some minutes."""
 CATCHING_UP = 1
-"""Threads that read for followers what is behind them; each computes, so that more would take the interpreter."""
+"""Threads that read old items for followers; they compute, so that more of them would only contend for the
+interpreter."""
 
 
 @dataclass(slots=True)
 class Control:
-    """The control plane's parts. `leaving` is set when the process has been asked to end: streams close."""
+    """The parts of the control plane. `leaving` is set once the process has been asked to end: streams close."""
 
     settings: Settings
     backend: Backend
@@ -98,30 +100,32 @@ class Control:
     large: Semaphore = field(default_factory=lambda: Semaphore(1))
     """Held while a large body is checked."""
     sending: Semaphore = field(default_factory=lambda: Semaphore(1))
-    """Held for a turn of the event loop by who sends a long piece of a stream."""
+    """Held for a turn of the event loop while a long piece of a stream is sent."""
     catching_up: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(CATCHING_UP, thread_name_prefix="catching-up")
     )
-    """Reads for followers what is older than their channel."""
+    """Reads, for followers, the items older than their channel."""
     channels: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """The feeds that somebody follows, by job and feed; the routes keep them."""
+    """The feeds that are being followed, by job and feed; the routes keep them."""
     leaving: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Start reconciling and exporting, and the counting of refusals."""
+        """Start the reconciler, the exporter and the count of refusals."""
         self._spawn("refusals", self.refusals.run, COUNTED_EVERY_S)
         self._spawn("reconciler", self.reconciler.run, self.settings.tick_s)
         if self.exporter is not None:
             self._spawn("exporter", self.exporter.run, self.settings.export_every_s)
 
     def end(self) -> None:
-        """Stop all of them, then let go of cluster and database. Jobs go on."""
+        """Stop them, then let go of cluster and database. Jobs go on."""
+        # First: open streams must close before the threads and the store that they read from go.
         self.leaving.set()
         self.refusals.stop()
         self.reconciler.stop()
         if self.exporter is not None:
             self.exporter.stop()
+        # One deadline for all together: a thread that is stuck must not use up the grace period of the process.
         give_up_at = time.monotonic() + JOIN_S
         for thread in self._threads:
             thread.join(max(0.0, give_up_at - time.monotonic()))
@@ -136,6 +140,7 @@ class Control:
             self.exporter.close()
         if self.provider is not None:
             self.provider.close()
+        # Given up before the store closes, so that a standby takes over at once instead of after the lease.
         for lease in self.leases:
             with suppress(SQLAlchemyError):  # then it runs out
                 lease.let_go()
@@ -144,12 +149,13 @@ class Control:
         self.store.close()
 
     def not_ready(self) -> list[str]:
-        """What keeps this process from doing its work, in words; empty when nothing does."""
+        """The reasons, in words, that keep this process from its work; empty when it is ready."""
         found = []
         try:
             self.store.ping()
         except Exception as error:  # whatever the driver raises
             found.append(f"the database takes nothing ({type(error).__name__})")
+        # Only where the database answers: this query would fail for the same reason, and say so twice.
         found += self._stuck_queue() if not found else []
         silent_s = time.monotonic() - self.reconciler.beat_at
         if silent_s > BEAT_LIMIT_S:
@@ -159,7 +165,7 @@ class Control:
         return found
 
     def _stuck_queue(self) -> list[str]:
-        """A job that nobody has looked at, here or at another control plane."""
+        """Report queued jobs that no scheduler has looked at, here or at another control plane."""
         before = self.now() - timedelta(seconds=BEAT_LIMIT_S)
         unseen = select(func.count()).where(
             Job.state == State.QUEUED,
@@ -174,19 +180,21 @@ class Control:
         )
 
     def _spawn(self, name: str, run: Callable[[float], None], every_s: float) -> None:
+        # Daemons: a thread that hangs in a call to the cluster must not keep the process from ending.
         thread = threading.Thread(target=run, args=(every_s,), name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
 
 
 def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control:
-    """Open the home folder and the database, and put the parts together."""
+    """Open the home folder and the database, and assemble the parts."""
     home = settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     accounts = Accounts.of(settings)
     store = Store.at(home, settings.database_url)
     require_shared(store, home)
     lease = lease_for(store, home, "reconciler", settings.lease_s)
+    # Writes of the reconciler go through its lease, so that a replica that has lost the role commits nothing.
     ours = Fenced(store, lease)
     backend = LeasedBackend(backend, lease)
     telemetry = Telemetry(store, now)
@@ -303,7 +311,8 @@ def _exporter(settings: Settings, store: Store, lease: Lease) -> Exporter | None
 
 
 def _streams(settings: Settings) -> Streams:
-    """Each holds a connection: no user, nor all of them together, may take the descriptors that all else needs."""
+    """The counts of open streams. Each holds a connection: no user, nor all of them together, may take the descriptors
+    that everything else needs."""
     bounds = Bounds.within(descriptors())
     return Streams(min(settings.streams_per_user, bounds.of_user), together=bounds.streams)
 

@@ -1,4 +1,4 @@
-"""What to do about a problem whose place says nothing better: a sentence for every code."""
+"""The hints for problems whose raiser gives none: a sentence on what to do, for every code."""
 
 HINTS = {
     "bad_cursor": "Start without a cursor; the next one is in the answer.",

@@ -7,11 +7,11 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 AT_HAND: ContextVar[dict[str, str] | None] = ContextVar("log_fields", default=None)
-"""What every line of the request at hand carries: its number, and the job that it is about."""
+"""The fields carried by every log line of the current request: its number, and the job it concerns."""
 
 
 def about(**fields: str) -> None:
-    """Say what the request at hand turned out to be about."""
+    """Add fields to the log lines of the current request, once it is known what it concerns."""
     at_hand = AT_HAND.get()
     if at_hand is not None:
         at_hand.update(fields)
@@ -48,6 +48,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
+        # `default=str`: a field that is not JSON must not cost the line, least of all the traceback of a failure.
         return json.dumps(line, default=str)
 
 
@@ -56,5 +57,6 @@ def to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    # httpx logs every request at info, alembic every migration step: neither is an event of ours.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -17,7 +17,7 @@ from ringleader_api.hints import HINTS
 
 MEDIA_TYPE = "application/problem+json"
 TOLD_DEEP, TOLD_PARTS, TOLD_CHARACTERS = 8, 100, 4_000
-"""How much of one value is told back to its sender: levels, parts, and characters of a text."""
+"""The part of a wrong value that is returned to its sender: levels, elements, and characters of a string."""
 
 
 class Refused(RingleaderError):
@@ -60,7 +60,7 @@ class Conflict(Refused):
 
 
 class StaleAttempt(Conflict):
-    """A ghost of an earlier attempt posted; it must stop itself."""
+    """A supervisor of an earlier attempt has posted; it must stop itself."""
 
     code = "stale_attempt"
 
@@ -83,7 +83,7 @@ class Unprocessable(Refused):
 def wrong_key(
     pointer: str, value: Any, allowed: str, message: str, *, code: str = "spec_invalid", hint: str = ""
 ) -> Unprocessable:
-    """A key of a job file that only the server can find wrong. `message` goes on where the value stands."""
+    """A job-file error that only the server can detect. `message` continues the sentence that begins with the value."""
     shown = _cut(value) if isinstance(value, str) else value
     whole = f"{shown!r} {message}; allowed: {allowed}"
     finding = {"pointer": pointer, "value": value, "allowed": allowed, "message": whole}
@@ -93,7 +93,7 @@ def wrong_key(
 
 
 class TooMany(Refused):
-    """Somebody asks faster, or for more at once, than they may."""
+    """A client sends requests faster, or holds more at once, than it may."""
 
     status = 429
     code = "too_many_requests"
@@ -110,7 +110,7 @@ class BadGateway(Refused):
 
 
 class TooSlow(HTTPException):
-    """A body that does not go on; the connection is closed, for nothing more is read from it."""
+    """A request body that stalls; the connection is closed, because the rest of it is not read."""
 
     def __init__(self, stalled_s: float) -> None:
         super().__init__(408, f"nothing more of the body came for {stalled_s:g} s", {"Connection": "close"})
@@ -133,8 +133,8 @@ def problem(
     request_id: str = "",
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """The one error body of this API. Whatever a request held and is told back, it can be sent, and is small: bodies
-    are made on the event loop, where all others wait for their end."""
+    """The one error body of this API. Whatever a request held, the body can be encoded and is small: it is built on the
+    event loop, where all other requests wait."""
     title = HTTPStatus(status).phrase
     code = code or _CODES.get(status) or title.lower().replace(" ", "_")
     told = _sendable(
@@ -157,14 +157,15 @@ def problem(
 
 
 _CODES = {413: "too_large", 416: "bad_range"}
-"""Of statuses that Python has named anew: a code stays."""
+"""Codes of statuses whose phrase Python has changed: a code must stay the same."""
 
 
 class _Telling:
-    """What is told of one finding: down to a depth that every writer of JSON can write, and no more of it than a
-    reader could use; the sender knows what it sent."""
+    """The part of a finding that is returned: no deeper than any JSON writer can write, and no longer than a reader can
+    use; the sender knows what it sent."""
 
     def __init__(self) -> None:
+        # One budget for the whole value: bounds per level would multiply.
         self._left = TOLD_PARTS
 
     def finding(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -194,5 +195,5 @@ def _cut(text: str, most: int = TOLD_CHARACTERS) -> str:
 
 
 def _sendable(told: dict[str, Any]) -> Any:
-    """Half a surrogate pair spelt out, NaN and infinities as words: a request may hold both."""
+    """The body with lone surrogates escaped and NaN and infinities as words: a request may hold both."""
     return json.loads(utf8_json(told, allow_nan=True), parse_constant=str)

@@ -1,4 +1,4 @@
-"""Who may do what: one table and one question, decided from the caller's roles alone."""
+"""The permission table and the one question asked of it, decided from the caller's roles alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ringleader.wire.access import EVERY, Role
 
 
 class Action(StrEnum):
-    """What can be done in a project. Those below the line concern all projects and are asked with EVERY."""
+    """The actions in a project. Those below the line concern all projects and are asked with EVERY."""
 
     READ = "read"
     SUBMIT = "submit jobs"
@@ -48,7 +48,7 @@ WHOLE: Mapping[str, Role] = {EVERY: Role.ADMIN}
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A user, as one credential shows them.
+    """A user with the rights of one credential.
 
     Attributes:
         roles: the user's role by project; EVERY for all projects.
@@ -65,13 +65,13 @@ class Caller:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the credential is as good as its user: only such ones make and revoke others."""
+        """Whether the credential is as good as its user: only such ones create and revoke others."""
         return self.scope.get(EVERY) is Role.ADMIN
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorCaller:
-    """May post records of one attempt of one job, and nothing else."""
+    """A supervisor, which may post records of one attempt of one job, and nothing else."""
 
     job_id: str
     attempt: int
@@ -87,15 +87,16 @@ def may(who: Caller, action: Action, project: str) -> bool:
 
 
 def role_in(who: Caller, project: str) -> Role | None:
-    """The role that the user has there and the credential leaves."""
+    """The role that the user has in the project and the credential leaves them."""
     user, scope = _greatest(who.roles, project), _greatest(who.scope, project)
     if user is None or scope is None:
         return None
+    # The smaller of the two: a token can narrow what its user may do, never widen it.
     return min(user, scope, key=lambda role: role.rank)
 
 
 def roles_of(who: Caller) -> dict[str, Role]:
-    """What is left of the user's roles, by project."""
+    """The roles, by project, that the credential leaves its user."""
     found = {project: role_in(who, project) for project in {*who.roles, *who.scope}}
     return {project: role for project, role in sorted(found.items()) if role is not None}
 
@@ -107,6 +108,7 @@ def visible(who: Caller) -> frozenset[str] | None:
 
 def where(who: Caller, action: Action) -> frozenset[str] | None:
     """The projects in which `who` may do `action`; None: all."""
+    # None instead of a list: a query then needs no condition, and a project made meanwhile is included.
     if may(who, action, EVERY):
         return None
     return frozenset(project for project in roles_of(who) if may(who, action, project))

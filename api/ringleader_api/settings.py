@@ -1,4 +1,4 @@
-"""What the control plane is told from outside: one frozen model, read from the environment."""
+"""The control plane's configuration: one frozen model, read from the environment."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class SettingsInvalid(RingleaderError):
-    """The environment asks for something that cannot be served."""
+    """The environment asks for a configuration that cannot be served."""
 
     code = "settings_invalid"
 
 
 class Settings(BaseModel):
-    """Each field is the variable RINGLEADER_<FIELD>.
+    """The settings; each field is read from the variable RINGLEADER_<FIELD>.
 
     Attributes:
         home: where token, database, packages and artifacts live.
@@ -41,7 +41,7 @@ class Settings(BaseModel):
         frozen_after_s: one that has not answered the cluster either for so long is ended, and its attempt with it.
         oidc_issuer: an OpenID Connect provider to log in through; empty: with tokens only.
         oidc_client_id, oidc_client_secret: how the provider knows us; a public client has no secret.
-        oidc_token_days: tokens that are made by who logs in there end after so long at the latest.
+        oidc_token_days: a token made by a user who logs in there ends after so long at the latest.
         trusted_proxies: addresses or networks, by commas, of the proxies in front of us: their X-Forwarded-For says
             where a request came from; empty: nobody's does.
         other_hosts: further names that the API answers to, by commas; loopback and that of public_url always hold.
@@ -50,7 +50,7 @@ class Settings(BaseModel):
             than an eighth of the descriptors that the process may have.
         otlp_endpoint: where traces go, OTLP over HTTP, e.g. http://127.0.0.1:4318/v1/traces; empty: nowhere.
         jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
-        packages_kept_days: an uploaded package that no job refers to stays so long after it was last wanted.
+        packages_kept_days: an uploaded package that no job refers to stays so long after it was last asked for.
         packages_per_user, package_bytes_per_user: packages that one user has uploaded and that are still here, whether
             jobs refer to them or not: so many, of so many bytes together.
         logs_kept, logs_kept_bytes: log lines stored per job, the newest: so many, of no more bytes together.
@@ -61,8 +61,8 @@ class Settings(BaseModel):
         warm_per_node: idle worker processes kept ready on each node.
         autoscale_cpus, autoscale_gpus: what Ray's autoscaler may be asked to let the cluster grow to, all its nodes
             together; 0 and 0: it is not asked.
-        autoscale_cool_down_s: what nobody needs any more is asked for so much longer.
-        autoscale_patience_s: nodes that have not come after this time count as not to be had.
+        autoscale_cool_down_s: nodes that nobody needs any more stay asked for so much longer.
+        autoscale_patience_s: nodes that have not come after this time count as unavailable.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -131,6 +131,7 @@ class Settings(BaseModel):
             host = make_url(self.database_url or "sqlite:///").host or ""
         except (ArgumentError, ValueError):  # its words may hold the password
             host = "@"
+        # An unescaped @ of a password puts the rest of it into the host.
         if "@" in host:
             raise ValueError(
                 "RINGLEADER_DATABASE_URL is not postgresql://user:password@host:port/name, with @ : / of a password "
@@ -143,6 +144,7 @@ class Settings(BaseModel):
         if bool(self.oidc_issuer) != bool(self.oidc_client_id):
             raise ValueError("RINGLEADER_OIDC_ISSUER and RINGLEADER_OIDC_CLIENT_ID go together")
         issuer = urlsplit(self.oidc_issuer)
+        # Discovery over plain http would let anyone on the way choose the keys that tokens are checked against.
         if self.oidc_issuer and issuer.scheme != "https" and not is_loopback(issuer.hostname or ""):
             raise ValueError(f"RINGLEADER_OIDC_ISSUER={self.oidc_issuer} must be an https address")
         return self
@@ -183,13 +185,13 @@ class Settings(BaseModel):
 
     @property
     def reach(self) -> Reach | None:
-        """What the cluster may grow to; None where no autoscaler is asked."""
+        """The size to which the cluster may grow; None where no autoscaler is asked."""
         grows = self.autoscale_cpus or self.autoscale_gpus
         return Reach(self.autoscale_cpus, self.autoscale_gpus) if grows else None
 
     @property
     def limits(self) -> Limits:
-        """How long a supervisor may be missing, start or be silent."""
+        """The seconds that a supervisor may be missing, start or be silent."""
         return Limits(self.vanish_after_s, self.start_timeout_s, self.silent_after_s, self.frozen_after_s)
 
     @property
@@ -200,12 +202,13 @@ class Settings(BaseModel):
 
     @property
     def proxies(self) -> list[str]:
-        """Who is believed about where a request came from."""
+        """The proxies whose X-Forwarded-For is believed."""
         return [proxy.strip() for proxy in self.trusted_proxies.split(",") if proxy.strip()]
 
     @property
     def ingest_url(self) -> str:
         """The address supervisors post to: the process itself where it is alone and on loopback."""
+        # Behind a public name several replicas may stand, so supervisors post to the name and reach any of them.
         alone = is_loopback(self.host) and not self.database_url
         return f"http://{self.host}:{self.port}" if alone else self.url
 

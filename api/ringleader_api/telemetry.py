@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics: counters kept here, job counts read from the store at each scrape."""
+"""The metrics served at /metrics: counters kept here, job counts read from the store at each scrape."""
 
 from collections.abc import Callable, Iterable
 
@@ -52,7 +52,7 @@ class Telemetry:
         )
 
     def watch(self, name: str, words: str, value: Callable[[], float]) -> None:
-        """A gauge that is asked for at each scrape."""
+        """Add a gauge whose value is asked for at each scrape."""
         Gauge(name, words, registry=self.registry).set_function(value)
 
     def observe(self, method: str, route: str, status: int, took_s: float) -> None:
@@ -68,6 +68,7 @@ class _JobsByState(Collector):
         self._now = now
 
     def describe(self) -> Iterable[Metric]:
+        # Gives the registry the names, so that registering the collector queries no database.
         return [
             GaugeMetricFamily("ringleader_jobs", "Jobs by state.", labels=("state",)),
             GaugeMetricFamily("ringleader_queue_longest_wait_seconds", "Of the job that waits for longest."),
@@ -86,5 +87,6 @@ class _JobsByState(Collector):
             "ringleader_queue_longest_wait_seconds", "Of the job that waits for longest."
         )
         waits_s = 0.0 if oldest is None else (self._now() - oldest).total_seconds()
+        # Never negative: `queued_at` may be another replica's time, whose clock is ahead.
         longest.add_metric((), max(0.0, waits_s))
         return [family, longest]

@@ -1,4 +1,4 @@
-"""A trace for each job, from the request that submitted it to its first step; off unless a collector is named.
+"""A trace for each job, from the request that submitted it to its first step; off unless a collector is configured.
 
 The ids of a job's trace and of its root are made of the job's id, so that whichever control plane tells a part of it
 tells it of the same trace. Needs the extra `otel`.
@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 
 
 class TracingMissing(RingleaderError):
-    """A collector is named, but what speaks to it is not installed."""
+    """A collector is configured, but the package that speaks to it is not installed."""
 
     code = "tracing_missing"
 
 
 class Traces(Protocol):
-    """What is told of a job on its way to the first step. Never raises, never waits for a collector."""
+    """The trace of a job up to its first step. Never raises, never waits for a collector."""
 
     def told(self, job_id: str, name: str, began: datetime, ended: datetime) -> None:
-        """A part of the way."""
+        """Record one span of the job's start."""
 
     def first_step(self, job: "Job", at: datetime) -> None:
-        """The whole way, by the times in the job's row, and its parts: queued, starting, until the first step."""
+        """Record the whole start, by the times in the job's row, and its parts: queued, starting, until the first
+        step."""
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send what is still buffered."""
 
 
 class Untraced:
-    """Tells nobody."""
+    """Traces that go nowhere."""
 
     def told(self, job_id: str, name: str, began: datetime, ended: datetime) -> None: ...
 
@@ -59,11 +60,13 @@ class TracedRequest:
     """
 
     def __init__(self, exporter: "SpanExporter", at_once: bool = False) -> None:
+        # Imported here: OpenTelemetry is an extra, and the control plane starts without it.
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
+        # OpenTelemetry draws ids itself; the only way to choose them is a generator that looks here first.
         wanted = self._wanted = _Wanted()
 
         class Ids(RandomIdGenerator):
@@ -84,6 +87,7 @@ class TracedRequest:
         from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
         trace, root = _ids(job_id)
+        # The root is not stored anywhere: a remote parent with the derived id links the parts to it.
         parent = SpanContext(trace, root, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
         context = set_span_in_context(NonRecordingSpan(parent))
         span = self._tracer.start_span(
@@ -110,7 +114,7 @@ class TracedRequest:
 
 
 class _Wanted(threading.local):
-    """The ids that the next span of this thread gets."""
+    """The ids that the next span of this thread gets; 0 leaves them to chance."""
 
     trace = 0
     span = 0
@@ -123,7 +127,7 @@ class _Wanted(threading.local):
 
 
 def traces_to(endpoint: str) -> Traces:
-    """To the collector at `endpoint` (OTLP over HTTP); to nobody where it is empty. Raises TracingMissing."""
+    """The traces for the collector at `endpoint` (OTLP over HTTP); none where it is empty. Raises TracingMissing."""
     if not endpoint:
         return UNTRACED
     try:
@@ -142,4 +146,5 @@ def _ids(job_id: str) -> tuple[int, int]:
 
 
 def _ns(at: datetime) -> int:
+    # Through microseconds: a float of seconds since 1970 does not resolve a nanosecond.
     return round(at.timestamp() * 1e6) * 1000

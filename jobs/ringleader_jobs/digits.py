@@ -20,6 +20,7 @@ class Digits(Dataset[dict[str, Tensor]]):
 
     def __init__(self, *, train: bool) -> None:
         digits = load_digits()
+        # A generator of its own: the split must not depend on the job's seed.
         order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(SPLIT_SEED))
         rows = order[TEST_ROWS:] if train else order[:TEST_ROWS]
         self.image = torch.tensor(digits.images, dtype=torch.float32)[rows].unsqueeze(1) / 16  # (n, 1, 8, 8)

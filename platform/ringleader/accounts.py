@@ -1,4 +1,4 @@
-"""Accounts of the machine under which jobs run, where the owner of the stack may give them one: root alone may."""
+"""Accounts of the machine that jobs run under; only a stack of root's can give them one."""
 
 import ctypes
 import os
@@ -17,7 +17,8 @@ EVERYBODY = "*"
 SETGROUPS = {"x86_64": 116, "aarch64": 159}
 """The system call, which changes the groups of one thread. The C library's function changes those of all."""
 PASSED = 0o711
-"""Of folders on the way to a job's own: others pass through them, and see no names."""
+"""The mode of folders on the way to a job's own: others pass through them, and see no names."""
+# No valid id: setfsuid and setfsgid then change nothing, and return the present one.
 _SAME = ctypes.c_uint(-1).value
 
 
@@ -29,7 +30,7 @@ class RunAsImpossible(RingleaderError):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One of the machine's, by its numbers: those hold on every node."""
+    """An account of the machine, by its numbers: those hold on every node."""
 
     name: str
     uid: int
@@ -38,16 +39,16 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class RunAs:
-    """Under which account the program of a job runs, and below which folder it may write."""
+    """The account that the program of a job runs under, and the folder below which it may write."""
 
     account: Account
     folder: Path
 
     def have(self, path: Path) -> None:
-        """A folder below `folder` that belongs to the account alone; those on the way are the stack's.
+        """Make a folder below `folder` that belongs to the account alone; those on the way are the stack's.
 
         Raises:
-            RunAsImpossible: it is somebody else's, or this process may not make it.
+            RunAsImpossible: it is another account's, or this process may not make it.
         """
         owner_only(self.folder)
         try:
@@ -78,6 +79,7 @@ def owner_only(folder: Path) -> None:
     for place in (folder, *folder.parents):
         found = place.lstat()
         mine = stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.geteuid())
+        # In a sticky folder, as /tmp, others cannot move or replace what is not theirs.
         others_write = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
         if not mine or others_write or not found.st_mode & 0o001:
             raise RunAsImpossible(
@@ -87,7 +89,7 @@ def owner_only(folder: Path) -> None:
 
 
 def accounts_of(table: str) -> Mapping[str, Account]:
-    """What `RINGLEADER_RUN_AS` says: an account for everybody, or `USER=ACCOUNT` by commas, `*` for all others.
+    """Parse `RINGLEADER_RUN_AS`: an account for everybody, or `USER=ACCOUNT` by commas, `*` for all others.
 
     Raises:
         RunAsImpossible: there is no such account, it is the owner's own, or this process may not change to any.
@@ -125,8 +127,8 @@ def _pair(part: str) -> tuple[str, Account]:
 
 @contextmanager
 def files_as(account: Account | None) -> Iterator[None]:
-    """The calling thread opens, makes and removes files with that account's rights alone, and with no others': a link
-    leads it to nothing that the account could not reach itself. None: with this process's own."""
+    """Have the calling thread open, make and remove files with that account's rights alone: a link leads it to nothing
+    that the account could not reach itself. None: with this process's own."""
     if account is None:
         yield
         return

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 FINDINGS_TOLD = 20
-"""Of all that is wrong with one input: who mends these sends it again."""
+"""The most findings that are reported on one input: once these are mended it is sent again."""
 
 
 class RingleaderError(Exception):
@@ -35,7 +35,7 @@ class SpecInvalid(RingleaderError):
 
 
 def first_findings(found: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Those that are told, and how many there are beyond them; these are counted, not kept."""
+    """The findings to report, and the number of the others, which are counted, not kept."""
     left = iter(found)
     return list(islice(left, FINDINGS_TOLD)), sum(1 for _ in left)
 
@@ -114,7 +114,7 @@ class EntrypointImport(RingleaderError):
 
 
 class EntrypointRaised(RingleaderError):
-    """The training function raised; the message is where, and its traceback. `shard` is -1 outside a slice."""
+    """The training function raised; the message gives the place and the traceback. `shard` is -1 outside a slice."""
 
     code = "entrypoint_raised"
 
@@ -169,7 +169,7 @@ class CallMismatch(RingleaderError):
 class ExchangeBroken(RingleaderError):
     """A member stopped answering inside an exchange. Recovered by the next plan, never shown to user code.
 
-    `rank` is -1 where it cannot be known which one: a library's collective names nobody.
+    `rank` is -1 where the member is not known: a library's collective names none.
     """
 
     def __init__(self, *, rank: int, phase: str, bucket: int | None, why: str) -> None:
@@ -183,8 +183,8 @@ class ExchangeBroken(RingleaderError):
 
 
 class WordRefused(RingleaderError):
-    """A word in the store where members meet, or the other end of a connection, is not a member's: nobody without the
-    attempt's secret can have said it. The meeting fails, and members meet again."""
+    """An entry in the store where members meet, or the other end of a connection, is not a member's: it does not carry
+    the attempt's secret. The meeting fails, and members meet again."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -195,8 +195,7 @@ class WordRefused(RingleaderError):
 
 
 class ObjectRefused(ExchangeBroken):
-    """What came from a peer as an object does not carry a member's seal: nothing of it was made, and members meet
-    again."""
+    """An object from a peer does not carry a member's seal: nothing of it was unpickled, and members meet again."""
 
     def __init__(self) -> None:
         why = "an object was refused that no member of this generation has sealed; nothing of it was made"

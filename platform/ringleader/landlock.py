@@ -23,9 +23,9 @@ ABSTRACT_SOCKETS, SIGNALS = 1, 2
 
 
 def confine(writable: Iterable[Path]) -> bool:
-    """From now on this process, and what it starts, changes nothing but these files and what is in these folders, and
-    as far as the kernel knows how it connects to nobody over TCP and sends no signal to others. Threads that it has
-    already are free.
+    """Confine this process, and those that it starts, to changing these files and the content of these folders; as far
+    as the kernel supports it they also open no TCP connection and signal no other process. Threads that exist already
+    stay free.
 
     Returns whether that holds; where the kernel has no Landlock nothing changes.
     """
@@ -33,6 +33,7 @@ def confine(writable: Iterable[Path]) -> bool:
     if version < 1 or not renounce_rights():
         return False
     files = WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_ANY
+    # The kernel refuses a set of rules with a right that it does not know.
     files |= (REFER if version >= 2 else 0) | (TRUNCATE if version >= 3 else 0)
     handled = struct.pack("=QQQ", files, BIND_TCP | CONNECT_TCP, ABSTRACT_SOCKETS | SIGNALS)
     known = 8 if version < 4 else 16 if version < 6 else 24  # bytes of it that this kernel knows
@@ -53,6 +54,7 @@ def _allow(ruleset: int, place: Path, files: int) -> None:
     except OSError:
         return  # it is not there: nothing is written into it
     try:
+        # On a file the kernel refuses a rule with rights that only folders have.
         allowed = files if S_ISDIR(os.fstat(opened).st_mode) else files & (WRITE_FILE | TRUNCATE)
         _call(ADD_RULE, ruleset, BENEATH_A_PATH, struct.pack("=Qi", allowed, opened), 0)
     finally:

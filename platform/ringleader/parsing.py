@@ -7,7 +7,7 @@ _PARSING = threading.Lock()
 
 
 def parse(source: str | bytes) -> ast.Module:
-    """The module that the source is. Raises what `ast.parse` raises.
+    """Parse the source of a module. Raises the errors of `ast.parse`.
 
     CPython 3.11 counts the depth of a tree that it builds in one counter for all threads: two that parse at once get a
     SystemError ("AST constructor recursion depth mismatch").

@@ -46,7 +46,7 @@ def is_plain(value: Any, deep: int, many: int) -> bool:
 
 
 def plain(value: Any, deep: int) -> Any:
-    """The same value as it can leave a process: texts as `utf8` gives them, and "…" for what is nested deeper."""
+    """The value as it can leave a process: texts as `utf8` gives them, and "…" for values that are nested deeper."""
     if isinstance(value, str):
         return utf8(value)
     if not isinstance(value, (dict, list)):

@@ -143,7 +143,7 @@ class FakeApi(httpx.BaseTransport):
                 "GET /cluster",
                 lambda request: httpx.Response(200, json={"cpus": 4, "nodes": [{"id": "n1", "cpus": 4}]}),
             ),
-            ("GET /version", lambda request: httpx.Response(200, json={"version": "0.1.0"})),
+            ("GET /version", lambda request: httpx.Response(200, json={"version": "0.2.0"})),
         ]
 
     def _submit(self, request: httpx.Request) -> httpx.Response:

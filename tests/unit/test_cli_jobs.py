@@ -383,7 +383,7 @@ def test_workers_metrics_and_cluster_are_tables(api: FakeApi, run: Run) -> None:
     ]
     assert run("metrics", "digits-1")[1] == "loss\n"
     assert "n1" in run("cluster")[1]
-    assert json.loads(run("version", "-o", "json")[1])["server"] == {"version": "0.1.0"}
+    assert json.loads(run("version", "-o", "json")[1])["server"] == {"version": "0.2.0"}
 
 
 def test_login_remembers_where_and_who(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

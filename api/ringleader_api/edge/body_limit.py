@@ -1,4 +1,4 @@
-"""No body beyond its limit is read into memory, and none is waited for without end."""
+"""Request body limits: no body beyond its size is read into memory, and none is waited for without end."""
 
 import re
 
@@ -13,19 +13,19 @@ JSON_BYTES = 1 << 20
 LOGIN_BYTES = 8 << 10
 TOKEN_BYTES = 4 << 10
 INGEST_BYTES = 2 << 20
-"""A supervisor posts a quarter of a megabyte at once; only a single record may be larger. Of one that is refused it
-posts the others, and says so in the log."""
+"""A supervisor posts a quarter of a megabyte at once; only a single record may be larger. It skips a record that is
+refused, posts the others, and says so in its log."""
 PROXY_BYTES = 64 << 20
 STALL_S, UPLOAD_STALL_S = 10.0, 60.0
-"""How long the next bytes of a body may take to come; an upload through a network that falters takes longer."""
+"""The seconds allowed for the next bytes of a body; an upload over an unsteady network gets more."""
 
 
 class BodyLimit:
-    """Refuses by Content-Length before reading, and counts while reading. How much a route takes is told by its exact
-    address: one that merely ends like another takes no more for it.
+    """Middleware that refuses by Content-Length before reading, and counts while reading. A route's limit is found by
+    its exact address: another address that merely ends alike gets no larger one.
 
     Args:
-        package_bytes: of a package.
+        package_bytes: the most bytes of a package.
     """
 
     def __init__(self, app: ASGIApp, package_bytes: int) -> None:
@@ -47,6 +47,7 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         limit, stall_s = self._bounds(scope["path"])
+        # Before the body is asked for: with `Expect: 100-continue` the client then sends none of it.
         if _announced(Headers(scope=scope)) > limit:
             number = scope.get(REQUEST_ID, "")
             await problem(413, f"the body is larger than {limit} bytes", request_id=number)(
@@ -55,10 +56,12 @@ class BodyLimit:
             return
         seen, whole = 0, False
 
+        # Content-Length may be absent (chunked) or wrong, so the bytes are counted whatever it announced.
         async def counted() -> Message:
             nonlocal seen, whole
             if whole:  # whoever asks then waits for the client to go
                 return await receive()
+            # Per message rather than per body: a large upload may take long, as long as it moves.
             with move_on_after(stall_s) as waited:
                 message = await receive()
             if waited.cancelled_caught:
@@ -66,18 +69,21 @@ class BodyLimit:
             seen += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if seen > limit:
+                # Raised inside the application's own `receive`, so that its error handlers answer; nothing was sent
+                # yet.
                 raise TooLarge(limit)
             return message
 
         await self._app(scope, counted, send)
 
     def _bounds(self, path: str) -> tuple[int, float]:
-        """Bytes of the body at that address, and seconds for the next of them."""
+        """The limit of the body at that address, in bytes, and the seconds allowed for the next of them."""
         found = ((size, stall_s) for address, size, stall_s in self._limits if address.fullmatch(path))
         return next(found, (JSON_BYTES, STALL_S))
 
 
 def _announced(headers: Headers) -> float:
-    """Bytes; without end where it is no number that anybody could mean."""
+    """The announced length in bytes; infinite where it is no plausible number."""
     told = headers.get("content-length", "0")
+    # `isdigit` alone is true of digits that int() refuses, as it refuses more than 4,300 of them.
     return int(told) if told.isascii() and told.isdigit() and len(told) < 20 else float("inf")

@@ -1,4 +1,4 @@
-"""The connections of a server: how many there may be, and who has to go where there are too many."""
+"""A server's connections: how many may be open, and which is closed where there are too many."""
 
 import resource
 from collections import Counter
@@ -9,28 +9,28 @@ UNBOUNDED = 1 << 20
 
 
 class OpenConnection(Protocol):
-    """A connection."""
+    """One connection, as `Connections` sees it."""
 
     @property
     def address(self) -> str:
-        """That of its other end."""
+        """The address of its other end."""
 
     @property
     def known(self) -> bool:
-        """Whether it has shown a credential that is valid."""
+        """Whether it has shown a valid credential."""
 
     @property
     def holder(self) -> str:
-        """Whose credential that was; empty as long as none was shown."""
+        """The owner of that credential; empty until one was shown."""
 
     def send_away(self) -> None:
-        """Close it at once, whatever it is at."""
+        """Close it at once, whatever it is doing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many connections there may be together, of strangers, and of strangers from one address; and how many
-    streams, of all users and of one."""
+    """The most connections together, of strangers, and of strangers from one address; the most streams, of all users
+    and of one."""
 
     together: int
     strangers: int
@@ -40,22 +40,22 @@ class Bounds:
 
     @classmethod
     def within(cls, descriptors: int) -> Self:
-        """Half of the descriptors: a connection may need a second one, of a file or of MLflow, and there are Ray's
-        and the database's."""
+        """The bounds for a process with so many descriptors. Half of them are for connections: each may need a second
+        one, of a file or of MLflow, and Ray and the database have theirs."""
         together = max(16, descriptors // 2)
         strangers = min(2048, together // 2)
         return cls(together, strangers, strangers // 2, streams=together // 2, of_user=together // 4)
 
 
 class Connections:
-    """Lets in whoever comes. Who has waited longest without showing a credential goes where there are too many of
-    them, of the same address first: a client shows its own within milliseconds, whoever holds connections never.
+    """Admits every new connection. Where there are too many, the one goes that has waited longest without a credential,
+    of the same address first: a client shows its own within milliseconds, an attacker who holds connections never does.
 
-    A refusal of the newest would hand the port to whoever came first. Used on the event loop alone.
-    """
+    Refusing the newest would hand the port to whoever came first. Used on the event loop alone."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
+        # Dictionaries as ordered sets: the first key is the oldest, and removal takes constant time.
         self._strangers: dict[OpenConnection, None] = {}
         self._of_address: dict[str, dict[OpenConnection, None]] = {}
         self._idle: dict[OpenConnection, None] = {}
@@ -65,7 +65,7 @@ class Connections:
         return len(self._there)
 
     def enter(self, one: OpenConnection) -> None:
-        """A connection came; it, or another one, may have to go."""
+        """Register a new connection; it, or another one, may have to go."""
         self._there[one] = None
         self._strangers[one] = None
         mine = self._of_address.setdefault(one.address, {})
@@ -74,15 +74,16 @@ class Connections:
             self._send_away_first(mine, self._bounds.of_address)
         if len(self._strangers) > self._bounds.strangers:
             self._send_away_first(self._strangers, self._bounds.strangers)
+        # Last: enforcing the bound on strangers may have made room already.
         if len(self._there) > self._bounds.together:
             self._send_away(self._least_missed(one))
 
     def work(self, one: OpenConnection) -> None:
-        """A request came in on it."""
+        """Note that a request came in on it."""
         self._idle.pop(one, None)
 
     def rest(self, one: OpenConnection) -> None:
-        """Its request was answered, and no next one has come."""
+        """Note that its request was answered, and no next one has come."""
         if one in self._there and one.known:
             self._no_stranger(one)
             self._idle[one] = None
@@ -97,17 +98,19 @@ class Connections:
             self._send_away(first)
 
     def _first_stranger(self, waiting: dict[OpenConnection, None]) -> OpenConnection | None:
-        """Who has shown a credential meanwhile is none any more."""
+        """The oldest stranger; those that have shown a credential meanwhile are struck from both lists."""
         while waiting:
             first = next(iter(waiting))
             if not first.known:
                 return first
+            # Struck out lazily, here: to learn of a credential at once would cost every request a call.
             self._no_stranger(first)
         return None
 
     def _least_missed(self, newest: OpenConnection) -> OpenConnection:
-        """A stranger who was there before, else one of a user that is at nothing, else the oldest of a user who
-        holds more than half of all: who dribbles into each of them must not keep the others out."""
+        """The connection to close for a new one: a stranger who was there before, else an idle one of a user, else the
+        oldest of a user who holds more than half of all, who must not keep the others out with requests that never end.
+        The new one itself where there is none."""
         stranger = self._first_stranger(self._strangers)
         if stranger is not None and stranger is not newest:
             return stranger
@@ -118,6 +121,7 @@ class Connections:
         return next((one for one in self._there if one.holder == greedy), newest)
 
     def _send_away(self, one: OpenConnection) -> None:
+        # Taken off the lists first: `abort` calls `leave` only later, on another turn of the event loop.
         self.leave(one)
         one.send_away()
 
@@ -130,12 +134,12 @@ class Connections:
 
 
 def raise_descriptors() -> None:
-    """Take as many descriptors as this process may have: the soft limit, often 1,024, is there for users of select."""
+    """Raise the soft limit on descriptors to the hard one: often 1,024, it exists for programs that use select."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def descriptors() -> int:
-    """How many this process may have open."""
+    """The number of descriptors that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNBOUNDED if soft == resource.RLIM_INFINITY else soft

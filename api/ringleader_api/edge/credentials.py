@@ -1,4 +1,4 @@
-"""Who is asking: tokens, the page's sessions, and the tokens that supervisors post with."""
+"""Authentication: tokens, the page's sessions, and the tokens that supervisors post with."""
 
 import hashlib
 import hmac
@@ -34,7 +34,7 @@ LEAST_CHARACTERS = 32
 
 
 class TokenExposed(RingleaderError):
-    """Others may read the token file."""
+    """The token file can be read by others."""
 
     code = "token_exposed"
 
@@ -58,7 +58,7 @@ _OF_TOKEN = (
     .outerjoin(RoleRow, RoleRow.user == Token.user)
     .where(Token.sha256 == bindparam("sha256"))
 )
-"""A token with its user, a row for each role. Built once: every request asks for it."""
+"""A token with its user, one row for each role. Built once: every request runs it."""
 _OF_JOB = select(IngestToken.sha256, IngestToken.attempt).where(IngestToken.job_id == bindparam("job_id"))
 
 
@@ -74,18 +74,19 @@ class Credentials:
             self._adopt(first_token)
 
     def by_token(self, token: str) -> Caller | None:
-        """The user of a living token."""
+        """The user of a token that is valid now; None: it is not."""
         now = self._now()
         found = self._store.rows(_OF_TOKEN, sha256=sha256(token))
         if not found or found[0].disabled_at is not None or not _living(found[0], now):
             return None
         row = found[0]
         roles = {one.project: Role(one.role) for one in found if one.project is not None}
+        # At most once a minute: each note is a write to the disk, and every request comes this way.
         self._note_use(row, now)
         return Caller(row.user, roles, _scope(row), row.id, row.expires_at)
 
     def by_cookie(self, value: str) -> Caller | None:
-        """The user of a session; it lives no longer than the token that it was made with."""
+        """The user of a session, which lives no longer than the token that it was made with; None: it has ended."""
         now = self._now()
         with self._store.read() as session:
             row = session.get(LoginSession, sha256(value))
@@ -96,7 +97,7 @@ class Credentials:
             return _caller(session, row.user, WHOLE, None, row.expires_at)
 
     def supervisor(self, token: str, job_id: str) -> SupervisorCaller | None:
-        """The attempt of this job that the token belongs to."""
+        """The attempt of this job that the token belongs to; None: there is none."""
         given = sha256(token)
         for row in self._store.rows(_OF_JOB, job_id=job_id):
             if hmac.compare_digest(row.sha256, given):
@@ -104,18 +105,20 @@ class Credentials:
         return None
 
     def log_in(self, user: str, token: str | None, life: timedelta = SESSION_LIFE) -> str:
-        """A new session; returns the cookie's value."""
+        """Store a new session; returns the cookie's value."""
         value = secrets.token_urlsafe(32)
         now = self._now()
         audit.by(user, token)
         with self._store.write() as session:
+            # Sessions that ran out are removed by the next log-in: nothing else would ever look for them.
             session.execute(delete(LoginSession).where(LoginSession.expires_at < now))
             session.add(LoginSession(sha256=sha256(value), user=user, token=token, expires_at=now + life))
         return value
 
     def log_out(self, value: str) -> None:
-        """End the session of this cookie; of none, or of one that has ended, nothing."""
+        """End the session of this cookie. Does nothing for an unknown session, or one that has ended."""
         ours = LoginSession.sha256 == sha256(value)
+        # A read first: an unknown cookie takes no writers' turn, and leaves no row in the audit log.
         with self._store.read() as session:
             known = session.scalar(select(LoginSession.sha256).where(ours))
         if known is None:
@@ -133,10 +136,9 @@ class Credentials:
                 log.warning("token.use_not_noted", token=row.id, error=str(error.orig))
 
     def _adopt(self, token: str) -> None:
-        """The token in the home folder is the first user's. A new file takes the place of the one before.
+        """Make the token in the home folder the first user's. A new file takes the place of the one before.
 
-        Who can write there has everything anyway: it is the way back in, also for a first user who was disabled.
-        """
+        Whoever can write there has everything anyway: it is the way back in, also for a first user who was disabled."""
         with self._store.read() as session:
             if session.scalar(select(Token.id).where(Token.sha256 == sha256(token))) is not None:
                 return
@@ -171,6 +173,7 @@ def random_token() -> str:
 
 
 def sha256(text: str) -> str:
+    # A token in a JSON body may hold half a surrogate pair, which UTF-8 refuses to encode.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -200,7 +203,7 @@ def _caller(
 
 
 def require_set_up(home: Path, host: str, provider: str) -> None:
-    """Beyond loopback nothing is opened with a credential that nobody knows yet.
+    """Refuse to listen beyond loopback with a credential that nobody knows yet.
 
     Raises:
         AuthenticationMissing: there is neither a token in `home` nor an identity provider.

@@ -1,4 +1,4 @@
-"""Default deny: no request passes without a credential, whatever it asks for, unless it is listed here."""
+"""Default deny: no request passes without a credential, unless its method and path are listed here."""
 
 import asyncio
 import functools
@@ -36,16 +36,17 @@ OPEN = frozenset(
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 PRINCIPAL = "ringleader.principal"
 AGAIN = "ringleader.again"
-"""Asks who it is once more, for answers that take long; raises what a new request would meet."""
+"""The scope's key for a function that authenticates the request again, for answers that take long; it raises the error
+that a new request would meet."""
 WRONG_PER_S, WRONG_AT_ONCE = 1.0, 30.0
 LATER_S = 0.5
-"""How much later whoever is refused again and again is answered."""
+"""The delay before each answer to a user who is refused again and again."""
 _OF_SUPERVISORS = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})/(?:ingest|secrets)")
 _LONG = re.compile(r"/mlflow/|/api/v1/jobs/[^/]+/checkpoints/")
 
 
 class Guard:
-    """An ASGI layer around everything: routes, mounts, static files, websockets, the MLflow proxy.
+    """Middleware around everything: routes, mounts, static files, websockets, the MLflow proxy.
 
     Args:
         hosts: names that this control plane answers to besides loopback.
@@ -79,6 +80,7 @@ class Guard:
         elif (scope["method"], scope["path"]) in OPEN:
             await self._answer(scope, receive, send)
         else:
+            # A turn before the look at the credential: that costs a thread and a query, which strangers spend too.
             turn = await self._turns.begin(_whose(scope))
             try:
                 await self._answer(scope, turn.reading(receive), turn.answering(send))
@@ -87,6 +89,7 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = await self._refusal(scope)
+        # A user whose request is refused gets a row in the audit log; a stranger gets the refusal alone.
         if refusal is None:
             await self._carry_out(self._app, scope, receive, send)
         elif PRINCIPAL in scope:
@@ -95,8 +98,8 @@ class Guard:
             await refusal(scope, receive, send)
 
     async def _refusal(self, scope: Scope) -> Response | None:
-        """The `PRINCIPAL` is known where it is only the site that is refused: that is told in the audit log, and no
-        more often than they may ask."""
+        """The refusal of the request; None lets it pass. The `PRINCIPAL` is set where only the site is refused: the
+        audit log records it, at most as often as the user may send requests."""
         headers = Headers(scope=scope)
         try:
             if (scope["method"], scope["path"]) in OPEN:
@@ -104,9 +107,11 @@ class Guard:
                     self._same_site(scope, headers)
                 return None
             who = await to_thread.run_sync(self._who, scope, headers)
+            # After the credential, by user: a bound per address would let others behind the same proxy use it up.
             self._asked.spend(who.name if isinstance(who, Caller) else who.job_id)
             scope[PRINCIPAL] = who
             scope[AGAIN] = functools.partial(self._who, scope, headers)
+            # A browser sends no Authorization header by itself, so a plain read with a token cannot be forged.
             if scope["method"] not in SAFE or _bearer(headers) is None:
                 self._same_site(scope, headers)
         except Unauthorized as error:
@@ -120,6 +125,7 @@ class Guard:
         if token is not None:
             found = self._by_token(scope, token)
             if found is None:
+                # Only a wrong token spends: right ones are never slowed, whoever shares their address.
                 self._wrong.spend(source(scope))
                 raise Unauthorized(
                     "the token is not valid here.",
@@ -135,14 +141,17 @@ class Guard:
         return caller
 
     def _by_token(self, scope: Scope, token: str) -> Principal | None:
+        # Only where supervisors post: everywhere else a token of an attempt is an unknown one.
         theirs = _OF_SUPERVISORS.fullmatch(scope["path"])
         found = self._credentials.supervisor(token, theirs[1]) if theirs else None
         return found or self._credentials.by_token(token)
 
     def _same_site(self, scope: Scope, headers: Headers) -> None:
-        """What a browser can be made to send must come from our own page (forged requests, DNS rebinding)."""
+        """Refuse a request that a browser was made to send from another site's page (forged requests, DNS
+        rebinding)."""
         host = headers.get("host", "")
         name = (_hostname(host) or "").lower()
+        # DNS rebinding: a page of another site may reach this port under a name of its own, which Host tells.
         if not is_loopback(name) and name not in self._hosts:
             raise Forbidden(
                 f"this is not {host}.",
@@ -152,14 +161,16 @@ class Guard:
         if scope["method"] in SAFE:
             return
         origin = headers.get("origin")
+        # Older browsers send no Sec-Fetch-Site: Origin alone decides there.
         told = headers.get("sec-fetch-site", "same-origin")
         if (origin is not None and _netloc(origin) != host) or told not in ("same-origin", "none"):
             raise Forbidden("the request comes from another site's page.", code="cross_origin")
+        # With neither header nobody knows the sender; a cookie shows that it is a browser.
         if origin is None and "sec-fetch-site" not in headers and _cookies(headers):
             raise Forbidden("a request with a cookie must name its origin.", code="cross_origin")
 
     async def _carry_out(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have `app` answer. What changes something, or asked to and was refused, leaves a row in the audit log."""
+        """Have `app` answer. A request that changes something, or was refused to, leaves a row in the audit log."""
         who = scope.get(PRINCIPAL)
         if who is not None and (scope["method"] in SAFE or not isinstance(who, Caller)):
             await app(scope, receive, send)
@@ -173,6 +184,7 @@ class Guard:
             source=source(scope),
             request_id=scope.get(REQUEST_ID, ""),
         )
+        # 500 until the answer begins: an exception on the way is recorded as one.
         status, has_row = 500, True
 
         async def told(message: Message) -> None:
@@ -186,9 +198,12 @@ class Guard:
 
         before = AT_HAND.set(deed)
         try:
+            # The context variable reaches the thread that carries the request out, so the first write there stores the
+            # row.
             await app(scope, receive, told)
         finally:
             AT_HAND.reset(before)
+            # Nothing was written, so no transaction has stored the row: it follows the answer.
             if deed.who and has_row and not deed.recorded:
                 outcome = DONE if status < 400 else str(status)
                 await asyncio.wrap_future(self._refusals.record(deed, outcome))
@@ -201,8 +216,9 @@ def source(scope: Scope) -> str:
 
 
 def _whose(scope: Scope) -> str:
-    """The credential as it was given, whether it is valid or not; the address where there is none. What waits for
-    others than us (MLflow, a whole checkpoint) takes turns of its own, so that it holds up none of the rest."""
+    """The key whose turns the request takes: the credential as sent, valid or not, or the address where there is none.
+    Requests that wait for others than us (MLflow, a whole checkpoint) take turns of their own, so that they hold up
+    none of the rest."""
     headers = Headers(scope=scope)
     whose = headers.get("authorization") or headers.get("cookie") or source(scope)
     return f"{whose} {bool(_LONG.match(scope['path']))}"
@@ -210,6 +226,7 @@ def _whose(scope: Scope) -> str:
 
 async def _close(scope: Scope, send: Send) -> None:
     if "websocket.http.response" not in scope.get("extensions", {}):
+        # A server without the extension turns the close into a 403 by itself.
         await send({"type": "websocket.close", "code": 1008})
         return
     await send({"type": "websocket.http.response.start", "status": 401, "headers": []})
@@ -252,6 +269,7 @@ def _is_navigation(scope: Scope, headers: Headers) -> bool:
 
 
 def _to_login(scope: Scope) -> Response:
+    # The query's bytes need not be UTF-8; latin-1 passes each of them through.
     query = scope["query_string"].decode("latin-1")
     return RedirectResponse("/login?next=" + quote(scope["path"] + (f"?{query}" if query else "")), 303)
 

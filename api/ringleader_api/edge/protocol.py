@@ -1,5 +1,5 @@
-"""Connections before any layer of ours: what cannot be read as HTTP is refused as a problem, and who sends no request
-is not waited for."""
+"""HTTP connections below our middleware: unreadable requests are refused as a problem, and a connection that sends no
+request is not waited for."""
 
 import asyncio
 import secrets
@@ -18,15 +18,15 @@ from ringleader_api.problems import problem
 from ringleader_api.rights import Caller, SupervisorCaller
 
 HEAD_S = 10.0
-"""How long a connection may take to send its first byte and the whole head of a request, and the next one after an
-answer; what it sends meanwhile does not begin the time anew."""
+"""The seconds that a connection may take for its first byte and the whole head of a request, and for the next one after
+an answer; further bytes do not restart them."""
 DISCARD_EVERY_S = 0.01
-"""How often something more is read of a body that nobody wants: its sender may go on, and takes no time of others."""
+"""The interval at which more of an unwanted body is read: its sender may go on, and takes no time from others."""
 
 
 class Http(H11Protocol):
-    """uvicorn's HTTP/1.1, one of `among` others. It has a deadline of its own between requests only, which any byte
-    ends."""
+    """uvicorn's HTTP/1.1 protocol, one connection `among` others. uvicorn's own deadline runs only between requests,
+    and any byte ends it."""
 
     def __init__(
         self,
@@ -50,20 +50,22 @@ class Http(H11Protocol):
 
     @property
     def known(self) -> bool:
-        """Also in the midst of a request: the guard has said so in its scope."""
+        """Whether a valid credential was shown, also in the midst of a request: the guard has put it into the scope."""
         return bool(self.holder)
 
     @property
     def holder(self) -> str:
-        """The user, or the job whose supervisor it is."""
+        """The user, or the job whose supervisor it is; empty as long as neither is known."""
         principal = None if self.scope is None else self.scope.get(PRINCIPAL)
         if isinstance(principal, Caller):
             self._holder = principal.name
         elif isinstance(principal, SupervisorCaller):
             self._holder = principal.job_id
+        # Remembered: uvicorn replaces the scope with each request, and the next one's guard has not run yet.
         return self._holder
 
     def send_away(self) -> None:
+        # Not `close`: that waits until the other end has read what is buffered for it, which it may never do.
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -78,6 +80,7 @@ class Http(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        # After an answer uvicorn reads on unthrottled: each read of a body that nobody wants takes a turn of the loop.
         if self._discards():
             self.flow.pause_reading()
             self.loop.call_later(DISCARD_EVERY_S, self._read_on)
@@ -95,13 +98,13 @@ class Http(H11Protocol):
             self._among.rest(self)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Refused by the guard; the connection is not ours from here on."""
+        """Hand the connection over. The guard refuses it; from here on it is none of ours."""
         self._await_nothing()
         self._among.leave(self)
         super().handle_websocket_upgrade(event)
 
     def send_400_response(self, msg: str) -> None:
-        """Called where h11 has raised."""
+        """Answer a request that h11 cannot read with a problem; called in the handler of its exception."""
         error = sys.exception()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         number = secrets.token_hex(8)
@@ -116,7 +119,7 @@ class Http(H11Protocol):
         self.transport.close()
 
     def _discards(self) -> bool:
-        """Whether what comes is the rest of a body whose request has been answered."""
+        """Whether the bytes that come in belong to a body whose request was answered already."""
         answered = self.cycle is not None and self.cycle.response_complete
         return answered and self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing()
 
@@ -138,5 +141,5 @@ class Http(H11Protocol):
             self._deadline = None
 
     def _give_up(self) -> None:
-        """Aborted: what it has not read of the last answer is not waited for either."""
+        """Abort the connection: the rest of its last answer, which it has not read, is not waited for either."""
         self.transport.abort()

@@ -1,4 +1,5 @@
-"""An OpenID Connect provider, as its client sees it: where to send people, codes for tokens, what tokens are believed.
+"""An OpenID Connect provider, as its client sees it: the log-in address, codes exchanged for tokens, the checks on a
+token.
 
 OpenID Connect Core 1.0 (authorisation code flow), PKCE by RFC 7636, discovery by OpenID Connect Discovery 1.0.
 """
@@ -19,26 +20,26 @@ import jwt
 from ringleader_api.problems import BadGateway, Forbidden
 
 ALGORITHMS = ("RS256", "ES256")
-"""Pinned: neither `none` nor one that would take a public key for a shared secret."""
+"""Pinned: neither `none` nor an algorithm that would take a public key for a shared secret."""
 LEEWAY_S = 60
 TIMEOUT_S = 10.0
 KEYS_AGAIN_S, KEYS_LAST_S = 30.0, 600.0
-"""After which keys are asked for again: where one is unknown, and anyway. The provider may have withdrawn one, or put
-another under the same id; some give no ids."""
+"""The ages at which the keys are fetched again: where one is unknown, and in any case. The provider may have withdrawn
+a key, or put another under the same id; some give no ids."""
 MOST_BYTES = 1 << 20
 CLAIMS = ["iss", "sub", "aud", "exp", "iat", "nonce"]
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderIdentity:
-    """Who the provider says somebody is. `email` only where the provider has verified it."""
+    """The user, as the provider names them. `email` is empty unless the provider has verified it."""
 
     subject: str
     email: str
 
 
 class Provider:
-    """One provider. Its description and keys are fetched when first needed; keys again when one is unknown, and
+    """One provider. Its description and keys are fetched when first needed; the keys again when one is unknown, and
     after some minutes."""
 
     def __init__(self, issuer: str, client_id: str, client_secret: str, redirect_uri: str) -> None:
@@ -46,6 +47,7 @@ class Provider:
         self._client_id = client_id
         self._client_secret = client_secret
         self._redirect_uri = redirect_uri
+        # No redirects: the client secret and the code must reach no other host than the one that was configured.
         self._http = httpx.Client(timeout=TIMEOUT_S, follow_redirects=False)
         self._lock = threading.Lock()
         self._told: dict[str, Any] | None = None
@@ -72,11 +74,11 @@ class Provider:
         return f"{address}{'&' if '?' in address else '?'}{urlencode(query)}"
 
     def exchange(self, code: str, nonce: str, verifier: str) -> ProviderIdentity:
-        """Who has logged in.
+        """Exchange the code of a log-in for the identity of its user.
 
         Raises:
             BadGateway: the provider does not answer.
-            Forbidden: it refuses the code, or its token is not to be believed.
+            Forbidden: it refuses the code, or its token fails a check.
         """
         form = {
             "grant_type": "authorization_code",
@@ -109,14 +111,18 @@ class Provider:
             )
         except jwt.PyJWTError as error:
             raise _refused(f"its token is not valid ({type(error).__name__})") from None
+        # OpenID Connect Core 3.1.3.7: with several audiences the token has to name us as the authorised party.
         several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
         if claims.get("azp", None if several else self._client_id) != self._client_id:
             raise _refused("its token was given to another client")
+        # Ties the token to this log-in: one that was stolen elsewhere has another nonce.
         if not hmac.compare_digest(str(claims["nonce"]).encode(), nonce.encode()):
             raise _refused("its token belongs to another log-in")
+        # With the issuer: subjects are unique within one provider only.
         return ProviderIdentity(f"{self._issuer}|{claims['sub']}", _address(claims))
 
     def _key(self, kid: str) -> jwt.PyJWK:
+        # Held over the request, so that many log-ins at once fetch the keys once.
         with self._lock:
             age_s = time.monotonic() - self._keys_at  # made-up ids must not make us ask all the time
             if age_s > (KEYS_LAST_S if kid in self._keys else KEYS_AGAIN_S):
@@ -131,6 +137,7 @@ class Provider:
     def _description(self) -> Mapping[str, Any]:
         if self._told is None:
             told = self._ask("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+            # Discovery 4.3: another issuer's document would make us trust its keys.
             if told.get("issuer") != self._issuer:
                 raise BadGateway(
                     f"the identity provider calls itself {told.get('issuer')!r}.",
@@ -146,6 +153,7 @@ class Provider:
             told = answer.json() if len(answer.content) <= MOST_BYTES else None
         except (httpx.HTTPError, ValueError):
             told = None
+        # An error to a form is the provider's answer about the code, which `exchange` reports.
         if not isinstance(told, dict) or (answer.is_error and form is None):
             raise BadGateway(
                 "the identity provider does not answer as it should.",
@@ -156,7 +164,8 @@ class Provider:
 
 
 def _address(claims: Mapping[str, Any]) -> str:
-    """The verified address; none where it is not ASCII: the Kelvin sign in lower case is a k, and so are others."""
+    """The verified address; empty where it is not ASCII: the Kelvin sign in lower case is a k, and other letters fold
+    likewise."""
     given = claims.get("email")
     if claims.get("email_verified") is not True or not isinstance(given, str) or not given.isascii():
         return ""
@@ -164,7 +173,7 @@ def _address(claims: Mapping[str, Any]) -> str:
 
 
 def _signing_keys(told: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
-    """By key id; keys of kinds that we do not take are left out."""
+    """The signing keys by key id; those of kinds that we do not accept are left out."""
     found = {}
     for entry in told.get("keys", []):
         if entry.get("use", "sig") != "sig" or entry.get("kty") not in ("RSA", "EC"):

@@ -1,4 +1,4 @@
-"""How often somebody may ask, a token bucket for each key; and how many streams they may have open."""
+"""Rate limits, a token bucket for each key, and the bounds on open streams."""
 
 import threading
 import time
@@ -10,12 +10,13 @@ from ringleader_api.problems import TooMany
 
 KEYS_KEPT = 10_000
 FILTERED = 20
-"""Streams of lines that one user chooses from one job: each choice is searched for by itself."""
+"""The most filtered streams of lines that one user may have open on one job: each filter is searched for by itself."""
 FULL_S = 5.0
 
 
 class Allowance:
-    """`per_s` in the long run, `burst` at once. Forgets the keys not seen for longest. Safe between threads."""
+    """A token bucket per key: `per_s` in the long run, `burst` at once. Forgets the keys not seen for longest.
+    Thread-safe."""
 
     def __init__(self, per_s: float, burst: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s
@@ -25,13 +26,15 @@ class Allowance:
         self._lock = threading.Lock()
 
     def take(self, key: str) -> float:
-        """Take one; returns 0, or the seconds to wait where there is none (nothing is taken then)."""
+        """Take one; returns 0, or the seconds to wait where none is left (nothing is taken then)."""
         now = self._now_s()
         with self._lock:
+            # Popped and stored again: the order of the dictionary is that of the last use, which the eviction needs.
             left, when = self._left.pop(key, (self._burst, now))
             left = min(self._burst, left + (now - when) * self._per_s)
             granted = left >= 1
             self._left[key] = (left - 1 if granted else left, now)
+            # Bounded, since strangers choose the keys; a key that was forgotten begins with a full bucket.
             if len(self._left) > KEYS_KEPT:
                 self._left.popitem(last=False)
         return 0.0 if granted else (1 - left) / self._per_s
@@ -44,10 +47,10 @@ class Allowance:
 
 
 class Streams:
-    """The streams that users have open, counted from when they are asked for. Used on the event loop alone.
+    """The open streams of users, counted from the request on. Used on the event loop alone.
 
     Args:
-        together: of all users.
+        together: the most streams of all users together.
     """
 
     def __init__(self, per_user: int, filtered: int = FILTERED, *, together: int) -> None:
@@ -57,7 +60,7 @@ class Streams:
         self._open: Counter[tuple[str, str]] = Counter()
 
     def begin(self, user: str, job_id: str, *, filtered: bool) -> Callable[[], None]:
-        """Count one more; returns what counts it off again. Raises TooMany."""
+        """Count one more; returns the function that counts it off again. Raises TooMany."""
         bounds = {("", ""): self._together, (user, ""): self._per_user}
         if filtered:
             bounds[user, job_id] = self._filtered
@@ -67,11 +70,12 @@ class Streams:
         return partial(self._end, tuple(bounds))
 
     def open_of(self, user: str) -> int:
-        """How many of them are the user's."""
+        """The number of them that belong to the user."""
         return self._open[user, ""]
 
     def _end(self, keys: Sequence[tuple[str, str]]) -> None:
         for key in keys:
             self._open[key] -= 1
+            # Removed at 0, so that users and jobs that are gone leave no entry behind.
             if not self._open[key]:
                 del self._open[key]

@@ -1,4 +1,4 @@
-"""The audit log's rows of requests that were refused: gathered, and bounded for each user."""
+"""The audit log's rows of refused requests: gathered, and bounded for each user."""
 
 import threading
 from collections.abc import Callable
@@ -22,16 +22,16 @@ REFUSED = "refused"
 
 @dataclass(slots=True)
 class _Beyond:
-    """Refusals of a user that have no row of their own; `last` is the latest of them."""
+    """A user's refusals without a row of their own; `last` is the latest of them."""
 
     last: Deed
     count: int = 0
 
 
 class Refusals:
-    """Rows behind the answer. Those that come while some are on their way to the disk share the next transaction: a
-    flood of refusals takes the writers' turn once at a time, and a user's no more than `PER_MINUTE` rows a minute.
-    How many there were beyond that is a row each minute. Safe between threads.
+    """Writes the rows after the answer. Rows that come while others are on their way to the disk share the next
+    transaction: a flood of refusals takes the writers' turn once at a time, and has no more than `PER_MINUTE` rows a
+    minute for each user. Those beyond are counted in one row a minute. Thread-safe.
 
     Args:
         now_s: seconds by a clock that never jumps.
@@ -44,11 +44,12 @@ class Refusals:
         self._lock = threading.Lock()
         self._waiting: list[tuple[Deed, str]] = []
         self._beyond: dict[str, _Beyond] = {}
+        # One thread: while it commits, the rows that come in gather for its next transaction.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="refusals")
         self._stop = threading.Event()
 
     def has_row(self, deed: Deed) -> bool:
-        """Whether this refusal gets a row of its own; else it is counted."""
+        """Whether this refusal gets a row of its own; if not, it is counted."""
         if self._rows.take(deed.who) == 0:
             return True
         with self._lock:
@@ -57,13 +58,13 @@ class Refusals:
         return False
 
     def record(self, deed: Deed, outcome: str) -> "Future[None]":
-        """Store the row; done when it is on the disk, perhaps with others'."""
+        """Store the row; the future is done when it is on the disk, perhaps with others'."""
         with self._lock:
             self._waiting.append((deed, outcome))
         return self._writer.submit(self._store_waiting)
 
     def run(self, every_s: float) -> None:
-        """Store the counts, again and again."""
+        """Store the counts every `every_s`, until stopped."""
         while not self._stop.wait(every_s):
             try:
                 self.store_counts()
@@ -74,7 +75,7 @@ class Refusals:
         self._stop.set()
 
     def close(self) -> None:
-        """Store what is left."""
+        """Store the counts that are left."""
         try:
             self.store_counts()
         except Exception:
@@ -82,11 +83,12 @@ class Refusals:
         self._writer.shutdown()
 
     def store_counts(self) -> None:
-        """A row for each user with refusals that have none."""
+        """Store one row for each user with refusals that have none."""
         with self._lock:
             beyond, self._beyond = self._beyond, {}
         rows = [self._counted(one) for one in beyond.values()]
         if rows:
+            # No deeds of the request's own: the rows are the deeds here.
             with self._store.write([]) as session:
                 audit.store(session, rows, REFUSED)
 
@@ -98,6 +100,7 @@ class Refusals:
 
     def _store_waiting(self) -> None:
         with self._lock:
+            # Taken as a whole: the calls that queued behind this one find nothing, and return at once.
             rows, self._waiting = self._waiting, []
         if not rows:
             return

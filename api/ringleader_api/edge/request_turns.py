@@ -1,4 +1,4 @@
-"""Turns: who asks much at once waits for themselves, and nobody else does."""
+"""Turns per credential: a client that sends many requests at once waits for its own, and holds up nobody else."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ AT_ONCE = 4
 
 
 class RequestTurns:
-    """Of one credential so many requests are looked into at the same time, the others in the order in which they came.
+    """Admits a bounded number of requests of one credential at a time, the others in the order in which they came.
 
     Each takes threads, of which there are few, and time of the one interpreter. A turn is over when the answer begins,
     or the body is asked for: a stream, or an upload, holds none. Safe between threads, and between event loops.
@@ -25,7 +25,7 @@ class RequestTurns:
         self._waiting: dict[str, deque[Future[None]]] = {}
 
     async def begin(self, key: str) -> "RequestTurn":
-        """A turn, once it is there."""
+        """Wait for a turn and take it."""
         with self._lock:
             if self._taken[key] < self._at_once:
                 self._taken[key] += 1
@@ -41,13 +41,14 @@ class RequestTurns:
         return RequestTurn(lambda: self._end(key))
 
     def _end(self, key: str) -> None:
-        """The next one's, or nobody's."""
+        """Pass the turn on to the next in line, or free it."""
         with self._lock:
             waiting = self._waiting.get(key, deque())
             while waiting:
                 following = waiting.popleft()
                 if not waiting:
                     del self._waiting[key]
+                # False for one whose client has gone meanwhile: the turn goes to the one behind it.
                 if following.set_running_or_notify_cancel():
                     following.set_result(None)
                     return
@@ -57,7 +58,7 @@ class RequestTurns:
 
 
 class RequestTurn:
-    """One turn. `end` may be called again."""
+    """One turn. `end` may be called again, and then does nothing."""
 
     def __init__(self, let_go: Callable[[], None]) -> None:
         self._let_go: Callable[[], None] | None = let_go

@@ -1,4 +1,5 @@
-"""The outermost layer: a number for each request, its log line and metrics, and what an unforeseen error becomes."""
+"""The outermost middleware: a number for each request, its log line and metrics, and the answer to an unforeseen
+error."""
 
 import re
 import secrets
@@ -15,7 +16,7 @@ from ringleader_api.store import log_failure
 
 REQUEST_ID = "ringleader.request_id"
 LEFT = 499
-"""The status under which a request is counted whose client left before it was answered, as other servers count it."""
+"""The status under which a request is counted whose client left before the answer, as other servers do."""
 API = "/api/v1"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 Observe = Callable[[str, str, int, float], None]
@@ -30,7 +31,7 @@ _CSP_MLFLOW = (
 
 
 class Requests:
-    """Wraps the whole application.
+    """Middleware around the whole application.
 
     Args:
         observe: takes the measurements: method, route, status, seconds.
@@ -70,6 +71,7 @@ class Requests:
             log.info("http.left", method=scope["method"], path=scope["path"])
         except Exception as error:
             answer = _failed(scope, error)
+            # The answer has begun: a second one cannot be sent, and the server closes the connection.
             if status:
                 raise
             await answer(scope, receive, told)
@@ -93,7 +95,7 @@ class Requests:
 
 
 def _template(scope: Scope) -> str:
-    """The path as the route declares it, so that ids make no new time series."""
+    """The path as its route declares it, so that ids make no new time series."""
     path = getattr(scope.get("route"), "path", None)
     if path is None:
         return "unmatched"
@@ -101,7 +103,8 @@ def _template(scope: Scope) -> str:
 
 
 def _failed(scope: Scope, error: Exception) -> ASGIApp:
-    """The client gets the number, the log the traceback; both get the words of what database or disk refuses."""
+    """The answer to an unforeseen error. The client gets the request's number, the log the traceback; both get the
+    words of a database or disk that refuses."""
     about = {"request_id": scope[REQUEST_ID], "method": scope["method"], "path": scope["path"]}
     if (trouble := log_failure(log, "http.failed", error, **about)) is None:
         return _unforeseen(scope[REQUEST_ID])
@@ -128,4 +131,5 @@ def _protect(headers: MutableHeaders, scope: Scope) -> None:
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
     headers.setdefault("Content-Security-Policy", _CSP_MLFLOW if mlflow else _CSP)
     if scope["path"].startswith("/api/"):
+        # No cache on the way may keep an answer that was given to one credential.
         headers.setdefault("Cache-Control", "no-store")

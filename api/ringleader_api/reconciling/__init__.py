@@ -1,4 +1,4 @@
-"""Making the cluster match the rows: the loop, the queue, and the start of an attempt exactly once."""
+"""Making the cluster match the rows: the loop, the queue, and the start of each attempt exactly once."""
 
 from ringleader_api.reconciling.autoscaling import Autoscaling
 from ringleader_api.reconciling.launcher import AttemptLauncher

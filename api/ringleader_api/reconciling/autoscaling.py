@@ -1,4 +1,4 @@
-"""What the cluster's autoscaler is asked for: told at once, taken back after a while, written by nobody else."""
+"""The demand on the cluster's autoscaler: raised at once, lowered after a while, written by nobody else."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,19 +13,20 @@ from ringleader_api.scheduling.needs import SLACK, place, room
 log = Log("ringleader.growing")
 
 FIRST_AGAIN = 10
-"""After so many times the patience those wait first again whose nodes were not to be had, and gave way to others."""
+"""Multiples of the patience after which a shape comes first again whose nodes were unavailable, and which gave way to
+others."""
 
 
 class Autoscaling:
-    """Called by the reconciler only.
+    """The demand as it was last sent, and the nodes that have not come. Used by the reconciler only.
 
     `awaits_nodes`: more has been asked for than was there at the last look.
 
     Args:
-        reach: what the cluster may grow to; None: it does not, and is asked once, for nothing.
-        cool_down_s: what nobody needs any more is asked for so much longer.
+        reach: the size the cluster may grow to; None: it does not, and is asked once, for nothing.
+        cool_down_s: workers that nobody needs any more stay asked for so much longer.
         patience_s: nodes of which none has come for so long, since they were asked for or the last one came, count as
-            not to be had.
+            unavailable.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Autoscaling:
         self.awaits_nodes = False
 
     def watch(self, seen: Seen) -> Seen:
-        """The cluster as it was seen, with what it may grow to and what has been asked for in vain."""
+        """The cluster as seen, with the size it may grow to and the shapes whose nodes have not come in time."""
         if self._reach is None:
             return seen
         absent = _absent(seen.nodes, self._told or {})
@@ -59,15 +60,18 @@ class Autoscaling:
         return replace(seen, reach=self._reach, missing=self._missing)
 
     def _wait(self, absent: Sequence[WorkerNeed], came: Sequence[NodeShape]) -> None:
-        """Since when nodes of each shape have been waited for: anew with each that came. What was not to be had counts
-        so for a while also when others have been asked for in its place, who else would never get theirs; however long
-        it was asked for before, that while begins when it gives way."""
+        """Update the times since which nodes of each shape have been waited for: they restart with each node that
+        comes. A shape whose nodes were unavailable counts as such for a while after others were asked for in its place,
+        since those would never get theirs otherwise; that period begins when it gives way, however long it was asked
+        for before."""
+        # A copy: entries are deleted on the way.
         for need in list(self._since):
             waited = self._waited_s(need) / self._patience_s
             kept = need in absent or 1 <= waited < FIRST_AGAIN
             if not kept or any(room(node, need) for node in came):
                 del self._since[need]
             elif need in absent and waited > 1:
+                # Held at the patience: the period begins in the round in which it gives way.
                 self._since[need] = self._now() - timedelta(seconds=self._patience_s)
         for need in absent:
             self._since.setdefault(need, self._now())
@@ -76,7 +80,7 @@ class Autoscaling:
         return (self._now() - self._since[need]).total_seconds()
 
     def ask(self, demand: Demand) -> None:
-        """Tell the autoscaler, if what it is to be told has changed. May raise: it is told again next time."""
+        """Send the demand to the autoscaler, if it has changed. May raise: it is sent again next time."""
         if self._reach is None:
             self._take_back()
             return
@@ -84,23 +88,26 @@ class Autoscaling:
         if wanted == self._told:
             return
         self._backend.ask(wanted)
+        # More may have been asked for than is there: look at the nodes each round until they have come.
         self.awaits_nodes = True
+        # Only after the call: one that raised is made again in the next round.
         self._told = wanted
         log.info("growing.asked", demand={str(need): count for need, count in wanted.items()})
 
     def _take_back(self) -> None:
-        """What an earlier process, which had a bound, has asked for; once."""
+        """Withdraw the demand of an earlier process that had a bound; once."""
+        # Ray keeps the last request until another replaces it, also over a restart of the control plane.
         if self._told is None:
             self._backend.ask({})
             self._told = {}
 
     def forget(self) -> None:
-        """The cluster was out of reach: a new one has not been told anything."""
+        """Forget what was sent: the cluster was out of reach, and a new one has not been told anything."""
         if self._reach is not None:
             self._told = None
 
     def _cooled(self, demand: Demand) -> Demand:
-        """What is needed and, as far as the cluster may grow, what was needed until a moment ago."""
+        """The demand, and, as far as the cluster may grow, what was needed until a moment ago."""
         now = self._now()
         for need in demand.keys() | self._kept.keys():
             count = demand.get(need, 0)
@@ -108,6 +115,7 @@ class Autoscaling:
             if count >= kept or (now - at).total_seconds() >= self._cool_down_s:
                 self._kept[need] = (count, now)
         self._kept = {need: (kept, at) for need, (kept, at) in self._kept.items() if kept}
+        # The present demand is served first; only the room it leaves under the bound goes to what is cooling down.
         wanted = dict(demand)
         for need, (kept, _) in self._kept.items():
             more = min(kept - demand.get(need, 0), self._left(wanted, need))
@@ -116,7 +124,7 @@ class Autoscaling:
         return wanted
 
     def _left(self, wanted: Demand, need: WorkerNeed) -> int:
-        """How many more workers of a shape the cluster may grow to have room for."""
+        """The number of further workers of a shape for which the cluster may grow."""
         assert self._reach is not None
         limits = (
             (self._reach.cpus - sum(n * one.cpus for one, n in wanted.items()), need.cpus),
@@ -126,7 +134,7 @@ class Autoscaling:
 
 
 def _absent(nodes: Sequence[NodeShape], demand: Demand) -> list[WorkerNeed]:
-    """Shapes of which not all workers would have room on the cluster if it were empty, the largest put there first."""
+    """Shapes of which the cluster, if it were empty, could not hold all workers; the largest are placed first."""
     absent = []
     for need in sorted(demand, key=lambda one: (one.gpus, one.cpus, one.memory_gb), reverse=True):
         placed, nodes = place(nodes, need, demand[need])

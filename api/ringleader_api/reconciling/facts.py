@@ -1,4 +1,4 @@
-"""A job's row as the facts that decide what is done next."""
+"""A job's row, reduced to the facts that decide its next act."""
 
 from ringleader.wire.states import State
 from ringleader_api.reconciling.round_clock import Mark
@@ -8,7 +8,8 @@ from ringleader_api.store.spent import together
 from ringleader_api.store.tables import Job
 
 PAUSE_GRACE_S = 600.0
-"""How long a step, and the writing of a checkpoint, may take. After that the job is paused as its last one left it."""
+"""The time, in seconds, that a step and the writing of a checkpoint may take. After that the job is paused as its last
+checkpoint left it."""
 
 
 def facts_of(job: Job) -> Facts:
@@ -28,6 +29,7 @@ def facts_of(job: Job) -> Facts:
         stopping_at=job.stopping_at,
         grace_s=PAUSE_GRACE_S if pausing else job.grace_s,
         limit_s=_limit_s(job),
+        # Of this attempt alone: what earlier ones ran is taken off `limit_s` already.
         ran_s=together(job.spending).wall_s,
         heard_at=job.heard_at,
         trouble=job.pending_reason["code"] if job.pending_reason else "",
@@ -35,7 +37,8 @@ def facts_of(job: Job) -> Facts:
 
 
 def mark_of(facts: Facts) -> Mark:
-    """What changes when an attempt begins to run, to stop, or to stop for another end."""
+    """The mark of the attempt's phase: it changes when the attempt begins to run, to stop, or to stop for another
+    end."""
     if facts.state is State.STARTING:
         return "starting", None
     return ("stopping", facts.stopping_at) if facts.state is State.STOPPING else ("running", None)

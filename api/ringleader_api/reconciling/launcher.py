@@ -1,4 +1,5 @@
-"""Starting an attempt exactly once: its number is stored first, its supervisor is then asked for by that name."""
+"""The start of an attempt, exactly once: its number is stored first, and its supervisor is then asked for by that
+name."""
 
 from datetime import datetime
 from pathlib import Path
@@ -28,13 +29,14 @@ log = Log("ringleader.launching")
 
 
 class CheckpointsElsewhere(RingleaderError):
-    """A job's checkpoints lie where its next attempt does not look, since jobs run under other accounts than before."""
+    """A job's checkpoints lie where its next attempt does not look: since they were saved, jobs run under other
+    accounts."""
 
     code = Reason.CHECKPOINT_UNREADABLE
 
 
 class AttemptLauncher:
-    """Called by the reconciler only.
+    """Admits jobs and starts their attempts. Used by the reconciler only.
 
     Args:
         ingest_base: where supervisors reach this API.
@@ -66,12 +68,14 @@ class AttemptLauncher:
         self._accounts = accounts
 
     def admit(self, job_id: str, workers: int | None = None, *, overtakes: bool = False) -> int | None:
-        """Give the queued job its next attempt with up to `workers` (None: as many as it wants); None when it is not
-        queued any more. One that `overtakes` makes room again for who waits before it."""
+        """Give the queued job its next attempt with up to `workers` (None: as many as it wants); returns the attempt's
+        number, or None when the job is not queued any more. A job that `overtakes` makes room again for those that wait
+        before it."""
         with self._store.write() as session:
             job = session.get(Job, job_id, with_for_update=True)
             if job is None or job.state is not State.QUEUED:
                 return None
+            # Committed before anything is asked of the cluster: after a crash the same number is asked for again.
             job.attempt += 1
             job.granted = workers if workers is not None and workers < job.spec["workers"]["max"] else None
             job.granted_at = self._now()
@@ -87,6 +91,7 @@ class AttemptLauncher:
             job = self._current(session, job_id, attempt)
             if job is None or job.state is not State.STARTING:
                 return
+            # The hash is committed before the supervisor exists, so its first post cannot come too early.
             session.merge(IngestToken(job_id=job_id, attempt=attempt, sha256=sha256(token)))
             try:
                 run_as = self._accounts.run_as(job.owner, JobSpec.model_validate(job.spec))
@@ -100,6 +105,7 @@ class AttemptLauncher:
                 return
             package = job.package
             workers = spec.workers.model_copy(update={"max": allowed(job)})
+        # Outside the transaction: reading a package and calling the cluster take too long to hold the writers' turn.
         launch = Launch(
             job_id=job_id,
             attempt=attempt,
@@ -113,15 +119,17 @@ class AttemptLauncher:
         began = self._now()
         self._backend.start(launch)
         self._traces.told(job_id, "launch", began, self._now())
+        # A crash before this note is harmless: the next round finds the supervisor by name and adopts it.
         self.confirm(job_id, attempt, sized=(workers.min, workers.max))
 
     def confirm(self, job_id: str, attempt: int, *, sized: tuple[int, int] | None) -> None:
-        """Note that the supervisor is there, and the bounds it was told."""
+        """Record that the supervisor is there, and the bounds it was given."""
         queued_at: datetime | None = None
         with self._store.write() as session:
             job = self._current(session, job_id, attempt)
             if job is None:
                 return
+            # Once: an attempt that is adopted or resized must not be counted a second time.
             if not job.launched:
                 queued_at = job.queued_at
                 job.launched = True
@@ -133,32 +141,35 @@ class AttemptLauncher:
             log.info("attempt.started", job=job_id, attempt=attempt, waited_s=round(waited_s, 3))
 
     def _current(self, session: Session, job_id: str, attempt: int) -> Job | None:
-        """The job while this attempt may still run; a cancel may have come in between."""
+        """The job, if this attempt may still run; None otherwise: a cancel may have come in between."""
         job = session.get(Job, job_id, with_for_update=True)
         alive = job is not None and job.attempt == attempt and job.state.holds
         return job if alive else None
 
 
 def _begun(session: Session, job: Job, home: Path) -> JobSpec:
-    """The job file of a job that starts: later attempts begin with the same weights as the first. `home`: below which
-    its program finds what others have left. Raises NoneLeft."""
+    """The job file of a job that starts: later attempts begin with the same weights as the first. `home`: the folder
+    below which its program finds what other jobs have left. Raises NoneLeft."""
     spec = JobSpec.model_validate(job.spec)
     beginning = beginning_of(session, spec.init_from, home)
     if beginning != spec.init_from:
         spec = spec.model_copy(update={"init_from": beginning})
+        # Stored: by the next attempt the source may have a newer checkpoint, or none.
         job.spec = spec.model_dump(mode="json")
         job.version += 1
     return spec
 
 
 def _checkpoints_in_reach(session: Session, job: Job, home: Path) -> None:
-    """An attempt that finds none would begin from nothing. Raises CheckpointsElsewhere."""
+    """Refuse to start an attempt that would find none of the job's checkpoints and begin from nothing. Raises
+    CheckpointsElsewhere."""
     if job.attempt == 1 or job.spec.get("checkpoint", {}).get("uri"):
         return
     newest = next(iter(checkpoints_of(session, job.id)), None)
     if newest is None:
         return
     folder = home / "checkpoints" / job.id
+    # Only where it is plainly there and not here: a checkpoint that is gone altogether is the attempt's to report.
     if Path(newest.uri).is_dir() and not (folder / Path(newest.uri).name).is_dir():
         raise CheckpointsElsewhere(
             f"the job's newest checkpoint is {newest.uri}, and its attempts look in {folder} since RINGLEADER_RUN_AS "

@@ -1,4 +1,4 @@
-"""The backend as the holder of a role may use it: nothing is done to the cluster once the role is another's."""
+"""The backend for the holder of a role: nothing is done to the cluster once another process has the role."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,8 +10,8 @@ from ringleader_api.store import Lease
 
 
 class LeasedBackend:
-    """`Backend`; whatever changes something raises LeaseLost first where it is not ours to do. So does what may take
-    seconds: a round with such questions keeps the role."""
+    """`Backend` under a lease. Whatever changes the cluster raises LeaseLost first where the role is not ours; so does
+    a call that may take seconds, so that a round with such calls keeps the role."""
 
     def __init__(self, backend: Backend, lease: Lease) -> None:
         self._backend = backend
@@ -49,6 +49,8 @@ class LeasedBackend:
 
     def unposted(self, home: Path, job_id: str, attempt: int) -> Iterator[list[dict[str, Any]]]:
         for told in self._backend.unposted(home, job_id, attempt):
+            # Before each batch: the backend forgets a batch when the next is asked for, and another holder may take it
+            # in.
             self._lease.require()
             yield told
 
@@ -57,7 +59,7 @@ class LeasedBackend:
         self._backend.forget(job_id)
 
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
-        """For whoever asks, at whichever control plane."""
+        """Inject a fault without the lease: users ask for it at whichever control plane they reach."""
         return self._backend.fault(job_id, attempt, fault, worker, for_s)
 
     def capacity(self) -> Seen:

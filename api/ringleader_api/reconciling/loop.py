@@ -1,4 +1,4 @@
-"""The level-triggered loop: compares rows with the supervisors that live, and does the one next thing for each job.
+"""The level-triggered loop: compares rows with the living supervisors, and does the one next thing for each job.
 
 Every deed is stored before it is done where doing it twice would matter (an attempt's number before its supervisor),
 and after it where losing the note only means doing it again (confirmations). So the process may die between any two
@@ -41,12 +41,14 @@ from ringleader_api.store.tables import Job
 log = Log("ringleader.reconciler")
 CAPACITY_AGE_S = 1.0
 REST, LONGEST_REST_S = 9.0, 1.0
-"""After a round it rests for so many times as long as it computed, whoever wakes it: over a long queue it would keep
-the interpreter from those who answer requests. What it waited for the cluster kept nobody from anything."""
+"""The rest after a round, as a multiple of the time it computed, and at most in seconds, whoever wakes it: over a long
+queue it would keep the interpreter from the requests. Time spent waiting for the cluster does not count, since it kept
+nobody from anything."""
 SLOW_S = 2.0
-"""A deed that fails after so long holds up all others, and may cost the role."""
+"""The seconds from which a failed deed counts as slow: it holds up all others, and may cost the role."""
 UNTOLD_S = 5.0
-"""An attempt whose supervisor is that far behind what was counted here does not tell its running time."""
+"""The lag, in seconds, of a supervisor's own running time behind the one counted here, from which it is taken to tell
+none."""
 Alive = set[tuple[str, int]]
 
 
@@ -100,6 +102,7 @@ class Reconciler:
         self._now = now
         self._lease = lease
         self._limits = limits
+        # Steps of the clock do not count: what lasts is measured in rounds.
         self._rounds = RoundClock(now)
         self._hearing = SupervisorLiveness(self._rounds, limits.silent_after_s)
         self._lasting, self._missing = Lasting(self._rounds), Lasting(self._rounds)
@@ -114,12 +117,14 @@ class Reconciler:
         self.beat_at = time.monotonic()
 
     def run(self, every_s: float) -> None:
-        """Tick until `stop`; an error of one round is logged, the next round starts from the rows again.
+        """Tick until `stop`. An error of one round is logged; the next round starts from the rows again.
 
         `beat_at` is when a round last came to its end: one that fails each time is as good as none.
         """
         while not self._stop.is_set():
+            # Before the round, not after it: what wakes the loop while it runs must lead to another one.
             self._wake.clear()
+            # CPU time of this thread: only that competes with requests for the interpreter.
             began, computed_s = time.monotonic(), -time.thread_time()
             try:
                 self.tick()
@@ -144,6 +149,7 @@ class Reconciler:
 
     def tick(self) -> None:
         """One round. Raises LeaseLost where another control plane took over in the middle of it."""
+        # Before the lease is asked for: a process that stands by has to know the cluster for its answers to requests.
         alive = self._look()
         if not self._lease.hold():
             self._growing.forget()
@@ -163,12 +169,14 @@ class Reconciler:
         deeds = {who: partial(self._release_orphan, *who) for who in self._orphans(alive)}
         deeds |= {_who(one): partial(self._advance, one, alive, silent) for one in admitted}
         self._slow = [who for who in self._slow if who in deeds]
+        # Chosen now: a deed that fails slowly in this round must not come a second time.
         behind_all = self._slow[:1]
         for who, deed in deeds.items():
             if who not in self._slow:
                 self._guarded(who, deed)
         if self.seen is not None:
             self._growing.ask(self._queue.admit(self.seen))
+        # After the queue: this may take longer than the role lasts, and then has kept nobody waiting.
         for who in behind_all:
             self._guarded(who, deeds[who])
         self._ask(silent)
@@ -179,10 +187,12 @@ class Reconciler:
             alive = self._backend.supervisors()
             now = self._now()
             age_s = 0.0 if self._growing.awaits_nodes else CAPACITY_AGE_S
+            # `abs`: after the clock was set back the age is negative, and the nodes would not be looked at for long.
             if self._looked_at is None or abs((now - self._looked_at).total_seconds()) > age_s:
                 self.seen = self._growing.watch(self._backend.capacity())
                 self._looked_at = now
             if self.seen is not None:
+                # Of all supervisors, also those of jobs that are queued again: what such a one holds is not free yet.
                 self.seen = replace(self.seen, busy=frozenset(job_id for job_id, _ in alive))
         except Exception as error:  # whatever its client raises: nothing is known, so nothing is done
             self._lost_cluster(f"{type(error).__name__}: {error}")
@@ -204,17 +214,19 @@ class Reconciler:
         self._cluster_seen(False)
 
     def _forget(self) -> None:
-        """Nothing has lasted while nobody looked."""
+        """Forget all durations: nothing has lasted while nobody looked."""
         for known in (self._rounds, self._hearing, self._lasting, self._missing):
             known.forget()
 
     def _orphans(self, alive: Alive) -> list[Who]:
-        """Supervisors of attempts that are over. Those of jobs we do not know are not ours to end."""
+        """The supervisors of attempts that are over. Those of jobs that this database does not know are not ours to
+        end."""
         with self._store.read() as session:
             query = select(Job.id, Job.attempt, Job.state).where(Job.id.in_({job_id for job_id, _ in alive}))
             known = {job_id: (attempt, state) for job_id, attempt, state in session.execute(query)}
         found = []
         for job_id, attempt in sorted(alive):
+            # An unknown job counts as running its present attempt, which leaves its supervisor alone.
             current, state = known.get(job_id, (attempt, State.RUNNING))
             if attempt != current or state not in ADMITTED:
                 found.append((job_id, attempt))
@@ -230,8 +242,8 @@ class Reconciler:
             return [facts_of(job) for job in session.scalars(query)]
 
     def _guarded(self, who: Who, deed: Callable[[], None]) -> None:
-        """One job's trouble must not keep the round from the others. What fails slowly is tried again behind all of
-        them, one such deed in a round: it may take longer than the role lasts."""
+        """Do one job's deed, so that its failure does not keep the round from the others. One that fails slowly is
+        tried again behind all of them, one such deed in a round: it may take longer than the role lasts."""
         began, slow = self._now(), False
         try:
             deed()
@@ -243,9 +255,10 @@ class Reconciler:
         self._slow = [*(other for other in self._slow if other != who), *([who] if slow else [])]
 
     def _advance(self, facts: Facts, alive: Alive, silent: dict[Who, tuple[Facts, Silence]]) -> None:
-        """Do the next thing for a job; whose supervisor is to be asked for is put with those that are `silent`."""
+        """Do the next thing for a job; one whose supervisor has to be asked about is added to `silent` instead."""
         me = _who(facts)
         missing_s = 0.0
+        # One that never launched is not missing: nobody has seen it yet.
         if (facts.launched or facts.state is not State.STARTING) and me not in alive:
             missing_s = self._missing.of(me, ("missing", None))
         else:
@@ -268,13 +281,14 @@ class Reconciler:
             self._do(act, facts)
 
     def _count(self, facts: Facts, lasting_s: float) -> None:
-        """Whatever ends or pauses it next, the time in which it told nothing was running time."""
+        """Record the running time of an attempt whose supervisor does not report it: it counts, whatever ends or pauses
+        it next."""
         if facts.state in (State.RUNNING, State.RECOVERING) and lasting_s - facts.ran_s >= UNTOLD_S:
             self._note(facts, partial(_ran_at_least, ran_s=lasting_s))
 
     def _ask(self, silent: Mapping[Who, tuple[Facts, Silence]]) -> None:
-        """Whether they answer the cluster, in turn and all at once: one after the other they would keep the round for
-        seconds each. To end one takes seconds, too: one in a turn, the others stay due."""
+        """Ask the silent supervisors whether they answer the cluster, in turn and all at once: one after the other they
+        would hold up the round for seconds each. Ending one takes seconds, too: one in a turn, the others stay due."""
         if not (whose := self._hearing.turn(silent)):
             return
         began, ended = self._now(), False
@@ -290,6 +304,7 @@ class Reconciler:
             if isinstance(act, lifecycle.LoseAttempt) and ended:
                 continue
             ended = ended or isinstance(act, lifecycle.LoseAttempt)
+            # Not before the `continue`: one that is to be ended has to stay due for the next turn.
             self._hearing.asked(who)
             if act is not None:
                 self._guarded(who, partial(self._do, act, facts))
@@ -302,16 +317,20 @@ class Reconciler:
             raise
         except Exception:
             log.exception("reconciler.asking_failed", supervisors=len(whose))
+            # No answer from the call is no answer of a supervisor: nobody's silence may grow by it.
             return {}
 
     def _do(self, act: lifecycle.Act, facts: Facts) -> None:
         job_id, attempt = facts.job_id, facts.attempt
         match act:
             case lifecycle.StartAttempt():
+                # Asked for again by the same name: the cluster returns the one that lives, if the crash came after its
+                # start.
                 self._start_again(facts)
             case lifecycle.AdoptAttempt():
                 self._launching.confirm(job_id, attempt, sized=None)
             case lifecycle.ResizeAttempt(workers_min=low, workers_max=high):
+                # The call first, the note after it: a crash between the two only sends the same bounds again.
                 self._backend.resize(job_id, attempt, low, high)
                 self._launching.confirm(job_id, attempt, sized=(low, high))
             case lifecycle.CancelAttempt() | lifecycle.PauseAttempt():
@@ -320,7 +339,9 @@ class Reconciler:
                 self._note(facts, partial(_ordered, pausing=pausing))
             case lifecycle.ReleaseAttempt():
                 self._backend.release(job_id, attempt)
+                # The next attempt may start once the job has moved on, so not before this one is gone from the list.
                 if (job_id, attempt) not in self._backend.supervisors():
+                    # While the attempt is still the job's: its records are refused once the job has moved on.
                     self._inheriting.take(job_id, attempt)
                     self._note(facts, self._finish)
             case lifecycle.LoseAttempt(why=why):
@@ -339,19 +360,19 @@ class Reconciler:
                 self._missing.end(_who(facts))
 
     def _note(self, facts: Facts, change: Callable[[Session, Job], None]) -> None:
-        """Apply a change unless the job has moved on since it was looked at."""
+        """Apply a change, unless the job has moved on since it was looked at."""
         with self._store.write() as session:
             job = session.get(Job, facts.job_id, with_for_update=True)
             if job is not None and (job.attempt, job.state) == (facts.attempt, facts.state):
                 change(session, job)
 
     def _start_again(self, facts: Facts) -> None:
-        """A stored attempt without a supervisor: asked for again, unless it had one that has died since."""
+        """Ask again for the supervisor of a stored attempt, unless it had one that has died since."""
         if gone := self._starting.start(facts.job_id, facts.attempt):
             self._lose(facts, gone)
 
     def _told(self, session: Session, job: Job, why: Why | None) -> None:
-        """What keeps a running job's supervisor from being heard; None: nothing any more."""
+        """Report that a running job's supervisor is not heard, with the reason; None: it is heard again."""
         log.warning("supervisor.silence", job=job.id, attempt=job.attempt, why=why.message if why else "over")
         job.pending_reason = why.model_dump() if why else None
         kind = "supervisor.silent" if why else "supervisor.heard"
@@ -376,11 +397,12 @@ class Reconciler:
         self.wake()
 
     def _free(self, facts: Facts) -> None:
-        """Nothing of the attempt lives then, and what it had to tell is told."""
+        """Release everything of the attempt, and take in the records that it has not posted."""
         self._backend.release(facts.job_id, facts.attempt)
         self._inheriting.take(facts.job_id, facts.attempt)
 
     def _placed(self, who: tuple[str, int]) -> bool:
+        # While nobody knows of any places, no attempt may be recalled for having none.
         places = self.seen.places if self.seen is not None else None
         return places is None or bool(places.get(who))
 
@@ -403,6 +425,7 @@ class Reconciler:
         if why is not None and job.target is State.PAUSED:
             why = paused_behind(session, job, why)
         move(session, job, job.target or State.FAILED, at=self._now(), who="reconciler", why=why)
+        # An eviction is a pause that queues itself again, in one transaction: no reader finds the job paused.
         if job.preempted and job.state is State.PAUSED:
             move(session, job, State.QUEUED, at=self._now(), who="scheduler", why=why)
         job.preempted = False
@@ -417,6 +440,6 @@ def _ran_at_least(_: Session, job: Job, *, ran_s: float) -> None:
 
 
 def _ordered(_: Session, job: Job, *, pausing: bool) -> None:
-    """The supervisor knows, unless a cancel took the place of the pause while that was told."""
+    """Note that the supervisor knows of its end, unless a cancel replaced the pause while it was being told."""
     if pausing is (job.target is State.PAUSED):
         job.cancel_sent = True

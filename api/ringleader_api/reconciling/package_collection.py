@@ -1,4 +1,4 @@
-"""Removing packages that no job refers to any more.
+"""The removal of packages that no job refers to any more.
 
 In two transactions, each over the locked row. The first gives the package up, if it finds no job once it has the lock:
 a submission holds the row `FOR SHARE` until its job is stored, so either we see the job or it finds the package given
@@ -23,10 +23,11 @@ log = Log("ringleader.packages")
 
 
 def collect(store: Transactions, home: Path, now: datetime, kept: timedelta) -> None:
-    """Remove what no job refers to and nobody has uploaded or asked for since `kept`."""
+    """Remove the packages that no job refers to and that nobody has uploaded or asked for during `kept`."""
     before = now - kept
     referred = exists().where(Job.package == Package.sha256)
     over = or_(Package.given_up_at.is_not(None), (Package.used_at < before) & ~referred)
+    # Without locks: only candidates, each looked at again under its lock.
     with store.read() as session:
         found = session.scalars(select(Package.sha256).where(over).order_by(Package.sha256)).all()
     for digest in found:
@@ -54,6 +55,7 @@ def _remove(session: Session, digest: str, home: Path) -> None:
     try:
         file_of(home, digest).unlink(missing_ok=True)
     except OSError as error:
+        # The row stays, given up: no job can refer to it, and the next round tries its file again.
         log.warning("package.stays", package=digest, error=str(error))
         return
     session.delete(row)
@@ -61,17 +63,18 @@ def _remove(session: Session, digest: str, home: Path) -> None:
 
 
 def _locked(session: Session, digest: str) -> Package | None:
-    """The row; None where it is gone, or somebody uses it just now."""
+    """The row, locked; None where it is gone, or in use at this moment."""
     return session.get(Package, digest, with_for_update={"skip_locked": True})
 
 
 def _sweep(store: Transactions, home: Path) -> None:
-    """Files of uploads whose process died before the row was stored."""
+    """Remove the files of uploads whose process died before the row was stored."""
     with store.read() as session:
         known = set(session.scalars(select(Package.sha256)))
     for file in folder_of(home).glob("*.zip"):
         with suppress(FileNotFoundError):  # others over this home clean up too
             if file.stem not in known and time.time() - file.stat().st_mtime > LEFTOVER_S:
+                # Within a write: on SQLite that keeps an upload from storing its row between this look and the unlink.
                 with store.write() as session:
                     if session.get(Package, file.stem) is None:
                         file.unlink()

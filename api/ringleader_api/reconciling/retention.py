@@ -1,4 +1,5 @@
-"""Removing deleted jobs for good, once nobody needs their rows any more, and what no job needs."""
+"""The final removal of deleted jobs, once nobody needs their rows any more, and of packages and uploads that no job
+needs."""
 
 import shutil
 from collections.abc import Callable, Collection
@@ -19,9 +20,10 @@ LOOK_EVERY = timedelta(minutes=1)
 
 
 class Retention:
-    """
+    """Deletes jobs whose time is over, and removes deleted ones for good. Used by the reconciler only.
+
     Args:
-        let_go: has the cluster keep nothing of a job.
+        let_go: removes the cluster's records of a job.
         exporting: a tracker has to get everything of a job before its rows go.
         kept: how long an ended job stays; None: until somebody deletes it.
         packages_kept: how long a package stays that no job refers to.
@@ -63,14 +65,15 @@ class Retention:
             return
         over = (Job.deleted_at.is_(None), Job.finished_at < now - self._kept)
         with self._store.read() as session:
+            # A read first: in most rounds nothing is over, and a write would take the writers' turn for nothing.
             if session.scalar(select(Job.id).where(*over).limit(1)) is None:
                 return
         with self._store.write() as session:
             session.execute(update(Job).where(*over).values(deleted_at=now))
 
     def purge(self, alive: Collection[str]) -> None:
-        """Everything of deleted jobs: what the cluster keeps, files, rows last. Those of which something still lives
-        are released first."""
+        """Remove everything of deleted jobs: the cluster's records, the files, the rows last. A job of which something
+        still lives waits until that is released."""
         query = select(Job.id, Job.attempt, ExportCursor.finished)
         query = query.outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
         with self._store.read() as session:
@@ -86,6 +89,7 @@ class Retention:
             except Exception:  # whatever the cluster's client raises: it is asked again in the next round
                 log.exception("purge.put_off", job=job_id)
                 continue
+            # Files before the row: after a crash the row is still there, and the next round removes the rest.
             self._remove_files(job_id)
             with self._store.write() as session:
                 job = session.get(Job, job_id, with_for_update={"skip_locked": True})
@@ -93,7 +97,8 @@ class Retention:
                     session.delete(job)
 
     def _remove_files(self, job_id: str) -> None:
-        """Also what its attempts left: records as they were before secrets were masked, a copy of the package."""
+        """Remove the job's files, with what its attempts left: records from before secrets were masked, a copy of the
+        package."""
         folders = [home / folder / job_id for home in self._homes for folder in ("jobs", "checkpoints")]
         for home in self._homes:
             for folder in ("spool", "scratch"):

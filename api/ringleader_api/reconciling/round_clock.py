@@ -1,17 +1,18 @@
-"""Durations counted by rounds: a clock that is set, or a machine that stood still, makes nothing last longer."""
+"""Durations counted by rounds: neither a clock that is set nor a machine that stood still makes anything last
+longer."""
 
 from datetime import datetime
 
 from ringleader_api.clock import Clock
 
 MOST_S = 5.0
-"""What a round counts for at most. One that comes later says that it was this process that stood still."""
+"""The most that one round counts for, in seconds. A longer gap means that this process stood still itself."""
 Who = tuple[str, int]
 Mark = tuple[str, datetime | None]
 
 
 class RoundClock:
-    """Seconds of rounds.
+    """The running total of the rounds' seconds.
 
     Attributes:
         at_s: how many the rounds so far count for.
@@ -29,23 +30,23 @@ class RoundClock:
         self._round_at = now
 
     def forget(self) -> None:
-        """What passes until the next round counts for nothing."""
+        """Begin anew: the time until the next round counts for nothing."""
         self._round_at = None
 
 
 class Lasting:
-    """For how long this process has seen each attempt in the state that it is in; after `forget` all begin anew."""
+    """The time for which this process has seen each attempt in its present state; after `forget` all begin anew."""
 
     def __init__(self, rounds: RoundClock) -> None:
         self._rounds = rounds
         self._seen: dict[Who, tuple[Mark, float]] = {}
 
     def begin_round(self, present: set[Who]) -> None:
-        """Only those who are `present` are of interest any more."""
+        """Forget all but those who are `present`."""
         self._seen = {who: seen for who, seen in self._seen.items() if who in present}
 
     def of(self, who: Who, mark: Mark) -> float:
-        """Seconds since it has had this `mark`."""
+        """The seconds since the attempt got this `mark`."""
         before = self._seen.get(who)
         if before is None or before[0] != mark:
             self._seen[who] = mark, self._rounds.at_s

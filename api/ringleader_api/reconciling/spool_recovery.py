@@ -1,4 +1,4 @@
-"""What a supervisor that is gone for good has written down and not posted, taken in while its attempt is the job's."""
+"""The records that a dead supervisor wrote down and did not post, taken in while its attempt is still the job's."""
 
 import sqlite3
 from pathlib import Path
@@ -17,8 +17,8 @@ _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
 
 class SpoolRecovery:
-    """Called by the reconciler only. The next attempt begins with a checkpoint, and tells nothing of the steps before
-    it: what was not posted of them would be missing for ever."""
+    """Reads a dead supervisor's spool. The next attempt begins with a checkpoint and does not repeat the steps before
+    it, so records of theirs that were not posted would be missing for ever. Used by the reconciler only."""
 
     def __init__(self, backend: Backend, intake: Intake, home: Path) -> None:
         self._backend = backend
@@ -26,10 +26,12 @@ class SpoolRecovery:
         self._home = home
 
     def take(self, job_id: str, attempt: int) -> None:
-        """Of a supervisor that is dead, and cannot come back. What cannot be read is lost: the job goes on without."""
+        """Take in the records of a supervisor that is dead and cannot come back. Records that cannot be read are lost;
+        the job goes on without them."""
         try:
             for told in self._backend.unposted(self._home, job_id, attempt):
                 records = [record for one in told if (record := _read(one)) is not None]
+                # The same way as a post: positions in the database sort out what was posted before the death.
                 self._intake.take(job_id, Ingest(attempt=attempt, records=records))
                 log.info("spool.inherited", job=job_id, attempt=attempt, records=len(records))
         except (NotFound, StaleAttempt):  # deleted, or over by what it had written down
@@ -39,7 +41,7 @@ class SpoolRecovery:
 
 
 def _read(told: dict[str, Any]) -> Record | None:
-    """None where it is none: the supervisor would have been refused."""
+    """The record; None where it is not one: the supervisor's post would have been refused, too."""
     try:
         return _RECORD.validate_python(told)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Attempts that do not start: what keeps them from it is told, and each is tried again after pauses that grow."""
+"""Attempts that do not start: the obstacle is reported, and each is tried again after growing pauses."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from ringleader_api.store.tables import Job
 
 log = Log("ringleader.starting")
 MOST_ROUNDS = 200
-"""Between two tries: about a minute."""
+"""The most rounds between two tries: about a minute."""
 TOLD = 500
 
 
 @dataclass(slots=True)
 class _Patience:
-    """How many rounds an attempt sits out; doubled with each failure. Rounds, not seconds: clocks jump."""
+    """The rounds that an attempt sits out, doubled with each failure. Rounds, not seconds: clocks jump."""
 
     skip: int = 0
     next_skip: int = 1
@@ -29,7 +29,7 @@ class _Patience:
 
 
 class AttemptStarter:
-    """Asks for the supervisors of stored attempts. Called by the reconciler only."""
+    """Asks for the supervisors of stored attempts. Used by the reconciler only."""
 
     def __init__(self, store: Transactions, launching: AttemptLauncher) -> None:
         self._store = store
@@ -41,8 +41,8 @@ class AttemptStarter:
         self._patience = {who: patience for who, patience in self._patience.items() if who in present}
 
     def start(self, job_id: str, attempt: int) -> Why | None:
-        """Ask once, unless it is not due; an error becomes the job's `pending_reason`. Returns why the attempt is over
-        where it has had a supervisor, which is gone."""
+        """Ask for the supervisor once, unless the attempt is sitting out; an error becomes the job's `pending_reason`.
+        Returns the reason why the attempt is over where its supervisor has lived and is gone; else None."""
         who = (job_id, attempt)
         patience = self._patience.get(who, _Patience())
         if patience.skip > 0:
@@ -66,6 +66,7 @@ class AttemptStarter:
         patience.skip, patience.next_skip = patience.next_skip - 1, min(MOST_ROUNDS, patience.next_skip * 2)
         self._patience[who] = patience
         why = _why(error)
+        # One traceback for each cause: the same failure comes back in round after round.
         if why == patience.told:
             log.warning("attempt.not_started", job=who[0], attempt=who[1], why=why.message)
             return
@@ -82,7 +83,7 @@ class AttemptStarter:
 
 
 def with_cause(job: Job, why: Why) -> Why:
-    """Why an attempt is over; of one that never began with what kept it from that."""
+    """The reason why an attempt is over; for one that never began, together with the obstacle."""
     if job.state is not State.STARTING or not job.pending_reason:
         return why
     cause = Why(**job.pending_reason)

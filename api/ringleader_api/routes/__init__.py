@@ -1,1 +1,1 @@
-"""HTTP in and out: parse, permit, one service call, return."""
+"""The HTTP routes: parse, permit, one service call, return."""

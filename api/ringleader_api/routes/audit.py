@@ -1,4 +1,4 @@
-"""/audit: who changed what, and who was refused to."""
+"""/audit: the log of changes and refused requests, with who sent them."""
 
 from typing import Annotated
 
@@ -22,5 +22,5 @@ def read_audit(
         int | None, Query(ge=0, le=2**62, description="only entries older than this one")
     ] = None,
 ) -> AuditPage:
-    """Newest first."""
+    """List the audit log, newest first."""
     return here.audit.page(who, by, project, limit, before)

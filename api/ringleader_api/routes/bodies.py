@@ -1,4 +1,4 @@
-"""Bodies of requests: read once the caller's rights are known, declared as JSON, and naming no key twice."""
+"""Request bodies: read once the caller's rights are known, declared as JSON, and naming no key twice."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,17 +14,19 @@ from ringleader_api.routes.dependencies import Right
 from ringleader_api.routes.duplicate_keys import DuplicateKeys, named_twice
 
 AT_ONCE_BYTES = 4096
-"""What is longer is looked through in a thread: other requests go on meanwhile."""
+"""The size from which a body is checked in a thread, so that other requests go on meanwhile."""
 LARGE_BYTES = 16 << 10
-"""Bodies beyond this are checked one at a time: threads that compute take turns with the event loop, and of many it
-gets one turn in as many. What supervisors post is checked as it comes: nothing of it makes work for nothing."""
+"""The size from which bodies are checked one at a time: threads that compute take turns with the event loop, which gets
+one turn in as many as there are. Records posted by supervisors are checked as they come: none of them makes work for
+nothing."""
 
 
 class RightsFirst(APIRoute):
-    """A route whose rights are asked before a byte of its body is read: FastAPI parses bodies first."""
+    """A route that checks the caller's rights before a byte of its body is read: FastAPI alone parses bodies first."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         carry_out = super().get_route_handler()
+        # The same dependencies as FastAPI will ask again; each `Right` answers once a request.
         rights = [part.call for part in self.dependant.dependencies if isinstance(part.call, Right)]
         if self.body_field is None:
             return carry_out
@@ -44,7 +46,8 @@ class RightsFirst(APIRoute):
 
 
 async def _says_json(request: Request) -> None:
-    """A body that is not declared as JSON would come in as bytes; of a key that it names twice one would be dropped."""
+    """Refuse a body that is not declared as JSON, which would arrive as bytes, and one that names a key twice, of which
+    one value would be dropped."""
     given = request.headers.get("content-type", "")
     kind = given.partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -70,7 +73,7 @@ async def _twice(body: bytes) -> DuplicateKeys:
 
 
 async def _says_json_untold(request: Request) -> None:
-    """The same; nothing of a body that is refused is told back."""
+    """The same, for secrets: a refused body is not quoted."""
     try:
         await _says_json(request)
     except Unprocessable as refused:

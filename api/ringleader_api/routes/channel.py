@@ -1,4 +1,4 @@
-"""One reader for all followers of a feed: what it finds is read and spelt out once, however many listen."""
+"""One reader for all followers of a feed: an item is read and encoded once, however many listen."""
 
 import asyncio
 import time
@@ -19,25 +19,27 @@ Item = TypeVar("Item", EventView, LogLine)
 Read = Callable[[str, int, int], list[Item]]
 CHUNK, CHUNK_BYTES = 500, 1 << 18
 KEPT, KEPT_BYTES, ALL_KEPT_BYTES = 2_000, 4 << 20, 64 << 20
-"""What a channel keeps for its followers, and what all channels do together; what is older they read for themselves."""
+"""The most that a channel keeps for its followers, and all channels together; followers read older items for
+themselves."""
 JOINED = 16
 LOOK_S = 0.05
 LOOK_ANYWAY_S, LOOK_SHARED_S = 2.0, 0.3
-"""After which a channel looks for rows that another process may have written; the second where several do write."""
+"""The intervals at which a channel looks for rows that another process may have written; the second holds where several
+do write."""
 
 
 Spelt = tuple[int, bytes]
-"""An item's number, and its text."""
+"""The number of an item, and its encoded text."""
 
 
 def spelt(read: Read[Item], job_id: str, after: int, limit: int) -> list[Spelt]:
-    """What comes after a number, for a thread: to write out hundreds of items takes long."""
+    """Read and encode the items after a number; meant for a thread, since hundreds of items take long."""
     found = read(job_id, after, limit)
     return [(item.seq, format_sse_event(data_str=item.model_dump_json(), id=str(item.seq))) for item in found]
 
 
 class Channel(Generic[Item]):
-    """What came after `base`, the newest of it: at most `KEPT` items, `kept_bytes` together.
+    """The newest items after `base`: at most `KEPT` items, `kept_bytes` together.
 
     `over`: nothing more will come.
     """
@@ -58,7 +60,8 @@ class Channel(Generic[Item]):
         self.followers = 0
 
     def since(self, after: int) -> tuple[int, bytes] | None:
-        """The newest seq of a chunk of what is above `after`, and its text; None where nothing is."""
+        """The newest seq of a chunk of the items above `after`, and its text; None where there are none."""
+        # Followers mostly stand at the same number: the chunk from there is joined once for all of them.
         if after not in self._joined:
             first = bisect_right(self._seqs, after)
             if first == len(self._seqs):
@@ -73,7 +76,7 @@ class Channel(Generic[Item]):
         return self._joined[after]
 
     async def wait(self, for_s: float) -> None:
-        """Until something came, it is over, or the time has passed."""
+        """Wait until something came, the feed is over, or the time has passed."""
         if not self.over:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), for_s)
@@ -91,10 +94,12 @@ class Channel(Generic[Item]):
                 pass
         finally:
             self.over = True
+            # Also when it failed: followers must wake up and end, rather than wait on a channel without a reader.
             self._tell()
 
     async def _round(self) -> bool:
-        """Read what is new, or wait for it; False when nothing more can come."""
+        """Read the new items, or wait for some; False when no more can come."""
+        # Taken before the read: a write between the two then shows as news, rather than being waited for.
         version = self._here.store.version
         try:
             # Asked first: what it wrote before it ended is then seen.
@@ -122,7 +127,7 @@ class Channel(Generic[Item]):
         self._tell()
 
     def _let_go(self, most_bytes: int) -> None:
-        """Of the oldest, until no more is kept than may be."""
+        """Drop the oldest items until no more is kept than allowed."""
         gone = 0
         while gone < len(self._seqs) and (len(self._seqs) - gone > KEPT or self.kept_bytes > most_bytes):
             self.kept_bytes -= len(self._spelt[gone])
@@ -133,11 +138,12 @@ class Channel(Generic[Item]):
 
     def _tell(self) -> None:
         self._joined.clear()
+        # The waiters hold the old event, which stays set; those who come from now on wait for the next write.
         self._news.set()
         self._news = asyncio.Event()
 
     async def _until_news(self, version: int) -> None:
-        """Wait for a write to the store; look anyway now and then: others may write too."""
+        """Wait for a write to the store; look now and then in any case, since other processes may write too."""
         look_at = time.monotonic() + (LOOK_SHARED_S if self._here.store.shared else LOOK_ANYWAY_S)
         while (
             self._here.store.version == version
@@ -149,7 +155,7 @@ class Channel(Generic[Item]):
 
 @asynccontextmanager
 async def followed(here: Control, job_id: str, after: int, read: Read[Item]) -> AsyncIterator[Channel[Item]]:
-    """The channel of this feed of the job; begun by the first follower, ended with the last."""
+    """The channel of this feed of the job: begun by the first follower, ended with the last."""
     key = (job_id, _named(read))
     channel = here.channels.get(key)
     if channel is None or channel.over:
@@ -162,12 +168,13 @@ async def followed(here: Control, job_id: str, after: int, read: Read[Item]) -> 
         channel.followers -= 1
         if not channel.followers:
             channel.end()
+            # Another may have taken its place: one that is over is replaced while its last followers still leave.
             if here.channels.get(key) is channel:
                 del here.channels[key]
 
 
 def _named(read: Callable[..., object]) -> str:
-    """The same for the same feed of the same lines."""
+    """The same key for the same feed with the same filter."""
     if isinstance(read, partial):
         return f"{read.func.__name__} {read.keywords}"
     return read.__name__

@@ -1,4 +1,4 @@
-"""/cluster and /version: what there is to run on, and what is running it."""
+"""/cluster and /version: the nodes to run on, and the version that runs them."""
 
 import platform
 
@@ -12,7 +12,7 @@ router = APIRouter(tags=["cluster"])
 
 
 class NodeView(View):
-    """What a node has in total."""
+    """A node's total resources."""
 
     id: str
     cpus: float
@@ -21,7 +21,7 @@ class NodeView(View):
 
 
 class ClusterView(View):
-    """The cluster as last seen; `trouble` says why it is out of reach."""
+    """The cluster as last seen; `trouble` is the reason why it is out of reach."""
 
     reachable: bool
     trouble: str
@@ -32,7 +32,7 @@ class ClusterView(View):
 
 
 class VersionView(View):
-    """Versions."""
+    """The versions of the control plane, its API and Python."""
 
     version: str
     api: str
@@ -41,7 +41,7 @@ class VersionView(View):
 
 @router.get("/cluster", responses=refusals())
 def cluster(here: Here, _: ByCaller) -> ClusterView:
-    """Nodes and their resources."""
+    """List the nodes and their resources."""
     seen = here.reconciler.seen
     nodes = [
         NodeView(id=n.id, cpus=n.cpus, gpus=n.gpus, memory_gb=n.memory_gb)
@@ -59,5 +59,5 @@ def cluster(here: Here, _: ByCaller) -> ClusterView:
 
 @router.get("/version", responses=refusals())
 def version(_: ByCaller) -> VersionView:
-    """Which Ringleader this is."""
+    """Show the versions of the control plane, its API and Python."""
     return VersionView(version=__version__, api="v1", python=platform.python_version())

@@ -1,4 +1,4 @@
-"""What every route gets handed: the control plane, and who is asking, once they are permitted to.
+"""Dependencies of the routes: the control plane, and the caller once they are permitted.
 
 What needs no database is a coroutine, which no thread has to be found for.
 """
@@ -20,14 +20,15 @@ _ANSWERED = "ringleader.rights"
 
 
 class Right:
-    """A right that a route asks for: a dependency that gives whoever has it. `routes.bodies.RightsFirst` asks it
-    before the body is read; it is asked once a request."""
+    """A right that a route asks for: a dependency that returns the caller who has it. `routes.bodies.RightsFirst`
+    checks it before the body is read; it is checked once a request."""
 
     def __init__(self, ask: Callable[[Request], Awaitable[Principal]]) -> None:
         self._ask = ask
 
     async def __call__(self, request: Request) -> Any:
-        """Raises Refused where the caller has it not."""
+        """The caller. Raises Refused where they lack the right."""
+        # In the scope, which all of one request share: checking over a job costs a query.
         answered: dict[Right, Principal] = request.scope.setdefault(_ANSWERED, {})
         if self not in answered:
             answered[self] = await self._ask(request)
@@ -81,7 +82,7 @@ def _over_job(action: Action) -> Right:
 
 
 async def _submitter(request: Request) -> Caller:
-    """Somebody who may submit in some project: which one it is, only the body says, and packages belong to none."""
+    """The caller who may submit in some project: only the body names the project, and packages belong to none."""
     who = await _caller(request)
     permit_somewhere(who, Action.SUBMIT)
     return who
@@ -89,7 +90,7 @@ async def _submitter(request: Request) -> Caller:
 
 Here = Annotated[Control, Depends(_control)]
 ByCaller = Annotated[Caller, Depends(Right(_caller))]
-"""Anybody who is known; the service decides what of it they may."""
+"""Any known caller; the service decides what of it they may do."""
 BySupervisor = Annotated[SupervisorCaller, Depends(Right(_supervisor))]
 ByReader = Annotated[Caller, Depends(_over_job(Action.READ))]
 BySteerer = Annotated[Caller, Depends(_over_job(Action.STEER))]

@@ -24,7 +24,7 @@ def metrics(
     name: Annotated[str | None, Query(min_length=1, max_length=250)] = None,
     max_points: Annotated[int, Query(ge=4, le=20_000)] = 2000,
 ) -> MetricCurve | MetricNames:
-    """One metric by step, thinned with its peaks and dips kept; without a name the names."""
+    """Read one metric by step, thinned with its peaks and dips kept; without a name, list the names."""
     if name is None:
         return here.curves.names(job_id)
     return here.curves.curve(job_id, name, max_points)
@@ -32,19 +32,19 @@ def metrics(
 
 @router.get("/workers", responses=refusals(404))
 def list_workers(here: Here, _: ByReader, job_id: str) -> WorkerPage:
-    """The job's living members."""
+    """List the job's living workers and servers."""
     return workers(here.store, job_id)
 
 
 @router.get("/checkpoints", responses=refusals(404))
 def list_checkpoints(here: Here, _: ByReader, job_id: str) -> CheckpointPage:
-    """The states that a later attempt can start from."""
+    """List the checkpoints that a later attempt can start from."""
     return checkpoints(here.store, job_id)
 
 
 @router.get("/checkpoints/{name}/weights", response_class=Response, responses=refusals(404, 409))
 def export_checkpoint(here: Here, _: ByReader, job_id: str, name: str) -> Response:
-    """The weights of one of them, or of the `newest`, as a safetensors file."""
+    """Export the weights of a checkpoint, or of the `newest`, as a safetensors file."""
     export = here.exports.begin(job_id, name)
     size = {"Content-Length": str(export.size_bytes)}
     return StreamedBody(export.chunks(), export.end, media_type="application/octet-stream", headers=size)
@@ -60,12 +60,12 @@ def list_artifacts(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """The files it left behind, by name."""
+    """List the files that the job has left behind, by name."""
     return page_as_json(here.artifacts.page(job_id, limit, cursor), fields)
 
 
 @router.get("/artifacts/{name}", response_class=FileResponse, responses=refusals(404))
 def read_artifact(here: Here, _: ByReader, job_id: str, name: str) -> FileResponse:
-    """One of them."""
+    """Download one artifact."""
     path = here.artifacts.path(job_id, name)
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)

@@ -1,4 +1,4 @@
-"""/docs: the routes as a plain table, from the OpenAPI document; no script, nothing from elsewhere."""
+"""/docs: the routes as a plain table, from the OpenAPI document; no script, and nothing loaded from elsewhere."""
 
 import html
 
@@ -16,7 +16,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringleader
 
 @router.get("/docs")
 async def docs(request: Request, _: ByCaller) -> HTMLResponse:
-    """The routes, one a line."""
+    """The table of routes, one a line."""
     rows = [
         f"<tr><td>{html.escape(method.upper())}<td>{html.escape(path)}"
         f"<td>{html.escape(operation.get('description', ''))}</tr>"

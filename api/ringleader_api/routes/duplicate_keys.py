@@ -1,4 +1,4 @@
-"""Keys that a JSON body names twice: a parser keeps the last of them and says nothing."""
+"""Duplicate keys in a JSON body: a parser keeps the last of them without a word."""
 
 import json
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ class _Object(tuple[tuple[str, Any], ...]):
 
 @dataclass(frozen=True, slots=True)
 class DuplicateKeys:
-    """A finding for each of the first keys that are named again; `rest` tells of the others."""
+    """A finding for each of the first duplicate keys; `rest` counts the others."""
 
     findings: list[dict[str, Any]]
     rest: str = ""
 
 
 def named_twice(body: bytes) -> DuplicateKeys:
-    """The keys that an object of the body names again.
+    """Find the keys that an object of the body names twice.
 
     Args:
         body: valid JSON, or nothing.
@@ -32,6 +32,7 @@ def named_twice(body: bytes) -> DuplicateKeys:
 
 def _again(body: bytes) -> Iterator[dict[str, Any]]:
     left: list[tuple[str, Any]] = [("", json.loads(body, object_pairs_hook=_Object))]
+    # A stack instead of recursion: how deep a body nests is its sender's choice.
     while left:
         place, part = left.pop()
         pairs = part if isinstance(part, _Object) else enumerate(part) if isinstance(part, list) else ()
@@ -39,6 +40,7 @@ def _again(body: bytes) -> Iterator[dict[str, Any]]:
         for key, value in pairs:
             inside = f"{place}/{str(key).replace('~', '~0').replace('/', '~1')}"
             if key in seen:
+                # A nested value is not quoted back: it may be the whole body.
                 told = None if isinstance(value, (_Object, list)) else value
                 message = f"the key {key!r} is there twice"
                 yield {"pointer": inside, "value": told, "allowed": "each key once", "message": message}

@@ -25,7 +25,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 async def events(
     request: Request, here: Here, _: ByReader, job_id: str, after: After = 0, limit: Limit = 200
 ) -> EventPage | Response:
-    """What happened to the job."""
+    """List the job's events, or stream them."""
     if wants_stream(request):
         return await stream(request, here, job_id, after, here.feeds.events)
     return await to_thread.run_sync(here.feeds.event_page, job_id, after, limit)
@@ -46,7 +46,7 @@ async def logs(
     level: Literal["info", "error"] | None = None,
     text: Annotated[str | None, Query(max_length=200, description="lines that hold it")] = None,
 ) -> LogPage | Response:
-    """What its workers and its supervisor printed, all or the lines that are asked for."""
+    """List or stream the lines printed by its workers and its supervisor, all or those that match the filters."""
     wanted = Wanted(worker, level, text)
     if wants_stream(request):
         read = partial(here.feeds.logs, wanted=wanted)

@@ -1,4 +1,4 @@
-"""Which part of a list is answered: `limit` and `cursor` say which items, `fields=id,state` which fields of each."""
+"""The part of a list that is answered: `limit` and `cursor` choose the items, `fields=id,state` the fields of each."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
@@ -16,27 +16,27 @@ Fields = frozenset[str] | None
 
 
 class Partial(BaseModel):
-    """The fields that were asked for."""
+    """An item with the fields that were asked for."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class PartialPage(View):
-    """A page of what has the fields that were asked for."""
+    """A page of items with the fields that were asked for."""
 
     items: list[Partial]
     next_cursor: str | None
 
 
 def fields_of(view: type[View], one: str) -> Callable[..., Awaitable[Fields]]:
-    """A dependency: the fields of a `view` that the request names. `one` is what errors call it: "a job"."""
+    """A dependency: the fields of a `view` that the request names. `one` is its name in errors: "a job"."""
 
     async def selected(
         fields: Annotated[
             str | None, Query(description=f"fields of {one}, by commas; all without it")
         ] = None,
     ) -> Fields:
-        """Raises Unprocessable: naming those that there are not."""
+        """The fields; None: all. Raises Unprocessable, naming those that do not exist."""
         if fields is None:
             return None
         named = frozenset(name.strip() for name in fields.split(","))
@@ -66,13 +66,13 @@ selected = fields_of(JobView, "a job")
 
 
 def page_as_json(page: BaseModel, fields: Fields) -> Response:
-    """A page as the answer, these fields of its items."""
+    """The page as a response, with these fields of its items."""
     return as_json(page, {"next_cursor": True, "items": {"__all__": fields}} if fields else None)
 
 
 def as_json(
     view: BaseModel, include: Any, headers: Mapping[str, str] | None = None, *, status: int = 200
 ) -> Response:
-    """`view` as the answer; `include` as pydantic takes it, None for everything."""
+    """`view` as a response; `include` as pydantic takes it, None for everything."""
     content = view.model_dump_json(include=include)
     return Response(content, status, headers=headers, media_type="application/json")

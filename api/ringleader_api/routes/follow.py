@@ -1,4 +1,5 @@
-"""Server-sent events from a numbered feed: id = seq, resumed by Last-Event-ID, ended when all has been sent."""
+"""Server-sent events from a numbered feed: the id is the seq, resumed by Last-Event-ID, ended when all has been
+sent."""
 
 import asyncio
 import time
@@ -31,7 +32,7 @@ def wants_stream(request: Request) -> bool:
 async def stream(
     request: Request, here: Control, job_id: str, after: int, read: Read[Item], *, filtered: bool = False
 ) -> Response:
-    """The answer: a stream, or 204 to a resumed one that has nothing left (which tells EventSource to stop).
+    """The response: a stream, or 204 to a resumed one with nothing left (which tells EventSource to stop).
 
     Args:
         filtered: the items are chosen from those of the feed.
@@ -47,6 +48,7 @@ async def stream(
         after = after if resumed is None else resumed
         ended = await to_thread.run_sync(here.feeds.ended, job_id)
         level = ended and resumed is not None and not await to_thread.run_sync(read, job_id, after, 1)
+    # Counted from the request on: whatever fails before the stream begins must count it off again.
     except BaseException:
         end()
         raise
@@ -62,7 +64,7 @@ async def stream(
 
 
 def _last_seen(request: Request) -> int | None:
-    """The number that a resumed stream goes on after; what is none that we gave is nobody's."""
+    """The number after which a resumed stream goes on; an id that we never gave counts as none."""
     told = request.headers.get("last-event-id", "")
     is_one = told.isascii() and told.isdigit() and len(told) <= len(str(LAST_SEQ))
     return int(told) if is_one and int(told) <= LAST_SEQ else None
@@ -71,7 +73,7 @@ def _last_seen(request: Request) -> int | None:
 async def items(
     here: Control, job_id: str, after: int, read: Read[Item], still: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
-    """Everything after `after`, then what comes, until the job has ended or `still` says no.
+    """All items after `after`, then new ones as they come, until the job has ended or `still` returns False.
 
     Waits as long as the job lives.
     """
@@ -79,6 +81,7 @@ async def items(
     ask_at = here.now() + ASK_AGAIN
     async with followed(here, job_id, await _stored(here, job_id, after, read), read) as channel:
         while not here.leaving.is_set():
+            # Every 30 seconds: a token may be revoked while its stream is open.
             if here.now() >= ask_at:
                 if not await to_thread.run_sync(still):
                     return
@@ -88,6 +91,7 @@ async def items(
                 # Without any it is `base`, which was stored before the look; a later one may not have been.
                 after = found[-1][0] if found else base
                 text = b"".join(text for _, text in found)
+                # Adapted so that a chunk holds about `CHUNK_BYTES`, however long its items are.
                 some = min(CHUNK, 2 * some) if len(text) < CHUNK_BYTES // 2 else max(1, some // 2)
                 await _in_turn(here, text)
                 yield text
@@ -105,28 +109,30 @@ async def items(
 
 
 async def _catch_up(here: Control, job_id: str, after: int, limit: int, read: Read[Item]) -> list[Spelt]:
-    """What a follower reads for itself. In threads of their own, few and in turn: however many have much to catch up
-    with, other requests find theirs."""
+    """Read older items for one follower, in threads of their own, few and in turn: however many have much to catch up
+    with, other requests still find threads."""
     return await asyncio.wrap_future(here.catching_up.submit(spelt, read, job_id, after, limit))
 
 
 async def _in_turn(here: Control, text: bytes) -> None:
-    """Wait until no other long piece is sent in this turn of the event loop: hundreds of followers with much before
-    them, each of whose connections takes megabytes at once, are one piece between any two requests."""
+    """Wait until no other long piece is sent in this turn of the event loop: hundreds of followers, each of whose
+    connections takes megabytes at once, then delay a request by one piece at most."""
     if len(text) > LONG_BYTES:
         async with here.sending:
             await asyncio.sleep(0)
 
 
 async def _stored(here: Control, job_id: str, after: int, read: Read[Item]) -> int:
-    """`after` where something is stored from there on, else 0: others want what comes before a number to come."""
+    """`after` where something is stored from there on, else 0: a number that lies ahead must not hide the items before
+    it."""
     if not after:
         return 0
     return after if await _catch_up(here, job_id, after - 1, 1, read) else 0
 
 
 def _still(request: Request, here: Control, job_id: str) -> Callable[[], bool]:
-    """Whether whoever began to follow may still: tokens are revoked and roles taken while streams are open."""
+    """A function that tells whether the follower is still permitted: tokens are revoked and roles taken while streams
+    are open."""
 
     def still() -> bool:
         try:

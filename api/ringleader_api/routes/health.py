@@ -1,4 +1,4 @@
-"""/healthz, /readyz, /metrics: for whoever watches the process."""
+"""/healthz, /readyz, /metrics: probes and metrics for monitoring."""
 
 from fastapi import APIRouter, Response
 
@@ -9,7 +9,7 @@ router = APIRouter(tags=["health"])
 
 
 class Health(View):
-    """Whether the process can do its work, and what keeps it from it."""
+    """Whether the process can do its work, and the reasons why not."""
 
     ok: bool
     trouble: list[str] = []
@@ -17,13 +17,13 @@ class Health(View):
 
 @router.get("/healthz")
 async def healthz() -> Health:
-    """The process answers."""
+    """Answer that the process lives."""
     return Health(ok=True)
 
 
 @router.get("/readyz", responses={503: {"model": Health}})
 def readyz(here: Here, _: ByWatcher, response: Response) -> Health:
-    """Database, reconciler and cluster are there; 503 and what is missing otherwise."""
+    """Report whether database, reconciler and cluster are there; 503 with the reasons otherwise."""
     trouble = here.not_ready()
     response.status_code = 503 if trouble else 200
     return Health(ok=not trouble, trouble=trouble)
@@ -31,5 +31,5 @@ def readyz(here: Here, _: ByWatcher, response: Response) -> Health:
 
 @router.get("/metrics", response_class=Response)
 def prometheus(here: Here, _: ByWatcher) -> Response:
-    """Prometheus text."""
+    """Export the metrics in Prometheus's text format."""
     return Response(here.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

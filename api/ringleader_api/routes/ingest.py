@@ -1,4 +1,4 @@
-"""/jobs/{id}/ingest and /jobs/{id}/secrets: what a supervisor reports and what its workers need, with its token."""
+"""/jobs/{id}/ingest and /jobs/{id}/secrets: a supervisor's records in, the secrets of its workers out, by its token."""
 
 from fastapi import APIRouter, Response
 
@@ -12,13 +12,14 @@ router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"], route_class=RightsF
 
 @router.post("/ingest", responses=refusals(400, 404, 409, 413, 422))
 def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowledged:
-    """Store what is new, in one transaction; the answer says what the sender may forget."""
+    """Store the new records, in one transaction; the answer says which the sender may forget."""
     if who.attempt != body.attempt:
         raise StaleAttempt(
             f"the token belongs to attempt {who.attempt}, the records say attempt {body.attempt}.",
             hint="The supervisor that posted this must stop.",
         )
     acknowledged, ended = here.intake.take(job_id, body)
+    # An attempt that has ended is released at once, not at the next tick.
     if ended:
         here.reconciler.wake()
     return acknowledged
@@ -26,6 +27,6 @@ def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowle
 
 @router.get("/secrets", responses=refusals(404, 409))
 def hand_out(here: Here, who: BySupervisor, job_id: str, response: Response) -> JobSecrets:
-    """The secrets that the job names, for the supervisor of its living attempt and nobody else."""
+    """Hand out the secrets that the job names, to the supervisor of its living attempt and nobody else."""
     response.headers["Cache-Control"] = "no-store"
     return JobSecrets(values=here.intake.hand_out(job_id, who.attempt))

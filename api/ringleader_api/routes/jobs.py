@@ -38,7 +38,7 @@ from ringleader_api.services.submission import Preview
 from ringleader_api.store import audit
 
 LABELS = 20
-"""By how many a list may be filtered at once: a database nests its conditions."""
+"""The most labels that a list may be filtered by: a database nests its conditions."""
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=RightsFirst)
 
 JOB_FILE: dict[str, Any] = {
@@ -74,7 +74,7 @@ IfMatch = Annotated[str | None, Header(description="the ETag that the caller has
 
 
 class CancelBody(BaseModel):
-    """How long the job may take to end by itself."""
+    """The time, in seconds, that the job may take to end by itself."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -114,7 +114,7 @@ def submit(
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Accept a job: what is answered with 201 is stored and will be started."""
+    """Accept a job. Once the answer is 201, the job is stored and will be started."""
     seen = here.reconciler.seen
     if dry_run:
         preview = here.submissions.preview(who, body, seen)
@@ -143,13 +143,13 @@ def list_jobs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Jobs, newest first."""
+    """List jobs, newest first."""
     return page_as_json(here.jobs.page(which, limit, cursor, visible(who)), fields)
 
 
 @router.get("/{job_id}", response_model=JobView | Partial, responses=refusals(404, 422))
 def read_job(here: Here, _: ByReader, job_id: str, fields: Annotated[Fields, Depends(selected)]) -> Response:
-    """One job. The ETag changes with its state and its bounds, not with its progress."""
+    """Read one job. The ETag changes with its state and its bounds, not with its progress."""
     view, tag = here.jobs.view(job_id)
     return as_json(view, fields, {"ETag": tag})
 
@@ -174,7 +174,7 @@ def change_job(
 
 @router.delete("/{job_id}", status_code=204, responses=refusals(404, 409, 412))
 def delete_job(here: Here, _: BySteerer, job_id: str, if_match: IfMatch = None) -> None:
-    """Forget an ended job and its files."""
+    """Delete an ended job and its files."""
     here.jobs.delete(job_id, if_match)
     here.reconciler.wake()
 
@@ -200,7 +200,7 @@ def cancel_job(
 def pause_job(
     here: Here, who: BySteerer, job_id: str, response: Response, if_match: IfMatch = None
 ) -> JobView:
-    """Ask the job to save what it holds after the step it is in, and to let go of the cluster."""
+    """Ask the job to save a checkpoint after the step it is in, and to release its places."""
     view, response.headers["ETag"] = here.jobs.pause(job_id, who.name, if_match)
     here.reconciler.wake()
     return view
@@ -218,6 +218,6 @@ def resume_job(
 
 @router.post("/{job_id}/faults", dependencies=[AsJson], responses=refusals(403, 404, 409, 415, 422))
 def inject_fault(here: Here, who: ByBreaker, job_id: str, body: FaultOrder) -> FaultView:
-    """Do the running job harm on purpose, and say what was done. Refused (403) unless the job file says
-    `debug: {faults: true}` or the control plane allows it for all jobs."""
+    """Inject a fault into the running job, and report its effect. Refused (403) unless the job file says `debug:
+    {faults: true}` or the control plane allows faults for all jobs."""
     return here.faults.inject(job_id, body, who.name)

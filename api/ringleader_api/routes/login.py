@@ -58,13 +58,13 @@ ONWARDS = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringlea
 
 @form.get("/login")
 def login_page(here: Here, next: str = "/") -> HTMLResponse:
-    """The form, without script."""
+    """Show the log-in form, which needs no script."""
     return _page(here, next)
 
 
 @form.get("/login/oidc")
 def to_provider(here: Here, request: Request, next: str = "/") -> Response:
-    """Off to the identity provider. The cookie ties what comes back to this browser."""
+    """Send the browser to the identity provider. The cookie binds the answer to this browser."""
     try:
         here.begun.spend(source(request.scope))
         url, state = _signin(here).begin(_inside(next))
@@ -86,10 +86,11 @@ def to_provider(here: Here, request: Request, next: str = "/") -> Response:
 
 @form.get("/login/oidc/callback")
 def from_provider(here: Here, request: Request, state: str = "", code: str = "") -> HTMLResponse:
-    """Back from the identity provider, with a code."""
+    """Finish a log-in: the identity provider has sent the browser back with a code."""
     brought = request.cookies.get(_state_cookie(here), "")
     try:
         signin = _signin(here)
+        # Log-in forgery: a link with somebody else's code and state must not log this browser in as them.
         if not state or not hmac.compare_digest(brought.encode(), state.encode()):
             raise Forbidden("the log-in was begun in another browser.", code="login_refused")
         user, target = signin.finish(state, code)
@@ -131,14 +132,14 @@ async def log_out(here: Here, _: ByCaller, request: Request) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    """The whole of it, within the time that is given to a stranger."""
+    """The whole body, within the time that a stranger is given."""
     with move_on_after(WHOLE_S):
         return await request.body()
     raise TooSlow(WHOLE_S)
 
 
 def _read(body: bytes, is_form: bool) -> tuple[str, str]:
-    """(token, where to go next)."""
+    """The token, and the path to go to next."""
     if is_form:
         try:
             fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=FIELDS)
@@ -155,7 +156,8 @@ def _read(body: bytes, is_form: bool) -> tuple[str, str]:
 
 
 def _inside(target: str) -> str:
-    """Only paths of this origin."""
+    """The path if it lies on this origin, else "/"."""
+    # `//host` and `/\host` lead browsers to another site.
     return (
         target if target.startswith("/") and target[1:2] not in ("/", "\\") and target.isprintable() else "/"
     )

@@ -1,4 +1,5 @@
-"""/mlflow/: MLflow's own page and records, behind our credential. Ours never reaches it, and it serves nothing else."""
+"""/mlflow/: MLflow's own page and records, behind our credential, which never reaches MLflow. Nothing else of MLflow is
+served."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -31,7 +32,7 @@ _NOT_RETURNED = _HOP | {
 
 @asynccontextmanager
 async def upstream(url: str) -> AsyncIterator[httpx.AsyncClient]:
-    """The connection pool to MLflow, which listens there."""
+    """The connection pool to the MLflow server at `url`."""
     way = ClientRoute.to(url)
     timeout = httpx.Timeout(60.0, connect=5.0)
     transport = httpx.AsyncHTTPTransport(uds=way.uds)
@@ -43,7 +44,7 @@ async def upstream(url: str) -> AsyncIterator[httpx.AsyncClient]:
 
 @router.get("/mlflow")
 async def to_folder(_: ByTracker) -> Response:
-    """The page uses relative addresses: it needs the slash."""
+    """Redirect to the folder: the page uses relative addresses, which need the slash."""
     return RedirectResponse("/mlflow/", 307)
 
 
@@ -90,7 +91,7 @@ async def proxy(request: Request, here: Here, _: ByTracker, path: str) -> Respon
 
 
 def _outgoing(request: Request) -> list[tuple[str, str]]:
-    """The request's headers, and where it truly comes from: MLflow takes requests from loopback for its owner's."""
+    """The request's headers, with its true origin: MLflow treats requests from loopback as its owner's."""
     kept = _without(request.headers.items(), _KEPT_BACK)
     told = [(name, value) for name, value in kept if not name.lower().startswith(_FORWARDED)]
     return [*told, (_FORWARDED + "for", request.client.host if request.client else "unknown")]

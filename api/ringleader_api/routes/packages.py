@@ -19,7 +19,7 @@ Offset = Annotated[
 
 @router.head("/{name}", status_code=200, responses=refusals(404, 422))
 async def has_package(here: Here, who: BySubmitter, name: str) -> Response:
-    """Whether a package is stored; a 404 says in `Upload-Offset` how much of it is."""
+    """Tell whether a package is stored; a 404 says in `Upload-Offset` how much of it is."""
     try:
         await to_thread.run_sync(here.packages.find, name)
     except NotFound as absent:
@@ -44,8 +44,8 @@ async def put_package(
 ) -> PackageView:
     """Store a package: streamed, hashed, every entry checked; nothing of it is unpacked here.
 
-    What came of an upload that broke off stays for a day. With `Upload-Offset` the rest is sent; where that is not
-    where the stored bytes end, the answer (409, `bad_upload`) says where they do.
+    The bytes of an upload that broke off stay for a day. `Upload-Offset` sends the rest from there on; if it is not the
+    end of the stored bytes, the answer (409, `bad_upload`) says where that is.
     """
     view, new = await here.packages.take(name, who.name, request.stream(), upload_offset)
     response.status_code = 201 if new else 200

@@ -1,4 +1,4 @@
-"""The built page: hashed files, and index.html for every path that the page itself routes."""
+"""The built page: hashed files, and index.html for every path that the page routes itself."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringlead
 @router.get("/jobs")
 @router.get("/jobs/{job_id}")
 def page(_: ByCaller) -> Response:
-    """The page; it routes by itself."""
+    """The page, which routes by itself."""
     index = STATIC / "index.html"
     if not index.is_file():
         return HTMLResponse(ABSENT)
@@ -34,6 +34,7 @@ def static(_: ByCaller, path: str) -> Response:
     file = _file(path)
     if file is None:
         raise NotFound(f"there is nothing at /{path}.")
+    # Files below assets/ have their hash in the name: a new build changes the names.
     hashed = path.startswith("assets/")
     return FileResponse(
         file, headers={"Cache-Control": "max-age=31536000, immutable" if hashed else "no-cache"}

@@ -1,4 +1,4 @@
-"""/projects: those in which the caller has a role, and what they are due."""
+"""/projects: the projects in which the caller has a role, with their weights and quotas."""
 
 from typing import Annotated
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/projects", tags=["projects"], route_class=RightsFirs
 
 
 class NewProject(BaseModel):
-    """A project."""
+    """The project to create."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -22,7 +22,7 @@ class NewProject(BaseModel):
 
 
 class Due(BaseModel):
-    """What to change; what is left out stays."""
+    """The weight and quotas to change; those left out stay."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -39,13 +39,13 @@ def list_projects(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Projects by name, and the caller's role in each."""
+    """List projects by name, with the caller's role in each."""
     return page_as_json(here.projects.page(who, limit, cursor), fields)
 
 
 @router.post("", status_code=201, dependencies=[AsJson], responses=refusals(409, 415, 422))
 def add_project(here: Here, who: ByFounder, body: NewProject) -> ProjectView:
-    """Make a project. An admin of all projects also makes one by submitting to it."""
+    """Create a project. An admin of all projects also creates one by submitting to it."""
     return here.projects.add(who, body.name)
 
 

@@ -38,7 +38,7 @@ def list_secrets(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Names, by project, and who set them."""
+    """List the names of secrets, by project, and who set them."""
     return page_as_json(here.secrets.page(who, project, limit, cursor), fields)
 
 
@@ -59,5 +59,5 @@ def put_secret(
 
 @router.delete("/{project}/{name}", status_code=204, responses=refusals(404))
 def drop_secret(here: Here, _: ByKeeper, project: str, name: str) -> None:
-    """Forget a secret."""
+    """Delete a secret."""
     here.secrets.drop(project, name)

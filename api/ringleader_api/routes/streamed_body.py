@@ -1,4 +1,4 @@
-"""An answer in pieces that lets go of what it holds, however it ends."""
+"""A streamed response that releases its resources, however it ends."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
@@ -7,7 +7,8 @@ from starlette.types import Receive, Scope, Send
 
 
 class StreamedBody(StreamingResponse):
-    """A stream. `let_go` is called once: at its end, when the client goes away, and also where it never began."""
+    """A streamed response. `let_go` is called once: at its end, when the client goes away, and also where it never
+    began."""
 
     def __init__(
         self,
@@ -21,6 +22,7 @@ class StreamedBody(StreamingResponse):
         self._let_go = let_go
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Around the call, not in the generator: one that was never begun runs no `finally`.
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -1,4 +1,4 @@
-"""/tokens: make, list, revoke."""
+"""/tokens: create, list, revoke."""
 
 from datetime import timedelta
 from typing import Annotated
@@ -15,9 +15,9 @@ router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=RightsFirst)
 
 
 class NewToken(BaseModel):
-    """What the token is for. Without a scope it may do what its user may; without `expires_in_s` it lasts.
+    """The purpose of the token. Without a scope it may do what its user may; without `expires_in_s` it does not expire.
 
-    Who logs in through the identity provider has to give an end, within `RINGLEADER_OIDC_TOKEN_DAYS`.
+    Users who log in through the identity provider have to give an end, within `RINGLEADER_OIDC_TOKEN_DAYS`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -38,18 +38,19 @@ def list_tokens(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """One's own, newest first; an admin of all projects sees everybody's. Never the tokens themselves."""
+    """List one's own tokens, newest first; an admin of all projects sees everybody's. The tokens themselves are never
+    shown."""
     return page_as_json(here.tokens.page(who, user, limit, cursor), fields)
 
 
 @router.post("", status_code=201, dependencies=[AsJson], responses=refusals(404, 415, 422))
 def make_token(here: Here, who: ByCaller, body: NewToken) -> NewTokenView:
-    """Make a token. This answer is the only one that holds it."""
+    """Create a token. This answer is the only one that holds it."""
     expires_at = here.now() + timedelta(seconds=body.expires_in_s) if body.expires_in_s else None
     return here.tokens.make(who, body.user or who.name, body.name, body.scope, expires_at)
 
 
 @router.delete("/{token_id}", status_code=204, responses=refusals(404))
 def revoke_token(here: Here, who: ByCaller, token_id: str) -> None:
-    """Let it open nothing any more, at once."""
+    """Revoke a token: from now on it opens nothing."""
     here.tokens.revoke(who, token_id)

@@ -1,4 +1,4 @@
-"""/me and /users: who is asking, who there is, and who may do what in which project."""
+"""/me and /users: the caller, all users, and their roles by project."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ router = APIRouter(tags=["users"], route_class=RightsFirst)
 
 
 class NewUser(BaseModel):
-    """A user and their roles by project; `*` is all projects."""
+    """The user to create, and their roles by project; `*` is all projects."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -24,7 +24,7 @@ class NewUser(BaseModel):
 
 
 class GrantBody(BaseModel):
-    """A role."""
+    """The role to give."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,7 +33,7 @@ class GrantBody(BaseModel):
 
 @router.get("/me", responses=refusals())
 def me(here: Here, who: ByCaller) -> MeView:
-    """Who is asking, and what they may do with this credential."""
+    """Show the caller, and their roles with this credential."""
     longest = here.tokens.longest(who)
     return MeView(
         name=who.name,
@@ -52,25 +52,25 @@ def list_users(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """All users, by name."""
+    """List all users, by name."""
     return page_as_json(here.users.page(limit, cursor), fields)
 
 
 @router.post("/users", status_code=201, dependencies=[AsJson], responses=refusals(404, 409, 415, 422))
 def add_user(here: Here, _: ByAdmitter, body: NewUser) -> UserView:
-    """Make a user; POST /tokens then makes them a token."""
+    """Create a user; POST /tokens then creates a token for them."""
     return here.users.add(body.name, body.roles)
 
 
 @router.delete("/users/{name}", status_code=204, responses=refusals(404, 409))
 def disable_user(here: Here, who: ByAdmitter, name: str) -> None:
-    """Let none of the user's credentials open anything; their jobs and history stay."""
+    """Disable a user: none of their credentials opens anything; their jobs and history stay."""
     here.users.disable(who, name)
 
 
 @router.post("/users/{name}/enable", responses=refusals(404))
 def enable_user(here: Here, _: ByAdmitter, name: str) -> UserView:
-    """Undo the DELETE."""
+    """Enable a disabled user again."""
     return here.users.enable(name)
 
 
@@ -78,12 +78,12 @@ def enable_user(here: Here, _: ByAdmitter, name: str) -> UserView:
 def grant(
     here: Here, who: ByGranter, name: str, project: Annotated[ProjectOrEvery, Path()], body: GrantBody
 ) -> UserView:
-    """Give a role in the project (`*`: in all), in the place of the one before. The answer shows the user's roles where
-    the caller is an admin."""
+    """Give a role in the project (`*`: in all), replacing the one before. The answer shows the user's roles where the
+    caller is an admin."""
     return here.users.grant(who, name, project, body.role)
 
 
 @router.delete("/users/{name}/roles/{project}", status_code=204, responses=refusals(404, 409))
 def take_away(here: Here, who: ByGranter, name: str, project: str) -> None:
-    """Take the role in the project."""
+    """Take away the user's role in the project."""
     here.users.take_away(who, name, project)

@@ -1,4 +1,4 @@
-"""Decisions without deeds: who may start, and what each admitted job needs next. Nothing here does I/O."""
+"""Decisions without side effects: which jobs start, and what each admitted job needs next. Nothing here does I/O."""
 
 from ringleader_api.scheduling.admission import decide, fits, most, plan
 from ringleader_api.scheduling.growth import reaches

@@ -1,4 +1,4 @@
-"""Who starts, who gets more, who gives back and who leaves. Pure: `decide(snapshot)` says, the reconciler does.
+"""Admission: the jobs that start, grow, shrink and leave. Pure: `decide(snapshot)` decides, the reconciler acts.
 
 A gang is admitted whole or not at all. The queue is served in turn (`shares.in_turn`); the first job that could run on
 this cluster but finds no room is the head, for which others make room (`vacating`), and which nobody overtakes but jobs
@@ -36,32 +36,32 @@ from ringleader_api.scheduling.snapshot import (
 )
 
 MOST_SHAPES = 64
-"""Shapes of worker that are tried behind the head in one pass."""
+"""The most shapes of worker tried behind the head in one pass."""
 
 
 def decide(snapshot: ClusterSnapshot) -> list[Decision]:
-    """One decision for each queued job, in queue order, then what admitted jobs are told."""
+    """The decisions: one for each queued job, in queue order, then those for admitted jobs."""
     return plan(snapshot)[0]
 
 
 def plan(snapshot: ClusterSnapshot) -> tuple[list[Decision], Demand]:
-    """The decisions, and what the cluster is to have room for where it grows."""
+    """The decisions, and the workers for which the cluster has to have room where it grows."""
     one = _Pass(snapshot)
     return one.decide(), one.demand
 
 
 def fits(nodes: Sequence[NodeShape], claim: Claim) -> bool:
-    """Whether the gang of a job would fit on the cluster if it were empty."""
+    """Whether the job's gang would fit on the cluster if it were empty."""
     return together(FreeRoom(nodes), claim.need, claim.gang, claim.apart) is not None
 
 
 def most(nodes: Sequence[NodeShape], need: WorkerNeed) -> int:
-    """How many such workers the empty cluster holds."""
+    """The number of such workers that the empty cluster holds."""
     return place(nodes, need, 1 << 20)[0]
 
 
 class _Pass:
-    """One pass over the queue; its parts are taken from the snapshot and thrown away with it."""
+    """One pass over the queue; its state is built from the snapshot and discarded with the pass."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
@@ -69,6 +69,7 @@ class _Pass:
         told = Usage.told(snapshot.nodes, snapshot.admitted, snapshot.projects)
         self._growth = Growth(snapshot.reach, snapshot.admitted, told)
         self._usage = Usage(snapshot.nodes, snapshot.admitted, snapshot.projects)
+        # Kinds of node with their number: a large cluster has few, and an empty one is counted by kind.
         self._kinds = Counter((n.cpus, n.gpus, n.memory_gb) for n in snapshot.nodes)
         self._most: dict[WorkerNeed, int] = {}
         self._tried: set[WorkerNeed] = set()
@@ -94,9 +95,11 @@ class _Pass:
 
     def decide(self) -> list[Decision]:
         queued, admitted, projects = self._snapshot.queued, self._snapshot.admitted, self._snapshot.projects
+        # First: surplus above a lowered quota goes back, whatever else is decided.
         self._grants = surplus.within_quota(admitted, Usage.told(self._snapshot.nodes, admitted, projects))
         in_vain = []
         for claim, level in in_turn(queued, self._usage, projects, self._snapshot.rules):
+            # Jobs whose nodes have not come are decided last, so that their demand takes the bound from nobody else.
             if self._trouble(claim) is not None and not self._fits(claim):
                 in_vain.append((claim, level))
             else:
@@ -105,6 +108,7 @@ class _Pass:
             self._growth.ask(claim)
         for claim, level in in_vain:
             self._decide(claim, level)
+        # Surplus only where nobody waits for room: else it would have to be taken back for the head at once.
         if self._head is None and self._awaits_nodes is None and not self._grants:
             for claim in sorted(admitted, key=lambda claim: -claim.priority):
                 if claim.need not in self._snapshot.missing:
@@ -121,10 +125,11 @@ class _Pass:
             self._held_back[claim.job_id] = why
 
     def _refusal(self, claim: Claim, level: int) -> Why | None:
-        """Why the job does not start now; None when it does."""
+        """The reason why the job does not start now; None when it does."""
         fits = self._fits(claim)
         if not fits and not reaches(self._snapshot.reach, claim):
             return pending_reasons.too_big(claim, self._whole(claim.need), self._snapshot.reach)
+        # The quota before the demand: no nodes are asked for a job that its own project holds back.
         if (why := self._beyond_quota(claim)) is not None:
             return why
         asked = self._ask(claim, fits=fits)
@@ -146,7 +151,7 @@ class _Pass:
         return None
 
     def _take(self, claim: Claim) -> None:
-        """What it may come to hold is its own from now on."""
+        """Charge the job with everything that it may come to hold."""
         self._usage.begin(claim, claim.least)
         if claim.apart is None:
             self._promises.add(claim.need, claim.least)
@@ -157,8 +162,9 @@ class _Pass:
         self._held.workers[claim.job_id], self._held.servers[claim.job_id] = found
 
     def _ask(self, claim: Claim, *, fits: bool) -> bool:
-        """Whether it is asked for. One that the cluster could hold as it is waits in its turn for that, and asks for
-        nodes that are not to be had once all others have asked for theirs."""
+        """Ask the autoscaler for the gang; returns whether it may be asked for. A gang that would fit on the cluster as
+        it is only waits for room: if its nodes have turned out to be unavailable, it asks when all others have
+        asked."""
         if self._trouble(claim) is None or not fits:
             return self._growth.ask(claim)
         if may := self._growth.may_ask(claim):
@@ -166,8 +172,8 @@ class _Pass:
         return may
 
     def _others_first(self, claim: Claim, *, asked: bool) -> Why | None:
-        """Whom it would keep from starting: who waits for nodes, where it takes what was asked for with them, and the
-        head."""
+        """The reason why others come first: the job that waits for nodes, if this one takes what was asked for with
+        them, or the head."""
         if self._awaits_nodes is not None and not asked:
             return pending_reasons.nodes_first(self._awaits_nodes, claim.project)
         if self._head is not None and not self._may_go_before(self._head, claim):
@@ -175,7 +181,8 @@ class _Pass:
         return None
 
     def _finds_room(self, claim: Claim) -> bool:
-        """Room only gets less in a pass: no gang of a shape looks for it where one as small has found none."""
+        """Whether the gang finds room. Room only shrinks during a pass, so no gang of a shape looks for it where an
+        equally small one found none."""
         shape = claim.need, claim.apart
         if claim.gang >= self._no_room.get(shape, inf):
             return False
@@ -185,19 +192,21 @@ class _Pass:
         return False
 
     def _beyond_quota(self, claim: Claim) -> Why | None:
-        """Why the quotas do not let it start; None when they do."""
+        """The reason why the quotas do not let it start; None when they do."""
         if (allowed := self._usage.quota(claim)) < claim.least:
             return pending_reasons.above_quota(claim, allowed)
         if claim.project in self._stopped:
             return self._stopped[claim.project]
         if (left := self._usage.left_for(claim)) < claim.least:
+            # A job that the quota holds back holds back its whole project: the others wait behind it, whatever their
+            # size.
             self._stopped[claim.project] = pending_reasons.behind(claim, claim.project, None)
             return pending_reasons.over_quota(claim, left)
         return None
 
     def _wait_for_nodes(self, claim: Claim, level: int, *, asked: bool) -> Why:
-        """The cluster as it is can never hold it. Where it takes the end of others to let it grow so far, it is a head
-        as any, for which room is made within the bound."""
+        """The reason for a gang that cannot fit on the cluster as it is. If the cluster could grow so far once others
+        have ended, the job is a head like any other, for which room is made within the bound."""
         if (trouble := self._trouble(claim)) is not None:
             return pending_reasons.nodes_unavailable(claim, trouble)
         if asked:
@@ -214,16 +223,17 @@ class _Pass:
         return pending_reasons.grown(claim, self._snapshot.reach, self._snapshot.rules.hold_s)
 
     def _waits_behind(self, head: Claim, project: str) -> Why:
-        """What is told to the many of a project, made once."""
+        """The reason given to the jobs of a project that wait behind the head; made once for all of them."""
         if project not in self._behind:
             hold_s = self._snapshot.rules.hold_s if self._head_at_s == inf else None
             self._behind[project] = pending_reasons.behind(head, project, hold_s)
         return self._behind[project]
 
     def _wait(self, head: Claim, level: int) -> Why:
-        """This one is the head: see who can make room for it, and when it fits at the latest."""
+        """Make this job the head: find the jobs that can make room for it, and the latest time at which it fits."""
         self._head = head
         found = self._free.fits(head.need, head.gang)
+        # There is room, but not for certain: jobs that have no places yet could still break it up.
         if found >= head.gang and together(self._free.copy(), head.need, head.gang, head.apart) is not None:
             return pending_reasons.others_first(head)
         why = self._make_room(head, level, self._snapshot.admitted, self._held, self._free)
@@ -235,42 +245,49 @@ class _Pass:
     def _make_room(
         self, head: Claim, level: int, admitted: Sequence[Claim], held: HeldPlaces, free: FreeRoom
     ) -> Why | None:
-        """Who has to give back or leave for the head; None where that does not help, or not in its turn."""
+        """The reason with which others give workers back or leave for the head; None where that would not help, or is
+        not its turn."""
         rules = self._snapshot.rules
         way = make_room(head, admitted, held, free, level=level, usage=self._usage, rules=rules)
         if way is None or (way.evict and not self._stays_first(head, way.evict)):
             return None
+        # Nobody ends before 0: no job overtakes a head for which room is being made.
         self._head_at_s = 0.0
         for claim, count in way.shrink:
             self._grants[claim.job_id] = min(claim.told - count, self._grants.get(claim.job_id, claim.told))
+        # One that has begun just now is waited for: it is part of the way, and evicted in a later pass.
         leaving = [claim for claim in way.evict if may_leave(claim, rules)]
         self._evicted = [EvictJob(claim.job_id, pending_reasons.preempted(head, claim)) for claim in leaving]
         return pending_reasons.making_room(head, [*way.going, *(claim for claim, _ in way.shrink)], way.evict)
 
     def _stays_first(self, head: Claim, evicted: Sequence[Claim]) -> bool:
-        """Whether it is still its turn when they are gone: their projects hold less by then, and they wait, too."""
+        """Whether it would still be the head's turn once they are gone: their projects hold less by then, and they
+        wait, too."""
         snapshot = self._snapshot
         for claim in evicted:
             self._usage.end(claim, claim.holds + claim.alike)
+        # They would wait anew, without the age of their last wait.
         again = [replace(claim, waited_s=0.0) for claim in evicted]
         waiting = [claim for claim in snapshot.queued if claim.job_id not in self._admitted]
         waiting = sorted([*waiting, *again], key=lambda claim: claim.job_id) if again else waiting
         turns = in_turn(waiting, self._usage, snapshot.projects, snapshot.rules)
         first = next(claim for claim, _ in turns if claim is head or self._may_start(claim))
+        # Restored: the rest of the pass goes on with what they hold today.
         for claim in evicted:
             self._usage.begin(claim, claim.holds + claim.alike)
         return first is head
 
     def _may_start(self, claim: Claim) -> bool:
-        """Whether only the others hold it back."""
+        """Whether only other jobs hold it back."""
         return self._usage.left_for(claim) >= claim.least and self._fits(claim)
 
     def _ends_in_time(self, claim: Claim) -> bool:
-        """Whether the job has let go of everything when the head can start."""
+        """Whether the job has released everything by the time the head can start."""
         return claim.ends_in_s is not None and claim.ends_in_s <= self._head_at_s < inf
 
     def _may_go_before(self, head: Claim, claim: Claim) -> bool:
-        """Only so many shapes of worker are tried: a pass stays short."""
+        """Whether the job may overtake the head. Only so many shapes of worker are tried, so that a pass stays
+        short."""
         is_held = self._head_at_s < inf or head.waited_s < self._snapshot.rules.hold_s
         if is_held and not self._ends_in_time(claim):
             return False
@@ -293,7 +310,8 @@ class _Pass:
         return Admit(claim.job_id, workers, overtakes=claim.job_id in self._overtaking)
 
     def _trouble(self, claim: Claim) -> str | None:
-        """Why nodes for some of it have been asked for in vain; None where they have not."""
+        """The reason why nodes for some part of it have not come; empty where none is known, None where they were not
+        asked for in vain."""
         if not self._snapshot.missing:
             return None
         shapes = [claim.need, *([claim.apart[0]] if claim.apart else [])]
@@ -301,6 +319,7 @@ class _Pass:
 
     def _fits(self, claim: Claim) -> bool:
         """Whether its gang would have room on the cluster if that were empty."""
+        # Cheap, and decides unless the gang has a second shape: only that has to be placed to know.
         workers_fit = self._whole(claim.need) >= claim.gang
         if claim.apart is None or not workers_fit:
             return workers_fit

@@ -1,4 +1,4 @@
-"""How far the cluster may grow, and what it is asked to have room for: who is at work, and the gangs that wait."""
+"""The growth of the cluster: how far it may go, and the demand for the jobs at work and the gangs that wait."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ringleader_api.scheduling.snapshot import Claim, Demand, Reach
 
 
 def reaches(reach: Reach | None, claim: Claim, *, besides: tuple[float, float] = (0.0, 0.0)) -> bool:
-    """Whether the gang of a job would fit on the cluster as large as it may become, beside so many CPUs and GPUs."""
+    """Whether the gang would fit on the cluster at its largest, beside so many CPUs and GPUs."""
     if reach is None:
         return False
     cpus, gpus = besides
@@ -22,11 +22,11 @@ def reaches(reach: Reach | None, claim: Claim, *, besides: tuple[float, float] =
 
 
 MUCH_GB = 1e12
-"""The bound says nothing of memory."""
+"""The memory of the node that stands for the bound, which says nothing of memory."""
 
 
 class Growth:
-    """What is asked for, as it adds up while a pass is decided; nothing where the cluster does not grow (None).
+    """The demand, as it adds up during a pass; empty where the cluster does not grow (None).
 
     Nodes are got for gangs, and for the surplus of jobs that say so; what they leave over is given out as ever.
 
@@ -48,22 +48,23 @@ class Growth:
         return {} if self._reach is None else dict(self._asked)
 
     def may_ask(self, claim: Claim) -> bool:
-        """False where the cluster may not grow so far, or where its project's quota is used up by what is asked for
-        already."""
+        """Whether the gang may be asked for. Not where the cluster may not grow so far, or the demand so far uses up
+        its project's quota."""
         if self._reach is None or self.quota_left(claim) < claim.gang:
             return False
         return reaches(self._reach, claim, besides=(self._cpus, self._gpus))
 
     def ask(self, claim: Claim) -> bool:
-        """Ask for its gang besides; False, and nothing is asked, where that may not be."""
+        """Add its gang to the demand; False, and nothing is added, where it may not be asked for."""
         if not self.may_ask(claim):
             return False
         self._add(claim, claim.gang)
+        # Charged at once: two gangs of a project must not be asked for within one quota.
         self._usage.begin(claim, claim.gang)
         return True
 
     def ask_surplus(self, claim: Claim) -> None:
-        """Ask for what a job at work wants besides, as far as its project's quota and the bound leave it."""
+        """Add the workers that a job at work wants besides, as far as its project's quota and the bound allow."""
         if self._reach is None or not claim.grows:
             return
         has = (
@@ -81,8 +82,8 @@ class Growth:
             self._usage.add(claim, count)
 
     def bound(self, admitted: Sequence[Claim]) -> tuple[list[Claim], HeldPlaces, FreeRoom]:
-        """The admitted jobs as far as they are asked for, all on one node as large as the cluster may become, and what
-        is left there: who leaves makes room for what may be asked for as they make room on nodes."""
+        """The admitted jobs as far as they are asked for, all on one node of the cluster's largest size, and the room
+        left there: a job that leaves makes room under the bound as it does on nodes."""
         assert self._reach is not None
         left = NodeShape("", self._reach.cpus - self._cpus, self._reach.gpus - self._gpus, MUCH_GB)
         claims = [replace(claim, holds=claim.told) for claim in admitted if claim.told]
@@ -93,7 +94,7 @@ class Growth:
         return claims, held, FreeRoom([left])
 
     def quota_left(self, claim: Claim) -> int:
-        """Such workers that its project may have beside those that have been asked for."""
+        """The number of such workers that its project may have beside those already asked for."""
         return self._usage.left_for(claim)
 
     def _add(self, claim: Claim, count: int) -> None:
@@ -104,5 +105,5 @@ class Growth:
 
 
 def _shapes(claim: Claim, count: int) -> list[tuple[WorkerNeed, int]]:
-    """So many workers of a job, and its servers of another shape."""
+    """The shapes of so many of its workers, with its servers where they differ."""
     return [(claim.need, count), *([claim.apart] if claim.apart else [])]

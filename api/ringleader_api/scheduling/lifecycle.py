@@ -1,4 +1,4 @@
-"""What an admitted job needs next, from its row and whether its supervisor lives. Pure."""
+"""The next act for an admitted job, decided from its row and whether its supervisor lives. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,17 +7,17 @@ from ringleader.wire.states import Reason, State
 from ringleader.wire.views import Why
 
 TEARDOWN_S = 15.0
-"""What a supervisor gets beyond its grace before it is released without having said how it ended."""
+"""The seconds beyond its grace after which a supervisor is released that has not said how it ended."""
 
 PLACES_S = 60.0
-"""How long an attempt may be without places: what it was promised may have gone, with a node or to others."""
+"""The seconds that an attempt may lack places: those it was promised may have gone, with a node or to others."""
 SILENT, FROZEN = "supervisor_silent", "supervisor_frozen"
-"""What a running job's `pending_reason` says of a supervisor that posts nothing."""
+"""The codes of a running job's `pending_reason` for a supervisor that posts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds.
+    """Time limits, in seconds.
 
     Attributes:
         vanish_after_s: a supervisor that was not listed for so long is gone.
@@ -34,7 +34,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """What is heard of a supervisor.
+    """The silence of a supervisor, as of this round.
 
     Attributes:
         for_s: it has posted nothing for so long.
@@ -49,7 +49,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The part of a job's row that decides what is done next.
+    """The part of a job's row that decides its next act.
 
     Attributes:
         launched: the backend has confirmed the attempt's supervisor.
@@ -86,12 +86,12 @@ class StartAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AdoptAttempt:
-    """The supervisor is there although nobody confirmed it: confirm it."""
+    """Confirm the supervisor, which is there although nobody noted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeAttempt:
-    """Tell the supervisor the new bounds."""
+    """Send the new bounds to the supervisor."""
 
     workers_min: int
     workers_max: int
@@ -99,14 +99,14 @@ class ResizeAttempt:
 
 @dataclass(frozen=True, slots=True)
 class LoseAttempt:
-    """The attempt is over without an outcome: try again or fail."""
+    """Give up the attempt, which is over without an outcome: try again, or fail the job."""
 
     why: Why
 
 
 @dataclass(frozen=True, slots=True)
 class RecallAttempt:
-    """The attempt has found no room: queue the job again, at no cost to its budget."""
+    """Queue the job again at no cost to its budget: the attempt has found no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +133,17 @@ class ReleaseAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FinishJob:
-    """Nothing of the attempt is left: move to the stored target."""
+    """Move the job to its stored target: nothing of the attempt is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskCluster:
-    """The supervisor is silent: ask the cluster whether it answers, then `judge`."""
+    """Ask the cluster whether the silent supervisor answers, then `judge`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTrouble:
-    """Say what is wrong with the supervisor while the job runs on; None: it posts again."""
+    """Report a problem with the supervisor while the job runs on; None: it posts again."""
 
     why: Why | None
 
@@ -174,7 +174,7 @@ def next_act(
     silence: Silence,
     limits: Limits,
 ) -> Act | None:
-    """The one next thing to do for an admitted job, or None.
+    """The one next act for an admitted job, or None.
 
     Args:
         alive: the backend lists this attempt's supervisor.
@@ -182,8 +182,10 @@ def next_act(
         missing_s: for how long it has not.
         lasting_s: for how long the job has been starting, running or stopping, at least.
     """
+    # First: a job that is to end needs none of what follows, whatever its supervisor does.
     if job.state is State.STOPPING:
         return _stopping(job, alive, lasting_s)
+    # Also where the supervisor lives: one that trains nothing holds its gang's places for nobody.
     if job.state is State.STARTING and lasting_s > limits.start_timeout_s:
         return LoseAttempt(_why("it did not start training within {:.0f} s", limits.start_timeout_s))
     if not job.launched and (alive or job.state is State.STARTING):
@@ -196,7 +198,7 @@ def next_act(
 
 
 def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, limits: Limits) -> Act | None:
-    """What to do about a supervisor that is silent, now that it has been asked.
+    """The act for a silent supervisor, now that it has been asked.
 
     One that answers is left alone, however long it is silent: its workers train, its records wait in its spool, and
     whatever keeps its posts from us would keep those of the next attempt. One that does not answer is frozen. Its
@@ -206,6 +208,7 @@ def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, li
         silent_s: for how long it has posted nothing.
         unanswered_s: since the first of the questions that it has not answered. It may have been silent long before.
     """
+    # Only after it was reported frozen: one missed answer alone never ends an attempt.
     if not answers and job.trouble == FROZEN and unanswered_s >= limits.frozen_after_s:
         return LoseAttempt(
             _why("its supervisor was frozen: no post and no answer for {:.0f} s", unanswered_s)
@@ -215,6 +218,7 @@ def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, li
 
 
 def _running(job: Facts, silence: Silence, lasting_s: float) -> Act | None:
+    # Its supervisor's own clock or ours, whichever is more: a supervisor may report nothing for long.
     ran_s = max(job.ran_s, lasting_s) if job.state is not State.STARTING else 0.0
     if job.limit_s is not None and ran_s >= job.limit_s:
         return StopJob(_overdue())
@@ -222,6 +226,7 @@ def _running(job: Facts, silence: Silence, lasting_s: float) -> Act | None:
         return AskCluster()
     if silence.broken and job.trouble in (SILENT, FROZEN):
         return ReportTrouble(None)
+    # No call to a frozen supervisor: it would hang until its deadline, and hold up the round.
     if job.sized != job.wanted and job.trouble != FROZEN:
         return ResizeAttempt(*job.wanted)
     return None
@@ -230,6 +235,7 @@ def _running(job: Facts, silence: Silence, lasting_s: float) -> Act | None:
 def _stopping(job: Facts, alive: bool, lasting_s: float) -> Act | None:
     if not alive:
         return FinishJob()
+    # Its own end is in, or it has overstayed its grace: nothing it could still say is waited for.
     if job.outcome or lasting_s > job.grace_s + TEARDOWN_S:
         return ReleaseAttempt()
     if job.cancel_sent:

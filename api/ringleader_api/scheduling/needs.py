@@ -10,7 +10,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """What a node has, or what of it is free."""
+    """The resources of a node: its total, or the free part."""
 
     id: str
     cpus: float
@@ -18,7 +18,7 @@ class NodeShape:
     memory_gb: float
 
     def without(self, taken: "WorkerNeed | None") -> "NodeShape":
-        """What is left of it."""
+        """The rest of it without what is `taken`."""
         if taken is None:
             return self
         return NodeShape(
@@ -28,7 +28,7 @@ class NodeShape:
 
 @dataclass(frozen=True, slots=True)
 class WorkerNeed:
-    """What one worker needs."""
+    """The resources of one worker."""
 
     cpus: float
     gpus: float
@@ -44,7 +44,7 @@ class WorkerNeed:
 
 
 def place(nodes: Sequence[NodeShape], need: WorkerNeed, count: int) -> tuple[int, tuple[NodeShape, ...]]:
-    """Put up to `count` workers on the nodes, first fit.
+    """Place up to `count` workers on the nodes, first fit.
 
     Returns:
         How many found a place, and the nodes with what is left on them.
@@ -66,12 +66,12 @@ def place(nodes: Sequence[NodeShape], need: WorkerNeed, count: int) -> tuple[int
 
 
 def room(node: NodeShape, need: WorkerNeed) -> int:
-    """How many workers fit on one node; a worker that needs nothing fits any number of times."""
+    """The number of such workers that fit on one node; a worker that needs nothing fits any number of times."""
     pairs = ((node.cpus, need.cpus), (node.gpus, need.gpus), (node.memory_gb, need.memory_gb))
     return max(0, min((int((has + SLACK) // needs) for has, needs in pairs if needs > 0), default=1 << 30))
 
 
 def loss(taken: WorkerNeed, need: WorkerNeed) -> int:
-    """How many fewer workers of one shape fit once a worker of another has been put on their node, at most."""
+    """The most workers of one shape that no longer fit once a worker of another has been put on their node."""
     pairs = ((taken.cpus, need.cpus), (taken.gpus, need.gpus), (taken.memory_gb, need.memory_gb))
     return max((ceil(takes / needs - SLACK) for takes, needs in pairs if needs > 0), default=0)

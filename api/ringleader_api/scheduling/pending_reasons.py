@@ -1,6 +1,6 @@
-"""Why a job waits, and what would let it run, in words. No figure that changes by itself: a reason is stored once, and
-read by all who may read the job. So it names jobs of the same project only, and tells nothing of those of others.
-"""
+"""The reasons why jobs wait, with what would let them run, in words. They hold no figure that changes by itself: a
+reason is stored once. All who may read the job read it, so it names jobs of the same project only, and tells nothing of
+the jobs of others."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def too_big(claim: Claim, most: int, reach: Reach | None) -> Why:
 
 
 def behind(blocker: Claim, project: str, hold_s: float | None) -> Why:
-    """Told to a job of `project`.
+    """The reason for a job of `project` that comes behind `blocker`.
 
     Args:
         hold_s: for how long nobody overtakes a blocker of which nobody knows when it can start. None: it is known.
@@ -85,7 +85,7 @@ def nodes_unavailable(claim: Claim, trouble: str) -> Why:
 
 
 def nodes_first(blocker: Claim, project: str) -> Why:
-    """Told to a job of `project`."""
+    """The reason for a job of `project` that would take the bound from a job that waits for nodes."""
     return Why(
         code="behind_in_queue",
         message=f"waits behind {_named(blocker, project)}, for which the autoscaler has been asked for nodes: beside "
@@ -125,7 +125,7 @@ def making_room(claim: Claim, shrinking: Sequence[Claim], leaving: Sequence[Clai
 
 
 def preempted(head: Claim, claim: Claim) -> Why:
-    """Told to `claim`."""
+    """The reason for `claim`, which is evicted for `head`."""
     level = (
         f"which has priority {head.priority}"
         if head.project == claim.project
@@ -141,7 +141,7 @@ def preempted(head: Claim, claim: Claim) -> Why:
 
 
 def gang(claim: Claim) -> str:
-    """Who needs what."""
+    """The gang and its needs, in words."""
     if claim.apart is None:
         besides = f" and {claim.servers} servers" if claim.servers else ""
         return f"{claim.floor} workers{besides} of {claim.need}"
@@ -163,7 +163,7 @@ def _names(claims: Sequence[Claim], project: str) -> str:
 
 
 def _listed(own: Sequence[str], *, others: bool) -> str:
-    """The first few, how many more, and that there are others besides."""
+    """The first three, the number of the rest, and whether there are others besides."""
     parts = [*own[:3], *([f"{len(own) - 3} more"] if len(own) > 3 else [])]
     parts += ["jobs of other projects"] if others else []
     return " and ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)

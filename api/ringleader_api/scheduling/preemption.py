@@ -1,4 +1,4 @@
-"""How others make room for a gang that waits: by surplus first, by leaving last, and no more than it takes."""
+"""Preemption: room for a waiting gang by surplus first, by eviction last, and no more of either than it takes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from ringleader_api.scheduling.snapshot import Claim, SchedulerRules
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPlan:
-    """Who lets go of what.
+    """The jobs that let go, and of how much.
 
     Attributes:
-        going: those who have been told before and still hold something.
-        shrink: who is asked for how many workers of its surplus.
-        evict: who is taken off the cluster, as soon as it `may_leave`: one that has just begun is waited for.
+        going: jobs that were asked before and still hold some of it.
+        shrink: jobs asked for surplus, each with the number of workers.
+        evict: jobs taken off the cluster, each as soon as it `may_leave`: one that has just begun is waited for.
     """
 
     going: Sequence[Claim]
@@ -36,17 +36,19 @@ def make_room(
     usage: Usage,
     rules: SchedulerRules,
 ) -> PreemptionPlan | None:
-    """The way to room for `head`, or None where there is none: then nobody is asked for anything.
+    """The plan that gives `head` its room, or None where there is none: then nobody is asked for anything.
 
     Surplus is asked of jobs of no higher priority than the level that the head waits on, lowest priority and greatest
     share first. Evicted are only jobs that went before it when nobody knew when it can start, and those of a lower
     priority than its own; those that have run for the shortest time first.
     """
     vacated = Vacated(free, head.need, head.gang, head.apart)
+    # Asked in an earlier pass already: what they still hold counts as room before anybody else is asked.
     going = [claim for claim in admitted if claim.holds > claim.told]
     for claim in going:
         vacated.release(claim.need, _loose(claim, held, 0, claim.holds - claim.told))
     shrink = _shrink(vacated, _donors(admitted, level, usage), held)
+    # An evicted job gives all it holds: its surplus is not asked for as well.
     evict = _evict(vacated, _victims(admitted, head, rules), held, dict(shrink))
     if not vacated.enough:
         return None
@@ -60,7 +62,8 @@ def may_leave(claim: Claim, rules: SchedulerRules) -> bool:
 
 
 def ends_at(head: Claim, admitted: Sequence[Claim], held: HeldPlaces, free: FreeRoom) -> float:
-    """When the head fits at the latest, in seconds from now; infinite where it hangs on jobs without a known end."""
+    """The seconds from now after which the head fits at the latest; infinite where that depends on jobs without a known
+    end."""
     vacated = Vacated(free, head.need, head.gang, head.apart)
     known = [
         (claim.ends_in_s, number, claim)
@@ -86,8 +89,8 @@ def _victims(admitted: Sequence[Claim], head: Claim, rules: SchedulerRules) -> l
 
 
 def _overtook(claim: Claim, head: Claim) -> bool:
-    """Whether the head waited already when the job was let past another one or itself. One that has just begun counts,
-    too: else others could go before the head for ever, always one of them just begun."""
+    """Whether the head waited already when the job was let past another head or this one. A job that has just begun
+    counts, too: else others could go before the head for ever, always one of them just begun."""
     return claim.overtook and claim.ran_s <= head.waited_s
 
 
@@ -109,7 +112,8 @@ def _shrink(vacated: Vacated, donors: Sequence[Claim], held: HeldPlaces) -> dict
 def _evict(
     vacated: Vacated, victims: Sequence[Claim], held: HeldPlaces, shrunk: Mapping[Claim, int]
 ) -> list[Claim]:
-    """Those whose leaving it takes: one after the other until there is room, then all that turned out needless stay."""
+    """The jobs whose eviction it takes: added one after the other until there is room, then those that turned out
+    needless are dropped."""
     gone: list[tuple[Claim, Sequence[tuple[WorkerNeed, Spots]]]] = []
     for claim in victims:
         if vacated.enough:
@@ -124,13 +128,14 @@ def _evict(
         gone.append((claim, rest))
     if not vacated.enough:
         return []
+    # Backwards: those of the highest priority, or the longest run, were added last and are spared first.
     return [claim for claim, rest in reversed(gone) if not _undone(vacated, rest)]
 
 
 def _spared(
     vacated: Vacated, shrink: Sequence[tuple[Claim, int]], held: HeldPlaces
 ) -> list[tuple[Claim, int]]:
-    """What is left to ask for: surplus that turned out not to help stays where it is."""
+    """The surplus that is left to ask for: what turned out not to help stays where it is."""
     asked = []
     for claim, count in reversed(shrink):
         while count and _undone(
@@ -142,7 +147,7 @@ def _spared(
 
 
 def _undone(vacated: Vacated, parts: Sequence[tuple[WorkerNeed, Spots]]) -> bool:
-    """Whether the gang has its room without these."""
+    """Whether the gang has its room without these workers; if not, they are counted as released again."""
     for need, spots in parts:
         vacated.undo(need, spots)
     if vacated.enough:
@@ -153,7 +158,7 @@ def _undone(vacated: Vacated, parts: Sequence[tuple[WorkerNeed, Spots]]) -> bool
 
 
 def _loose(claim: Claim, held: HeldPlaces, skip: int, count: int) -> Spots:
-    """Where `count` of its workers are that it lets go of after `skip` others; those without a place come first."""
+    """The places of the `count` workers that it lets go of after `skip` others; those without a place come first."""
     spots = held.workers[claim.job_id]
     placeless = claim.holds + claim.alike - sum(number for _, number in spots)
     passed = max(0, skip - placeless)

@@ -1,4 +1,4 @@
-"""Room that has been promised and not yet taken: wherever the cluster puts those workers, every gang must find its own.
+"""Promised room that is not taken yet: wherever the cluster puts those workers, every gang must find its own.
 
 The cluster, not the scheduler, chooses the nodes of a gang, and between a decision and the choice a worker may land
 where it breaks up the room of another shape: one of 1 CPU on the only node with 4 free. So no more is promised in one
@@ -16,11 +16,12 @@ from ringleader_api.scheduling.room import FreeRoom, Spots, together
 from ringleader_api.scheduling.snapshot import Apart, Claim, ClusterSnapshot
 
 MOST_SHAPES = 64
-"""Shapes of worker to which room is promised at a time: a pass stays short."""
+"""The most shapes of worker promised room at a time, so that a pass stays short."""
 
 
 class Reservations:
-    """`placed`: the room that is left beside those who have their places. It is not changed any more."""
+    """The promises made in one pass. `placed`: the room beside the workers that have their places; it does not
+    change."""
 
     def __init__(self, placed: FreeRoom) -> None:
         self._placed = placed
@@ -30,7 +31,8 @@ class Reservations:
         self._closed = False
 
     def most(self, need: WorkerNeed, count: int) -> int:
-        """To how many of `count` such workers room can be promised besides."""
+        """The number, up to `count`, of such workers that can be promised room besides."""
+        # A tight gang of two shapes was promised its room: any worker beside it could break that up.
         if self._closed:
             return 0
         if need not in self._promised and len(self._promised) >= MOST_SHAPES:
@@ -38,12 +40,13 @@ class Reservations:
         allowed = min(count, max(0, self._room(need) - self._lost(need)))
         for shape, lost in self._losses.items():
             each = loss(need, shape)
+            # The room of each promised shape bounds this one, too: each such worker may cost it `each` places.
             if each and shape != need and (left := self._room(shape) - lost) >= 0:
                 allowed = min(allowed, left // each)
         return allowed
 
     def gang(self, claim: Claim) -> bool:
-        """Whether room can be promised to all of a gang."""
+        """Whether the whole gang can be promised room."""
         if claim.apart is None:
             return self.most(claim.need, claim.gang) >= claim.gang
         if self._sure(claim, claim.apart):
@@ -53,8 +56,8 @@ class Reservations:
         return nobody and together(self._placed.copy(), claim.need, claim.gang, claim.apart) is not None
 
     def add_gang(self, need: WorkerNeed, count: int, apart: Apart) -> None:
-        """Promise room to parts of two shapes. Where not every choice of nodes works out for both, others get no
-        promise beside it: until it has its places, whoever landed between could break up its room."""
+        """Promise room to a gang of two shapes. Where some choice of nodes would not work out for both, nobody else
+        gets a promise beside it: until it has its places, a worker that landed between could break up its room."""
         self.add(need, count)
         self.add(*apart)
         tight = any(self._room(shape) < self._losses[shape] for shape in (need, apart[0]))
@@ -62,16 +65,17 @@ class Reservations:
             self._closed = True
 
     def _sure(self, claim: Claim, apart: Apart) -> bool:
-        """Whether every order and every choice of nodes works out."""
+        """Whether the gang finds room in every order and with every choice of nodes."""
         if self.most(*apart) < apart[1]:
             return False
         beside = Reservations(self._placed)
+        # A copy to try the servers on; `_fits` is shared, since the placed room does not change.
         beside._fits, beside._promised, beside._losses = self._fits, self._promised.copy(), dict(self._losses)
         beside.add(*apart)
         return beside.most(claim.need, claim.gang) >= claim.gang
 
     def add(self, need: WorkerNeed, count: int) -> None:
-        """Promise room to `count` workers; negative takes it back. More than fit do nobody harm."""
+        """Promise room to `count` workers; a negative number takes it back. Promising more than fit harms nobody."""
         before = min(self._promised[need], self._room(need))
         self._losses.setdefault(need, self._lost(need))
         self._promised[need] += count
@@ -92,23 +96,24 @@ class Reservations:
 
 @dataclass(frozen=True, slots=True)
 class HeldPlaces:
-    """Where jobs at work are, by their ids: workers, with the servers as big as those, and servers of other shapes."""
+    """The places of jobs at work, by job id: workers, with the servers of the same size, and servers of other
+    shapes."""
 
     workers: dict[str, Spots] = field(default_factory=dict)
     servers: dict[str, Spots] = field(default_factory=dict)
 
     def apart(self, claim: Claim) -> list[tuple[WorkerNeed, Spots]]:
-        """What goes with the last of a job."""
+        """The servers that leave with the whole job, and their places."""
         return [(claim.apart[0], self.servers[claim.job_id])] if claim.apart else []
 
 
 @dataclass(slots=True)
 class _Part:
-    """Workers or servers of one shape of a job at work.
+    """The workers or the servers of one shape of a job at work.
 
     Attributes:
-        of: where they are written down.
-        left: so many have no place that is known.
+        of: the places of all jobs, into which its own are entered.
+        left: the number without a known place.
         placed: (id of the node, how many) of those that have; None: nobody knows.
     """
 
@@ -119,7 +124,7 @@ class _Part:
     spots: Spots = field(default_factory=list)
 
     def settle(self, placed: Sequence[tuple[str, int]], index: Mapping[str, int]) -> None:
-        """Those with places on nodes that are there have them, as far as the job still holds so many."""
+        """Settle those whose places are known, on nodes that are there, up to what the job still holds."""
         for node, number in placed:
             if node in index and (here := min(number, self.left)):
                 self.spots.append((index[node], here))
@@ -127,7 +132,7 @@ class _Part:
 
 
 def taken(snapshot: ClusterSnapshot) -> tuple[FreeRoom, HeldPlaces, Reservations]:
-    """The room that admitted jobs leave, where each of them is, and what they have been promised."""
+    """The room beside the admitted jobs, the places of each, and what they have been promised."""
     free = FreeRoom([node.without(snapshot.others.get(node.id)) for node in snapshot.nodes])
     index = {node.id: number for number, node in enumerate(snapshot.nodes)}
     held = HeldPlaces()
@@ -139,11 +144,13 @@ def taken(snapshot: ClusterSnapshot) -> tuple[FreeRoom, HeldPlaces, Reservations
         for part in parts:
             part.of[claim.job_id] = part.spots
             if part.placed is None:
+                # Places unknown: assumed to be where first fit would put them.
                 part.spots += free.take(part.need, part.left) or []
             else:
                 part.settle(part.placed, index)
                 free.put(part.need, part.spots)
         waiting.append([part for part in parts if part.placed is not None and part.left])
+    # Only now: every known place must be off the free room before any of it is promised.
     promises = Reservations(free.copy())
     for left in waiting:
         match [(part.need, part.left) for part in left]:

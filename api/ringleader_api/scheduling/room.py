@@ -1,4 +1,4 @@
-"""The free room of a cluster while a pass is decided: taken and given back worker by worker, first fit."""
+"""The free room of a cluster during a pass: taken and given back worker by worker, first fit."""
 
 from collections.abc import Sequence
 from math import inf
@@ -10,7 +10,7 @@ Spots = list[tuple[int, int]]
 
 
 class FreeRoom:
-    """Counts instead of nodes. Near-linear: for each shape of worker it remembers where the first node with room is,
+    """The free room, in counts of workers. Near-linear: for each shape of worker it remembers the first node with room,
     and how many fit at most, for as long as nothing is given back."""
 
     def __init__(self, nodes: Sequence[NodeShape]) -> None:
@@ -22,17 +22,17 @@ class FreeRoom:
         return FreeRoom(self._nodes)
 
     def fit(self, need: WorkerNeed, index: int) -> int:
-        """How many such workers fit on one node now."""
+        """The number of such workers that fit on one node now."""
         return room(self._nodes[index], need)
 
     def fits(self, need: WorkerNeed, count: int) -> int:
-        """How many of `count` such workers fit now."""
+        """The number of such workers, up to `count`, that fit now."""
         if self._most.get(need, inf) <= 0:
             return 0
         return sum(number for _, number in self._find(need, count))
 
     def take(self, need: WorkerNeed, count: int, *, least: int = 0) -> Spots | None:
-        """Put up to `count` workers on the nodes; None, and nothing is put there, where fewer than `least` fit."""
+        """Place up to `count` workers on the nodes; None, and nothing is placed, where fewer than `least` fit."""
         if least > self._most.get(need, inf):
             return None
         spots = self._find(need, count)
@@ -40,20 +40,22 @@ class FreeRoom:
         if found < least:
             self._most[need] = found
             return None
+        # All that fit are placed now: the next gang of this shape need not look at all.
         if found < count:
             self._most[need] = 0
         self.put(need, spots)
         return spots
 
     def put(self, need: WorkerNeed, spots: Spots) -> None:
-        """Workers that are there already, whatever the nodes hold."""
+        """Account for workers that are there already, whatever the nodes hold."""
         for index, number in spots:
             self._change(need, index, -number)
 
     def give(self, need: WorkerNeed, spots: Spots) -> None:
-        """Take workers away again."""
+        """Free the room of these workers again."""
         for index, number in spots:
             self._change(need, index, number)
+        # Both only hold while room shrinks.
         self._first.clear()
         self._most.clear()
 
@@ -65,6 +67,7 @@ class FreeRoom:
             if here:
                 spots.append((index, here))
                 left -= here
+                # Only full nodes in front of the first with room are skipped for good.
                 full = False
             index += 1
             if full:
@@ -87,8 +90,8 @@ class FreeRoom:
 def together(
     room: FreeRoom, need: WorkerNeed, count: int, apart: tuple[WorkerNeed, int] | None
 ) -> tuple[Spots, Spots] | None:
-    """Put so many of one shape on the nodes, with so many of another, in the order in which both fit. None, and nothing
-    is put there, where they do not."""
+    """Place so many workers of one shape and so many of another, in the order in which both fit. None, and nothing is
+    placed, where neither order works."""
     if apart is None:
         found = room.take(need, count, least=count)
         return None if found is None else (found, [])
@@ -105,7 +108,7 @@ def together(
 
 
 class Vacated:
-    """How far a gang gets if others let go of workers: counted on a copy, node by node.
+    """The progress of a gang if others let go of workers: counted on a copy, node by node.
 
     Args:
         apart: what the gang needs besides, of another shape.
@@ -143,7 +146,7 @@ class Vacated:
 
 
 def tail(spots: Spots, skip: int, count: int) -> Spots:
-    """The last `count` workers of `spots` but for the very last `skip`, last first."""
+    """The last `count` workers of `spots` apart from the very last `skip`, last first."""
     found: Spots = []
     for index, number in reversed(spots):
         passed = min(skip, number)

@@ -1,4 +1,4 @@
-"""Whose turn it is: what each project uses, what it is due, and the order that follows from it."""
+"""Fair shares: what each project uses, what it is due, and the order of the queue that follows."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ NOTHING: _Used = (0, 0.0, 0.0, 0.0)
 
 
 class Usage:
-    """What the projects' jobs hold, as it changes while a pass is decided."""
+    """The resources held by each project's jobs, as they change during a pass."""
 
     def __init__(
         self, nodes: Sequence[NodeShape], admitted: Sequence[Claim], projects: Mapping[str, ProjectShare]
@@ -32,42 +32,42 @@ class Usage:
     def told(
         cls, nodes: Sequence[NodeShape], admitted: Sequence[Claim], projects: Mapping[str, ProjectShare]
     ) -> "Usage":
-        """As it will be once everybody has let go of what they were asked for."""
+        """The usage once every job has released what it was asked for."""
         usage = cls(nodes, (), projects)
         for claim in admitted:
             usage.begin(claim, claim.told + claim.alike)
         return usage
 
     def begin(self, claim: Claim, places: int) -> None:
-        """A whole job more, with so many workers and servers as big as those."""
+        """Add a whole job, with so many workers and servers of the same size."""
         self.add(claim, places)
         if claim.apart is not None:
             self._used[claim.project] = _plus(self._of_project(claim), *claim.apart)
 
     def end(self, claim: Claim, places: int) -> None:
-        """A whole job less."""
+        """Remove a whole job."""
         self.add(claim, -places)
         if claim.apart is not None:
             need, servers = claim.apart
             self._used[claim.project] = _plus(self._of_project(claim), need, -servers)
 
     def add(self, claim: Claim, places: int) -> None:
-        """`places`: workers more; negative for fewer."""
+        """Add `places` workers; negative for fewer."""
         self._used[claim.project] = _plus(self._of_project(claim), claim.need, places)
 
     def share(self, project: str) -> float:
-        """The greatest share of any resource that the project holds, by its weight (dominant resource fairness,
+        """The greatest share of any resource that the project holds, divided by its weight (dominant resource fairness,
         Ghodsi et al. 2011)."""
         used = self._used.get(project, NOTHING)[1:]
         return self._dominant(used) / self._of(project).weight
 
     def unit(self, claim: Claim) -> float:
-        """What one worker more adds to the share of its project, at most."""
+        """The most by which one more worker raises the share of its project."""
         need = claim.need
         return self._dominant((need.cpus, need.gpus, need.memory_gb)) / self._of(claim.project).weight
 
     def quota_left(self, project: str, need: WorkerNeed) -> int:
-        """How many such workers the quotas still allow; negative: so many too many are held."""
+        """The number of such workers that the quotas still allow; negative where too many are held."""
         return _within(self._of(project), need, self._used.get(project, NOTHING))
 
     def left_for(self, claim: Claim) -> int:
@@ -78,7 +78,7 @@ class Usage:
         return _within(self._of(claim.project), claim.need, used)
 
     def quota(self, claim: Claim) -> int:
-        """How many workers of a job the quotas allow at all, beside its servers of another shape."""
+        """The number of the job's workers that the quotas allow at all, beside its servers of another shape."""
         used = NOTHING if claim.apart is None else _plus(NOTHING, *claim.apart)
         return _within(self._of(claim.project), claim.need, used)
 
@@ -124,17 +124,20 @@ def in_turn(
     """
     top = max((claim.priority for claim in queued), default=0)
     weights = {name: projects.get(name, PLAIN).weight for name in {claim.project for claim in queued}}
+    # Below its fair share: its weight's part of the cluster, among the projects that wait.
     due = {name: usage.share(name) * sum(weights.values()) < 1 for name in weights}
     lines: dict[str, list[tuple[int, int]]] = {}
     for number, claim in enumerate(queued):
         level = _level(claim, top, rules, is_due=due[claim.project])
         lines.setdefault(claim.project, []).append((-level, number))
     heads: list[tuple[int, float, int, str]] = []
+    # Kept backwards, so that the next of a line is taken off its end.
     for project, line in lines.items():
         line.sort(reverse=True)
         heads.append((line[-1][0], usage.share(project), line[-1][1], project))
     heapq.heapify(heads)
     while heads:
+        # The share is read again after each job: the caller charges it as it takes the job.
         lowered, _, number, project = heads[0]
         yield queued[number], -lowered
         line = lines[project]
@@ -146,6 +149,7 @@ def in_turn(
 
 
 def _level(claim: Claim, top: int, rules: SchedulerRules, *, is_due: bool) -> int:
+    # Above every level that a priority can reach: such a job goes before all others.
     if is_due and claim.waited_s >= rules.patience_s:
         return top + 1
     return min(claim.priority + int(claim.waited_s // rules.age_s), top)

@@ -1,4 +1,4 @@
-"""What a pass is decided from, and what it may decide."""
+"""The input of a pass of the scheduler, and the decisions it may make."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from ringleader.wire.views import Why
 from ringleader_api.scheduling.needs import NodeShape, WorkerNeed
 
 Apart = tuple[WorkerNeed, int]
-"""So many of that shape."""
+"""A number of servers of that shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job that holds workers or wants them. Only the first four say something of every job.
+    """A job that holds workers or wants them. Only the first four attributes hold for every job.
 
     Attributes:
         floor: workers it cannot start without.
         holds: for an admitted job the workers it has or may grow to; for a queued one `workers.max`.
-        servers: what the gang needs beside the workers.
-        server_need: what each of them needs; None: as much as a worker.
+        servers: the servers that the gang needs beside the workers.
+        server_need: the resources of each server; None: those of a worker.
         waited_s: for how long it has been queued.
         elastic: it may be given fewer than it wants, down to the floor, and told so while it runs.
         granted: what an admitted job has been told it may have; below `holds` while it still lets go. None: `holds`.
@@ -27,7 +27,7 @@ class Claim:
         grows: nodes may be asked for the workers that it wants besides.
         evictable: it can be taken off the cluster with a checkpoint, and queued again.
         ran_s: since the attempt of an admitted job began.
-        overtook: it was let past a head of which nobody knew when it can start, and makes room for who waited then.
+        overtook: it was let past a head of which nobody knew when it can start, and makes room for those waiting then.
         settled_s: since what it is granted was last changed.
         ends_in_s: when it will have let go of everything at the latest; for a queued job from its start on. None:
             nobody knows.
@@ -59,7 +59,7 @@ class Claim:
 
     @property
     def apart(self) -> Apart | None:
-        """Its servers, where they are of a shape of their own: they come and go with the whole job."""
+        """The servers, where they have a shape of their own: they come and go with the whole job."""
         if not self.servers or self.server_need in (None, self.need):
             return None
         assert self.server_need is not None
@@ -67,17 +67,18 @@ class Claim:
 
     @property
     def alike(self) -> int:
-        """Its servers, where they are as big as its workers: places among theirs."""
+        """The number of servers that are as big as a worker: their places are among the workers'."""
         return 0 if self.servers and self.apart else self.servers
 
     @property
     def gang(self) -> int:
-        """Workers, and servers as big as those, that have to be placed at once, or not at all; with what is `apart`."""
+        """The workers, and the servers of the same size, that are placed at once or not at all, together with
+        `apart`."""
         return self.floor + self.alike if self.servers else self.floor
 
     @property
     def least(self) -> int:
-        """What it may come to hold without being asked again, beside what is `apart`."""
+        """The most it may come to hold without being asked again, beside `apart`."""
         return self.gang if self.elastic else self.holds + self.alike
 
     @property
@@ -86,18 +87,18 @@ class Claim:
 
     @property
     def surplus(self) -> int:
-        """Workers that it can be asked for without ending it."""
+        """The workers that it can be asked to give back without ending it."""
         return max(0, self.told - self.floor) if self.elastic else 0
 
     @property
     def headroom(self) -> int:
-        """Workers that it would take on besides."""
+        """The workers that it would take on besides."""
         return max(0, (self.told if self.wants is None else self.wants) - self.told) if self.elastic else 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectShare:
-    """What a project is due: its weight against the others, and its quotas (None: no limit)."""
+    """The project's due: its weight against the others, and its quotas (None: no limit)."""
 
     weight: float = 1.0
     workers: int | None = None
@@ -107,7 +108,7 @@ class ProjectShare:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerRules:
-    """Times in seconds.
+    """Times of the scheduler, in seconds.
 
     Attributes:
         age_s: waiting so long is worth one level of priority, up to the highest that anybody waits with.
@@ -126,7 +127,7 @@ class SchedulerRules:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What the cluster may grow to, all its nodes together."""
+    """The size to which the cluster may grow, all its nodes together."""
 
     cpus: float
     gpus: float
@@ -136,23 +137,23 @@ class Reach:
 
 
 Demand = Mapping[WorkerNeed, int]
-"""How many workers of each shape the cluster is to have room for."""
+"""The number of workers of each shape for which the cluster has to have room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The cluster as it was looked at last.
+    """The cluster as of the last look.
 
     Attributes:
         nodes: with what they have in total.
-        others: what those who are no jobs use, by the id of the node.
+        others: resources used by others than jobs, by the id of the node.
         places: of each (job id, attempt) the nodes of its members: (id, how many), what is let go of first comes last.
             None: nobody knows.
         servers: the same of its servers, where they are of a shape of their own.
         busy: ids of jobs of which an attempt lives.
-        reach: what the cluster may grow to; None: it does not grow.
-        missing: shapes of worker for which nodes have been asked for in vain, and why as far as it is known.
-        trouble: what the autoscaler says of nodes that it could not start.
+        reach: the size the cluster may grow to; None: it does not grow.
+        missing: shapes of worker whose nodes have not come, with the reason as far as it is known.
+        trouble: the autoscaler's message about nodes that it could not start.
     """
 
     nodes: Sequence[NodeShape] = ()
@@ -185,8 +186,8 @@ class ClusterSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Start this job now, with up to so many workers (None: as many as it wants). One that `overtakes` makes room again
-    for who waits before it."""
+    """Start this job now, with up to so many workers (None: as many as it wants). A job that `overtakes` makes room
+    again for those that wait before it."""
 
     job_id: str
     workers: int | None = None
@@ -195,7 +196,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep this job queued, and why."""
+    """Keep this job queued, for this reason."""
 
     job_id: str
     why: Why
@@ -203,7 +204,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Tell this admitted job that it may have up to so many workers: more than before, or fewer."""
+    """Let this admitted job have up to so many workers: more than before, or fewer."""
 
     job_id: str
     workers: int
@@ -211,7 +212,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class EvictJob:
-    """Have this admitted job save what it holds, let go of the cluster and wait again."""
+    """Make this admitted job save a checkpoint, release its places and wait again."""
 
     job_id: str
     why: Why

@@ -1,4 +1,5 @@
-"""What is left once nobody waits for room: given out in turns, and now and then moved from those with the most."""
+"""The surplus, left once nobody waits for room: given out in turns, and now and then moved from the job with the
+most."""
 
 import heapq
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ _Wish = tuple[int, int, Claim, int, int]
 """(workers it has, its number, the job, workers it wants besides, its portion)."""
 
 TURNS = 16
-"""A job gets its surplus in so many portions at most, in turn with the others: a pass stays short."""
+"""The most portions in which a job gets its surplus, in turn with the others: a pass stays short."""
 
 
 def give_out(
@@ -24,7 +25,7 @@ def give_out(
     promises: Reservations,
     rules: SchedulerRules,
 ) -> dict[str, int]:
-    """What each job that gets more may have from now on, by id.
+    """The workers that each growing job may have from now on, by id.
 
     `fresh` are those that start now with their floor. Priority comes first, then the project with the smallest share,
     then the job with the fewest workers. Those that still let go, or have changed a moment ago, are passed over.
@@ -46,6 +47,7 @@ def give_out(
     while turns:
         lowered, share, project = heapq.heappop(turns)
         line = lines[lowered, project]
+        # Its share grew since it was queued here: it goes back in line with the present one.
         if (now := usage.share(project)) == share:
             granted |= _serve(heapq.heappop(line), line, free, usage, promises)
             now = usage.share(project)
@@ -57,7 +59,8 @@ def give_out(
 def _serve(
     wish: _Wish, line: list[_Wish], free: FreeRoom, usage: Usage, promises: Reservations
 ) -> dict[str, int]:
-    """One portion, as far as there is room and quota; with less than that the job's turn does not come again."""
+    """Give out one portion, as far as there is room and quota; a job that gets less than it asked for has no further
+    turn."""
     has, number, claim, wants, portion = wish
     asked = min(portion, wants, max(0, usage.quota_left(claim.project, claim.need)))
     sure = promises.most(claim.need, asked)
@@ -74,11 +77,12 @@ def _serve(
 def level_out(
     admitted: Sequence[Claim], held: HeldPlaces, free: FreeRoom, usage: Usage, rules: SchedulerRules
 ) -> tuple[str, int] | None:
-    """Who gives surplus back although nobody waits: (id, what it may have from now on).
+    """The job that gives surplus back although nobody waits, as (id, what it may have from now on); None: nobody.
 
     One job a pass, to one project, and only as much as leaves the giver's share no smaller than the taker's: what has
     been moved is never moved back.
     """
+    # Not while somebody still lets go: the shares are about to change.
     if any(claim.holds != claim.told for claim in admitted):
         return None
     settled = [claim for claim in admitted if claim.settled_s >= rules.settle_s]
@@ -92,16 +96,18 @@ def level_out(
         return None
     apart = usage.share(giver.project) - usage.share(taker.project)
     each = usage.unit(giver) + usage.unit(taker)
+    # Each worker moved lowers one share and raises the other: more would only be moved back.
     count = min(giver.surplus, taker.headroom, int(apart / each) if each else 0)
     if count < 1:
         return None
+    # Only if it helps: what is given back may lie on nodes where the taker's workers do not fit.
     vacated = Vacated(free, taker.need, 1)
     vacated.release(giver.need, tail(held.workers[giver.job_id], 0, count))
     return (giver.job_id, giver.told - count) if vacated.enough else None
 
 
 def within_quota(admitted: Sequence[Claim], usage: Usage) -> dict[str, int]:
-    """Surplus that a project has above its quota is given back, the newest job's first: what each may have, by id.
+    """The jobs that have to give back surplus above their project's quota, the newest first: what each may have, by id.
 
     `usage` is what jobs are told they may have, whatever they still hold; it changes with what is taken here.
     """

@@ -1,1 +1,1 @@
-"""What routes call: each function is one transaction or one read."""
+"""The services that routes call: each function is one transaction or one read."""

@@ -1,4 +1,4 @@
-"""Finding a job or a project. What somebody may not see is answered as if it were not there."""
+"""Access to a job or a project. One that the caller may not see is answered as if it did not exist."""
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
@@ -16,7 +16,7 @@ _PROJECT = select(Project.name).where(Project.name == bindparam("name"))
 
 
 def load(session: Session, job_id: str) -> Job:
-    """The job's row; inside a write transaction it is ours until the commit.
+    """The job's row; inside a write transaction it is locked until the commit.
 
     Raises:
         NotFound: there is no such job, or it was deleted.
@@ -28,15 +28,18 @@ def load(session: Session, job_id: str) -> Job:
 
 
 def permit(who: Caller, action: Action, project: str) -> None:
-    """
+    """Refuse unless `who` may do `action` in `project` (EVERY: in all of them).
+
     Raises:
         NotFound: `who` may not know of the project.
         Forbidden: they may, but not do this.
     """
+    # Before the check: an admin of the project sees in the audit log what was refused there, too.
     if project != EVERY:
         audit.about(project=project)
     if may(who, action, project):
         return
+    # 404 rather than 403: a refusal would tell that the project exists.
     if project != EVERY and not may(who, Action.READ, project):
         raise no_project(project)
     where = "all projects" if project == EVERY else f"project {project}"
@@ -47,7 +50,7 @@ def permit(who: Caller, action: Action, project: str) -> None:
 
 
 def permit_somewhere(who: Caller, action: Action) -> None:
-    """Whether there is a project in which `who` may do it.
+    """Refuse unless there is a project in which `who` may do `action`.
 
     Raises:
         Forbidden: there is none. Where they know one project only, its admins are told.
@@ -64,12 +67,14 @@ def permit_somewhere(who: Caller, action: Action) -> None:
 
 
 def permit_job(store: Store, who: Caller, action: Action, job_id: str) -> None:
-    """The same for the job's project; a job's owner may steer it with a smaller role. Neither ever changes.
+    """The same for the job's project; a job's owner may steer it with a smaller role. Neither project nor owner ever
+    changes.
 
     Raises:
         NotFound: there is no such job, or `who` may not know of it.
         Forbidden: they may, but not do this.
     """
+    # Without a session, and before the transaction: each request for a job comes this way.
     rows = store.rows(_WHOSE, job_id=job_id)
     if not rows or not may(who, Action.READ, rows[0].project):
         raise no_job(job_id)
@@ -81,7 +86,7 @@ def permit_job(store: Store, who: Caller, action: Action, job_id: str) -> None:
 
 
 def have_project(session: Session, who: Caller, project: str, add: Project) -> None:
-    """Make the project if it is not there; only those who may make projects come this far without it.
+    """Make the project if it does not exist; only those who may make projects come this far without it.
 
     Raises:
         NotFound: it is not there, and `who` may not make it.

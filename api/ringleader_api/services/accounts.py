@@ -1,4 +1,4 @@
-"""Under which account of the machine the jobs of each user run: the operator's table, never a submitter's choice."""
+"""The machine accounts that users' jobs run under: the operator's table, never a submitter's choice."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from ringleader_api.settings import Settings, SettingsInvalid
 
 
 class NoAccount(RingleaderError):
-    """The jobs of this user have no account to run under, or ask for what it does not have."""
+    """The user's jobs have no account to run under, or ask for something that the account does not have."""
 
     code = Reason.PLATFORM_ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Empty: all jobs run under the stack's own.
+    """The table of accounts. Empty: all jobs run under the stack's own.
 
     Attributes:
         folder: below which jobs write.
@@ -30,7 +30,7 @@ class Accounts:
 
     @classmethod
     def of(cls, settings: Settings) -> "Accounts":
-        """As the settings say. Raises RunAsImpossible, SettingsInvalid: not on this machine."""
+        """The table from the settings. Raises RunAsImpossible, SettingsInvalid: not on this machine."""
         table, folder = accounts_of(settings.run_as), settings.run_as_folder
         if not table and folder is None:
             return cls()
@@ -38,6 +38,7 @@ class Accounts:
             raise SettingsInvalid(
                 "RINGLEADER_RUN_AS_FOLDER is for jobs of other accounts: set RINGLEADER_RUN_AS too"
             )
+        # Apart from the home, which is closed to those accounts: nothing below it could be reached.
         if folder is None or not folder.is_absolute() or folder.is_relative_to(settings.home.resolve()):
             raise SettingsInvalid(
                 "RINGLEADER_RUN_AS needs RINGLEADER_RUN_AS_FOLDER, an absolute path apart from RINGLEADER_HOME: there "
@@ -50,7 +51,7 @@ class Accounts:
         return cls(table, folder)
 
     def run_as(self, owner: str, spec: JobSpec) -> RunAs | None:
-        """How a job of this user runs; None: under the stack's own account. Raises NoAccount."""
+        """The account and folder for a job of this user; None: the stack's own account. Raises NoAccount."""
         if not self.table or self.folder is None:
             return None
         account = self.table.get(owner) or self.table.get(EVERYBODY)
@@ -60,6 +61,7 @@ class Accounts:
                 hint="Ask an operator to name one in RINGLEADER_RUN_AS.",
             )
         uri = spec.checkpoint.uri
+        # Object stores are reached with the credentials of the nodes, which the account of a job does not have.
         if uri is not None and "://" in uri and not uri.startswith("file://"):
             raise NoAccount(
                 f"checkpoint.uri {uri} cannot be used: jobs run under accounts of their own here, and the credentials "

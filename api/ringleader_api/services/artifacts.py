@@ -15,7 +15,7 @@ _KEYS = ListCursors(re.compile(rf"artifacts/({_NAME.pattern})"))
 
 
 class Artifact(View):
-    """One file."""
+    """One file of a job."""
 
     name: str
     size_bytes: int
@@ -29,14 +29,14 @@ class ArtifactPage(View):
 
 
 class Artifacts:
-    """Reads below `home`."""
+    """Reads artifacts below `home`."""
 
     def __init__(self, store: Store, home: Path) -> None:
         self._store = store
         self._home = home
 
     def page(self, job_id: str, limit: int, cursor: str | None) -> ArtifactPage:
-        """`cursor` continues behind the last file of the page before."""
+        """A page of the job's files; `cursor` continues behind the last file of the page before."""
         after = "" if cursor is None else _KEYS.parts(cursor)[0]
         files = [f for f in self._files(job_id) if f.name > after]
         items = [Artifact(name=f.name, size_bytes=f.stat().st_size) for f in files[:limit]]
@@ -46,7 +46,7 @@ class Artifacts:
         )
 
     def path(self, job_id: str, name: str) -> Path:
-        """The file called `name`, or the only one whose name without suffix it is.
+        """The file called `name`, or the only file with that name before its suffix.
 
         Raises:
             NotFound: naming what there is.
@@ -64,13 +64,14 @@ class Artifacts:
         folder = _folder(self._home, job_id)
         if not folder.is_dir():
             return []
+        # No links: jobs write this folder, and a link could lead to any file of the stack.
         return sorted(
             f for f in folder.iterdir() if _NAME.fullmatch(f.name) and not f.is_symlink() and f.is_file()
         )
 
 
 def weights_file(home: Path, job_id: str) -> Path | None:
-    """The final weights that the job has left behind."""
+    """The final weights that the job has left behind; None: there are none."""
     path = _folder(home, job_id) / WEIGHTS
     return path if path.is_file() and not path.is_symlink() else None
 

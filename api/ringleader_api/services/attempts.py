@@ -16,7 +16,7 @@ TRUE_STATES = frozenset({State.STARTING, State.RUNNING, State.RECOVERING})
 
 
 def attempt_failed(session: Session, job: Job, why: Why, *, at: datetime, who: str) -> None:
-    """Queue the next attempt if the failure is the cluster's and the budget allows; else stop as failed.
+    """Queue the next attempt if the cluster caused the failure and the budget allows; else stop the job as failed.
 
     A failed attempt costs one of `max_failures`, or what it has already spent itself if that is more. Steps give back
     what was spent before, see `failures_spent`.
@@ -25,13 +25,14 @@ def attempt_failed(session: Session, job: Job, why: Why, *, at: datetime, who: s
     if why.code not in RETRIED or spent >= budget:
         move(session, job, State.STOPPING, at=at, who=who, why=why, target=State.FAILED)
         return
+    # At least one: the failures that the attempt has reported itself are in `spent` already.
     spent += max(1, job.failures_reported) - job.failures_reported
     _follow(session, job, why, spent, f"{spent} of {budget} failures are spent.", at=at, who=who)
 
 
 def attempt_uprooted(session: Session, job: Job, why: Why, *, at: datetime, who: str) -> None:
-    """Queue the next attempt: the node or the cluster under this one is gone, which is no failure of the job. What
-    the attempt had spent stays spent."""
+    """Queue the next attempt: the node or the cluster under this one was lost, which is no failure of the job. Failures
+    that the attempt had spent stay spent."""
     hint = "Its node or the whole cluster was lost: no failure is spent."
     _follow(session, job, why, failures_spent(job), hint, at=at, who=who)
 
@@ -47,7 +48,7 @@ def _follow(session: Session, job: Job, why: Why, spent: int, hint: str, *, at: 
 
 
 def paused_behind(session: Session, job: Job, why: Why) -> Why:
-    """`why` a job is paused, and from where it goes on where that is not the step to which it had come."""
+    """The reason `why` a job is paused; it names the step to resume from if the newest one was not saved."""
     unsaved = _unsaved(session, job)
     if unsaved is None:
         return why
@@ -73,7 +74,7 @@ class _Beginning:
 
 
 def _unsaved(session: Session, job: Job) -> _Beginning | None:
-    """Where the job goes on, if that is behind the step to which it had come."""
+    """The step from which the job goes on, if it lies behind the one it had reached; None otherwise."""
     newest = next(iter(checkpoints_of(session, job.id)), None)
     found = _Beginning(newest.step if newest else 0, newest is not None)
     return found if job.step > found.step else None

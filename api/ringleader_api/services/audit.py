@@ -1,4 +1,4 @@
-"""Reading the audit log. It is only ever appended to, by the guard and in the transactions of what it tells."""
+"""The audit log, for reading. It is only ever appended to, by the guard and in the transactions that it records."""
 
 from sqlalchemy import select
 
@@ -18,15 +18,17 @@ class AuditLog:
     def page(
         self, who: Caller, by: str | None, project: str | None, limit: int, before: int | None
     ) -> AuditPage:
-        """Newest first. An admin of some projects sees what concerns these.
+        """A page of the log, newest first. An admin of some projects sees the rows of these.
 
         Raises:
             Forbidden: the caller is nobody's admin.
         """
+        # One more than asked for: whether it is there tells if there is a next page.
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)
         if not may(who, Action.AUDIT, EVERY):
             theirs = [name for name in roles_of(who) if may(who, Action.AUDIT, name)]
             if not theirs:
+                # Raises, with the words and the hint that every refusal has.
                 permit(who, Action.AUDIT, EVERY)
             query = query.where(AuditRow.project.in_(theirs))
         if by is not None:

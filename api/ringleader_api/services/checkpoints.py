@@ -1,4 +1,4 @@
-"""The checkpoints of a job, as its supervisors told of them, and their weights."""
+"""A job's checkpoints, as its supervisors reported them, and their weights."""
 
 import re
 import threading
@@ -37,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Checkpoint(View):
-    """One that exists: `step` global steps are in it."""
+    """A checkpoint that exists: `step` global steps are in it."""
 
     step: int
     uri: str
@@ -47,7 +47,7 @@ class Checkpoint(View):
 
 
 class _Saved(BaseModel):
-    """What the event of a checkpoint says."""
+    """The data of the event `checkpoint.saved`."""
 
     step: int
     uri: str
@@ -56,13 +56,13 @@ class _Saved(BaseModel):
 
 
 class NoneLeft(RingleaderError):
-    """A job has no checkpoint any more that another one could begin with."""
+    """The job to begin with has no checkpoint left."""
 
     code = Reason.CHECKPOINT_UNREADABLE
 
 
 class CheckpointPage(View):
-    """The newest first."""
+    """A job's checkpoints, newest first."""
 
     items: list[Checkpoint]
 
@@ -79,7 +79,7 @@ class Export:
         return self._weights.size_bytes
 
     def chunks(self) -> Iterator[bytes]:
-        """Raises CheckpointUnreadable: somebody has harmed it meanwhile."""
+        """The file, in pieces. Raises CheckpointUnreadable: it was damaged meanwhile."""
         return self._weights.chunks()
 
     def end(self) -> None:
@@ -90,7 +90,7 @@ class Export:
 
 
 class Exports:
-    """Weights as safetensors files, few at once: each is read through before, and holds its files open."""
+    """Exports of weights as safetensors files, a few at once: each is checked first, and holds its files open."""
 
     def __init__(self, store: Store, at_once: int = AT_ONCE, accounts: Accounts = OWN) -> None:
         self._store = store
@@ -99,7 +99,7 @@ class Exports:
         self._free = threading.BoundedSemaphore(at_once)
 
     def begin(self, job_id: str, name: str) -> Export:
-        """The weights of a checkpoint, of which none is in memory.
+        """Begin the export of a checkpoint's weights, none of which are read into memory.
 
         Raises:
             NotFound: the job has no such checkpoint.
@@ -112,6 +112,7 @@ class Exports:
         )  # only now: the file systems' library takes its time
 
         uri = self._uri(job_id, name)
+        # Root must follow no path that a job under another account has named.
         if self._accounts.table:
             raise Conflict(
                 f"the files of {uri} belong to the account that the job runs under: they are not exported from here.",
@@ -122,6 +123,7 @@ class Exports:
             raise TooMany(
                 AGAIN_S, f"{self._at_once} checkpoints are being exported, and no more are at once."
             )
+        # From here on the slot is the export's: each way out but the first has to give it back.
         try:
             return Export(weights_of(uri), self._free.release)
         except CheckpointUnreadable as error:
@@ -142,15 +144,16 @@ class Exports:
 
 
 def checkpoints(store: Store, job_id: str) -> CheckpointPage:
-    """Those that were written and not removed since."""
+    """The checkpoints that were written and not removed since."""
     with store.read() as session:
         load(session, job_id)
         return CheckpointPage(items=checkpoints_of(session, job_id))
 
 
 def beginning_of(session: Session, init_from: str | None, home: Path) -> str | None:
-    """What a job begins with whose first attempt starts now: of a job that has succeeded its final weights, of others
-    the newest checkpoint. Those that were newest when it was submitted may be gone by now, for its source keeps few.
+    """The weights that a job begins with whose first attempt starts now: of a job that has succeeded the final ones, of
+    others the newest checkpoint. A checkpoint that was newest at the submission may be gone by now, for its source
+    keeps few.
 
     Raises:
         NoneLeft: the source was deleted.
@@ -159,6 +162,7 @@ def beginning_of(session: Session, init_from: str | None, home: Path) -> str | N
         return init_from
     source = session.get(Job, init_from)
     if source is not None and leaves_weights(source) and (path := weights_file(home, source.id)):
+        # A "?" in a plain path would be read as the query of a URI.
         return str(path) if "?" not in str(path) else path.as_uri()
     found = checkpoints_of(session, init_from) if source is not None and source.deleted_at is None else []
     if not found:
@@ -170,14 +174,14 @@ def beginning_of(session: Session, init_from: str | None, home: Path) -> str | N
 
 
 def leaves_weights(job: Job) -> bool:
-    """Whether the job has succeeded, and its final weights are there."""
+    """Whether the job has succeeded, and its final weights exist."""
     told = job.result or {}
     return job.state is State.SUCCEEDED and bool(told.get("weights_uri")) and job.deleted_at is None
 
 
 def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:
-    """The same, the newest first. Those alone that lie in the job's own folder: what an event says is a job's word, and
-    whoever reads a checkpoint goes to where it says."""
+    """The same, newest first. Only those in the job's own folder count: the event is the job's word, and whoever reads
+    a checkpoint goes where it says."""
     job = session.get(Job, job_id)
     if job is None:
         return []
@@ -204,7 +208,8 @@ def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:
 
 
 def _in_own_folder(job: Job, uri: str) -> bool:
-    """Where the job file names none, it is the one in the home of whoever wrote it, which may be spelt otherwise."""
+    """Whether the URI lies in the job's own checkpoint folder. Where the job file names none, it is in the home of the
+    process that wrote it, whose path may be spelt otherwise."""
     folder, _, name = uri.rpartition("/")
     if not _NAME.fullmatch(name):
         return False

@@ -1,4 +1,4 @@
-"""What jobs claim from the cluster, as the scheduler and its preview see it."""
+"""The claims of jobs on the cluster, as the scheduler and its preview see them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,15 +36,15 @@ _READ = (
     *(Job.granted, Job.granted_at, Job.sized_max, Job.world_size, Job.running_since, Job.ran_s, Job.grace_s),
     *(Job.overtook, Job.spending),
 )
-"""All that is read of a job in a pass over a queue that may be long."""
+"""The columns read of each job during a pass, over a queue that may be long."""
 START_S = 300.0
-"""How long a start may take beside the running time that a job's limit counts."""
+"""The seconds that a start may take beside the running time that a job's limit counts."""
 READ_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a job file asks of the scheduler: workers and servers, each with its need, and a limit of seconds."""
+    """The job file's terms for the scheduler: workers and servers, each with its need, and a limit in seconds."""
 
     need: WorkerNeed
     floor: int
@@ -57,7 +57,7 @@ class Terms:
 
 
 class StandingClaim(NamedTuple):
-    """A job that holds something or waits: what a pass reads of its row, and its terms."""
+    """A job that holds something or waits: its row, as a pass reads it, and its terms."""
 
     job: Row[Any]
     terms: Terms
@@ -71,8 +71,9 @@ class Register:
         self._known: dict[str, tuple[int, Terms]] = {}
 
     def jobs(self, session: Session) -> Sequence[StandingClaim]:
-        """In order of submission."""
+        """The jobs in order of submission."""
         query = select(*_READ).where(Job.state.in_([*ADMITTED, State.QUEUED]), Job.deleted_at.is_(None))
+        # Over the connection: rows of plain columns cost a fraction of loaded objects.
         rows = session.connection().execute(query.order_by(Job.id)).all()
         known = self._known
         self._known = {row.id: known[row.id] for row in rows if known.get(row.id, (None,))[0] == row.version}
@@ -80,7 +81,7 @@ class Register:
         return [StandingClaim(row, self._known[row.id][1]) for row in rows if row.id in self._known]
 
     def _read(self, session: Session, rows: Sequence[Row[Any]]) -> None:
-        """What was deleted since the rows were read is left out."""
+        """Read the terms of these jobs. Jobs deleted since their rows were read are left out."""
         versions = {row.id: row.version for row in rows}
         ids = list(versions)
         for first in range(0, len(ids), READ_AT_ONCE):
@@ -90,13 +91,13 @@ class Register:
 
 
 def allowed(job: Job) -> int:
-    """How many workers the job may have now: `workers.max`, or what the scheduler has granted below that."""
+    """The number of workers the job may have now: `workers.max`, or a smaller grant of the scheduler."""
     workers = job.spec["workers"]
     return _allowed(workers["min"], workers["max"], job.granted)
 
 
 def claim_of_spec(job_id: str, spec: JobSpec) -> Claim:
-    """Of a job that is not stored."""
+    """The claim of a job that is not stored."""
     terms = _terms(spec.model_dump(mode="json"))
     ends_in_s = None if terms.limit_s is None else _ends_in_s(terms.limit_s, GRACE_S)
     return _claim(job_id, terms, project=spec.project, ends_in_s=ends_in_s)
@@ -110,8 +111,8 @@ def snapshot_of(
     *,
     besides: Sequence[Claim] = (),
 ) -> ClusterSnapshot:
-    """What the scheduler decides from. A waiting job of whose last attempt something still lives does not start, and
-    holds what it held.
+    """The scheduler's input. A waiting job does not start while anything of its last attempt lives, and holds what that
+    held.
 
     Args:
         besides: waiting jobs that are not stored.
@@ -130,7 +131,7 @@ def snapshot_of(
 
 
 def held_by(session: Session, now: datetime) -> dict[str, Held]:
-    """What each project's jobs hold; those that hold nothing and wait for nothing are left out."""
+    """The resources held by each project's jobs; projects that hold nothing and wait for nothing are left out."""
     found: dict[str, Held] = {}
     for one in Register().jobs(session):
         job = one.job
@@ -151,8 +152,8 @@ def held_by(session: Session, now: datetime) -> dict[str, Held]:
 
 
 def quota_left(session: Session, job: Job, now: datetime) -> int:
-    """How many workers the quotas of its project leave to a job at work, beside its servers and what others hold. Who
-    asks next waits for the end of the transaction, and sees what is taken in it."""
+    """The number of workers that the project's quotas leave to a job at work, beside its servers and what others hold.
+    The next to ask waits for the end of the transaction, and sees what was taken in it."""
     project = session.get(people.Project, job.project, with_for_update=True)
     others = (Job.state.in_(ADMITTED), Job.project == job.project, Job.id != job.id)
     rows = session.execute(select(*_READ, Job.spec).where(*others)).all()
@@ -175,7 +176,7 @@ def _waiting(one: StandingClaim, now: datetime) -> Claim:
 
 
 def _at_work(one: StandingClaim, now: datetime, seen: Seen | None) -> Claim:
-    """`seen`: None where it does not matter where it has its places."""
+    """The claim of a job at work. `seen` is None where the places do not matter."""
     job, terms = one
     places = None if seen is None else seen.places
     began = job.attempt_at or job.queued_at
@@ -186,6 +187,7 @@ def _at_work(one: StandingClaim, now: datetime, seen: Seen | None) -> Claim:
         job.id,
         terms,
         project=job.project,
+        # While it starts it may still come to hold what it was last told; later the workers that live are known.
         holds=max(told, job.world_size, (job.sized_max or 0) if job.state is State.STARTING else 0),
         granted=0 if leaving else told,
         wants=terms.most,
@@ -198,6 +200,7 @@ def _at_work(one: StandingClaim, now: datetime, seen: Seen | None) -> Claim:
         if places is None or seen is None
         else seen.servers.get((job.id, job.attempt), ()),
         settled_s=(now - (job.granted_at or began)).total_seconds(),
+        # A running attempt ends at its limit; then come its grace and the teardown.
         ends_in_s=None if left_s is None else left_s + starting_s + job.grace_s + TEARDOWN_S,
     )
 
@@ -243,15 +246,16 @@ def _servers(sync: dict[str, Any]) -> int:
 
 
 def _ends_in_s(runs_s: float, grace_s: float) -> float:
-    """When a job that starts now has let go of everything."""
+    """The seconds until a job that starts now has released everything."""
     return runs_s + START_S + grace_s + TEARDOWN_S
 
 
 def _left_s(one: StandingClaim) -> float | None:
-    """Running time that is left of the job's limit."""
+    """The running time left of the job's limit, in seconds; None: it has no limit."""
     job, limit_s = one.job, one.terms.limit_s
     if limit_s is None:
         return None
+    # Of this attempt only while it runs: `ran_s` has taken it in once it has stopped.
     runs_s = together(job.spending).wall_s if job.running_since is not None else 0.0
     left_s: float = limit_s - job.ran_s - runs_s
     return max(0.0, left_s)

@@ -1,4 +1,4 @@
-"""Harming a running job on purpose, where its owner or the control plane allows it."""
+"""Fault injection into a running job, where its owner or the control plane allows it."""
 
 from ringleader.wire.faults import FaultOrder, FaultView
 from ringleader.wire.states import State
@@ -12,7 +12,7 @@ AT_WORK = (State.STARTING, State.RUNNING, State.RECOVERING)
 
 
 class Faults:
-    """`allowed`: for every job, whatever its job file says."""
+    """Injects faults. `allowed`: into every job, whatever its job file says."""
 
     def __init__(self, store: Store, backend: Backend, now: Clock, *, allowed: bool) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class Faults:
         self._allowed = allowed
 
     def inject(self, job_id: str, order: FaultOrder, who: str) -> FaultView:
-        """Done first and told then: an event about a fault that did not happen would be worse than none.
+        """Inject a fault, then record it: an event about a fault that did not happen would be worse than none.
 
         Raises:
             Forbidden: neither job file nor control plane allow it.

@@ -33,7 +33,7 @@ Read = Callable[[int, int], Sequence[EventView | LogLine]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which log lines: of a worker, of a level, that hold a text; None takes all."""
+    """The filter of log lines: by worker, by level, by a text that they contain; None takes all."""
 
     worker: str | None = None
     level: str | None = None
@@ -44,13 +44,13 @@ ALL = Wanted()
 
 
 class Feeds:
-    """Reads; never waits."""
+    """Reads feeds; never waits."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def ended(self, job_id: str) -> bool:
-        """Whether nothing more can come. Raises NotFound."""
+        """Whether no more can come. Raises NotFound."""
         with self._store.read() as session:
             return load(session, job_id).state.ended
 
@@ -88,6 +88,7 @@ class Feeds:
             return job.logs_dropped
 
     def event_page(self, job_id: str, after: int, limit: int) -> EventPage:
+        # Asked for its NotFound: a job without events has an empty page, one that does not exist has none.
         self.ended(job_id)
         items = self.events(job_id, after, limit)
         return EventPage(items=items, next=items[-1].seq if len(items) == limit else None)
@@ -99,7 +100,8 @@ class Feeds:
 
 
 def _view(event: Event) -> EventView:
-    """What an earlier version has stored may be what no answer can hold: that is spelt out or cut off."""
+    """The event as the API shows it. Data stored by an earlier version may not fit any answer: it is escaped or cut
+    off."""
     data = event.data if is_plain(event.data, DEEP, MANY) else plain(event.data, DEEP)
     return EventView(
         seq=event.seq,

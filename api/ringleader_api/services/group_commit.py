@@ -1,4 +1,4 @@
-"""Group commit: who comes while a transaction is on its way to the disk shares the next one with all who wait."""
+"""Group commit: calls that come while a transaction is on its way to the disk share the next one."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 LINGER_S = 0.002
-"""How long a call waits for company where the one before had some: a transaction costs much, a row in it little."""
+"""The seconds a call waits for company where the one before had some: a transaction costs much, a row in it little."""
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class _Entry(Generic[Asked, Answer]):
 
 
 class GroupCommit(Generic[Asked, Answer]):
-    """Calls `carry_out` with whatever has come together, one call at a time.
+    """Calls `carry_out` with all calls that have gathered, one batch at a time.
 
     Args:
         carry_out: takes what was asked, in order; answers each with a value or an error of its own. An error that it
@@ -39,10 +39,11 @@ class GroupCommit(Generic[Asked, Answer]):
         self._crowded = False
 
     def __call__(self, asked: Asked) -> Answer:
-        """The answer. Raises the error that is meant for this one."""
+        """The answer. Raises the error that is meant for this call."""
         mine: _Entry[Asked, Answer] = _Entry(asked)
         with self._gate:
             self._waiting.append(mine)
+        # Whoever gets the turn answers for all that wait; the others find their answer there when they get it.
         while not mine.done:
             with self._turn:
                 if not mine.done:
@@ -59,6 +60,7 @@ class GroupCommit(Generic[Asked, Answer]):
         self._crowded = len(batch) > 1
         try:
             self._answer(batch)
+        # Nobody knows whose row failed the batch, and nothing of it was committed: each is tried by itself.
         except Exception:
             for one in batch:
                 self._alone(one)

@@ -1,4 +1,4 @@
-"""Refusing a job that the cluster can never hold: which key asks for too much, and how much there is."""
+"""Refusal of a job that the cluster can never hold: the key that asks for too much, and how much there is."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from ringleader_api.scheduling import Claim, NodeShape, Seen, WorkerNeed, fits, 
 from ringleader_api.services.claims import claim_of_spec
 
 UNITS = {"gpus": "GPUs", "cpus": "CPUs", "memory_gb": "GB"}
-"""What a worker needs, the rarest first."""
+"""The resources of a worker, the rarest first."""
 NO_GPUS = (
     "Leave out gpus and device to train on CPUs. device: auto reserves a GPU as well; it takes the CPU only where "
     "torch finds no CUDA device on a node with GPUs."
@@ -17,7 +17,7 @@ NO_GPUS = (
 
 
 def placeable(spec: JobSpec, seen: Seen) -> None:
-    """Raises Unprocessable where the cluster can never hold `workers.min` and the servers, however far it grows."""
+    """Raise Unprocessable where the cluster can never hold `workers.min` and the servers, however far it grows."""
     claim = claim_of_spec("", spec)
     if _ever_holds(seen, claim):
         return
@@ -32,7 +32,7 @@ def _ever_holds(seen: Seen, claim: Claim) -> bool:
 
 
 def _each_fits(part: str, need: WorkerNeed, seen: Seen) -> None:
-    """Whether a node has room for a single one; of the nodes that have enough of one thing it needs the next."""
+    """Refuse a single worker that fits on no node. Of the nodes with enough of one resource the next is checked."""
     if _ever_holds(seen, Claim("", need, 1, 1)):
         return
     nodes: Sequence[NodeShape] = seen.nodes
@@ -41,6 +41,7 @@ def _each_fits(part: str, need: WorkerNeed, seen: Seen) -> None:
         there = max([grows_to, *(getattr(node, key) for node in nodes)])
         if wanted > there:
             raise _too_large(part, key, wanted, f"{there:g} {unit}", seen)
+        # Each resource among the nodes that have enough of those before: a GPU node may lack the memory.
         nodes = [node for node in nodes if getattr(node, key) >= wanted]
 
 

@@ -1,4 +1,5 @@
-"""Taking in what supervisors post: each record once, from the living attempt only, all of a post or nothing."""
+"""Ingest: the records that supervisors post, each stored once, from the living attempt only, a post whole or not at
+all."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -36,19 +37,20 @@ from ringleader_api.tracing import Traces
 log = Log("ringleader.ingest")
 MAX_NAME = 250
 HEARD_EVERY = timedelta(seconds=3)
-"""How often it is noted that a supervisor posts: each note is a write to the disk. The last one may be another
-replica's, whose clock is ahead."""
+"""The interval at which a post is noted as the supervisor's heartbeat: each note is a write to the disk. The last note
+may be another replica's, whose clock is ahead."""
 FREE_TEXT = {
     "logs": ["line"],
     "events": ["data"],
     "metrics": ["values"],
     "outcome": ["reason.message", "reason.hint", "result.scores", "result.reproducible_why"],
 }
-"""Which fields of a record of each stream hold what user code may have put there."""
+"""The fields of each stream's records that may hold text from user code."""
 
 
 class Intake:
-    """The newest log lines of a job are stored, `logs_kept` at most, of no more than `logs_kept_bytes` together."""
+    """Stores posts. Of a job's log lines the newest are kept: `logs_kept` at most, of no more than `logs_kept_bytes`
+    together."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Intake:
         self._logs_kept_bytes = logs_kept_bytes
 
     def take(self, job_id: str, body: Ingest) -> tuple[Acknowledged, bool]:
-        """Store what is new.
+        """Store the new records of a post.
 
         Returns:
             What the sender may forget, and whether the job needs the reconciler (the attempt has ended).
@@ -81,16 +83,19 @@ class Intake:
         """
         now = self._now()
         with self._store.write() as session:
+            # Locked from here on: two posts of one attempt may overtake each other on their way.
             job = load(session, job_id)
             _living(job, body.attempt)
             if job.heard_at is None or abs(now - job.heard_at) >= HEARD_EVERY:
                 job.heard_at = now
             positions = _positions(session, job)
+            # Before anything is stored: after that a secret would be in the database, and in its backups.
             fresh = self._masked(session, job, _fresh(body.records, positions))
             before = job.step
             if body.status is not None:
                 _apply_status(session, job, body.status, now)
             self._store_records(session, job, fresh, now)
+            # In the same transaction: a record is stored if and only if its position says so.
             _advance(session, job, positions)
         if before == 0 < job.step:
             self._traces.first_step(job, now)
@@ -98,7 +103,7 @@ class Intake:
         return Acknowledged(acked=positions), any(isinstance(r, OutcomeRecord) for r in fresh)
 
     def hand_out(self, job_id: str, attempt: int) -> dict[str, str]:
-        """The job's secrets by environment variable, as they are now.
+        """The job's secrets by environment variable, as of now.
 
         Raises:
             NotFound: the job was deleted.
@@ -136,6 +141,7 @@ class Intake:
         job.step = max([job.step, *(point.step for point in points)])  # of a supervisor that posts no more
         _store_metrics(session, job, points)
         self._store_logs(session, job, [r for r in fresh if isinstance(r, LogRecord)])
+        # Last: the attempt's points and lines still belong to it when its outcome ends it.
         for item in fresh:
             if isinstance(item, OutcomeRecord):
                 _apply_outcome(session, job, item, now)
@@ -157,11 +163,12 @@ class Intake:
                 )
             )
             job.log_bytes += len(line.line.encode())
+        # The rows have to be in the table for the statement that finds the oldest ones to drop.
         session.flush()
         self._drop_logs(session, job)
 
     def _drop_logs(self, session: Session, job: Job) -> None:
-        """The oldest, until there are no more lines and no more bytes than are kept; the newest stays."""
+        """Drop the oldest lines until no more lines and bytes are kept than allowed; the newest stays."""
         mine = LogRow.job_id == job.id
         last = max(job.logs_dropped, job.log_seq - self._logs_kept)
         if (beyond := job.log_bytes - self._logs_kept_bytes) > 0:
@@ -219,6 +226,7 @@ def _apply_status(session: Session, job: Job, status: Status, now: datetime) -> 
     job.epoch = status.progress.epoch
     if status.spent is not None:
         job.spending = longest(job.spending, status.spent)
+    # A job that is to end keeps that state, whatever its supervisor still reports of its training.
     if job.state is State.STOPPING:
         return
     job.world_size = status.world_size
@@ -228,21 +236,24 @@ def _apply_status(session: Session, job: Job, status: Status, now: datetime) -> 
 
 
 def _path(now: State, told: State) -> tuple[State, ...]:
-    """The moves from the state we know to the one the supervisor is in."""
+    """The moves from the stored state to the supervisor's."""
+    # It trained between two posts: there is no edge that leaves `running` out.
     if now is State.STARTING and told is State.RECOVERING:
         return (State.RUNNING, State.RECOVERING)
     return (told,) if told is not now and told is not State.STARTING else ()
 
 
 def _ended_while_pausing(session: Session, job: Job, told: OutcomeRecord, now: datetime) -> None:
-    """The job reached its own end first. What the cluster lost does not matter: resume begins with a checkpoint."""
+    """Give the job the end it has reached by itself while it was to pause. A failure of the cluster does not count:
+    resume begins with a checkpoint."""
     own = told.outcome == "failed" and told.reason is not None and told.reason.code not in RETRIED
     if told.outcome == "succeeded" or own:
         retarget(session, job, State(told.outcome), at=now, who="supervisor", why=told.reason)
 
 
 def _store_metrics(session: Session, job: Job, points: Sequence[MetricRecord]) -> None:
-    """The first value of a (name, step) stays: a later attempt that computes a step again tells nothing new."""
+    """Store metric values. The first value of a (name, step) stays: a later attempt that computes a step again has
+    nothing new."""
     rows: list[dict[str, Any]] = [
         {
             "job_id": job.id,
@@ -258,6 +269,7 @@ def _store_metrics(session: Session, job: Job, points: Sequence[MetricRecord]) -
     ]
     if not rows:
         return
+    # Inserted without objects, many at a time: points are the most numerous rows by far.
     if session.get_bind().dialect.name == "postgresql":
         session.execute(postgresql.insert(Metric).on_conflict_do_nothing(), rows)
     else:

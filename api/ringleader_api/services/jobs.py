@@ -31,7 +31,7 @@ _KEYS = ListCursors(re.compile(r"(job_[0-9A-Z]{26})"))
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which jobs to list; None takes all. Labels are (key, value) pairs that must all match."""
+    """The jobs to list; None takes all. Labels are (key, value) pairs that must all match."""
 
     state: State | None = None
     project: str | None = None
@@ -40,7 +40,7 @@ class Filter:
 
 
 class Jobs:
-    """`url` is where users reach the API; `grows`: the cluster does."""
+    """Reads and changes jobs. `url` is the address users take; `grows`: the cluster does."""
 
     def __init__(self, store: Store, now: Clock, url: str, *, grows: bool) -> None:
         self._store = store
@@ -58,13 +58,14 @@ class Jobs:
         return self.shown(*found)
 
     def shown(self, job: Job, exported: ExportCursor | None = None) -> tuple[JobView, str]:
-        """The same of a row at hand."""
+        """The same for a row at hand."""
         return job_view(job, exported, self._url, grows=self._grows), etag(job)
 
     def page(
         self, which: Filter, limit: int, cursor: str | None, projects: Collection[str] | None
     ) -> JobPage:
-        """Newest first, of these projects (None: all); `cursor` continues behind the last job of the page before."""
+        """The jobs of these projects (None: all), newest first; `cursor` continues behind the last job of the page
+        before."""
         query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
         query = query.where(Job.deleted_at.is_(None)).order_by(Job.id.desc()).limit(limit + 1)
         query = query.options(defer(Job.submitted), defer(Job.workers))  # no view shows them
@@ -79,6 +80,7 @@ class Jobs:
         for key, value in which.labels:
             query = query.where(Job.labels[key].as_string() == value)
         if cursor is not None:
+            # By id rather than by offset: ids grow with submission, so new jobs shift no page.
             query = query.where(Job.id < _KEYS.parts(cursor)[0])
         with self._store.look() as session:
             rows = session.execute(query).all()
@@ -108,6 +110,7 @@ class Jobs:
             ranked: int = before.get("priority", 0)  # there were none in the first version
             merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
             spec = JobSpec.parse(merged, stored=True)
+            # Only a rise above what the job has: lowering a priority takes room from nobody.
             if spec.priority > max(0, ranked):
                 permit(who, Action.STEER, job.project)
             if bounds and seen is not None:
@@ -115,6 +118,7 @@ class Jobs:
             if job.state.holds and bounds:
                 self._within_quota(session, job, spec.workers)
             after = spec.model_dump(mode="json")
+            # A patch that changes nothing keeps the ETag, which others may hold.
             if after != before:
                 job.spec = after
                 job.version += 1
@@ -129,7 +133,7 @@ class Jobs:
     def cancel(
         self, job_id: str, grace_s: float | None, who: str, if_match: str | None = None
     ) -> tuple[JobView, str]:
-        """Decide that the job ends as cancelled. While it is ending already, nothing changes."""
+        """Decide that the job ends as cancelled. A job that is ending already is left as it is."""
         why = Why(code="cancelled", message=f"cancelled by {who}")
         with self._store.write() as session:
             job = load(session, job_id)
@@ -147,7 +151,7 @@ class Jobs:
             return self._view(session, job)
 
     def pause(self, job_id: str, who: str, if_match: str | None = None) -> tuple[JobView, str]:
-        """Decide that the job saves what it holds and lets go of the cluster. Asking again changes nothing.
+        """Decide that the job saves a checkpoint and releases its places. Asking again changes nothing.
 
         Raises:
             Conflict: it is ending or has ended.
@@ -157,6 +161,7 @@ class Jobs:
             job = load(session, job_id)
             _unchanged(job, if_match)
             on_its_way = job.state is State.STOPPING and job.target is State.PAUSED
+            # Evicted, and about to queue itself again: from now on it stays paused instead.
             if on_its_way and job.preempted:
                 stay_paused(session, job, at=self._now(), who=who, why=why)
             elif job.state is State.QUEUED:
@@ -174,6 +179,7 @@ class Jobs:
         with self._store.write() as session:
             job = load(session, job_id)
             _unchanged(job, if_match)
+            # `move` raises where there is no such edge, with the states that can be reached.
             if job.state is State.STOPPING or job.state is State.PAUSED or job.state.ended:
                 move(session, job, State.QUEUED, at=self._now(), who=who)
             return self._view(session, job)
@@ -192,7 +198,8 @@ class Jobs:
             job.deleted_at = self._now()
 
     def _within_quota(self, session: Session, job: Job, asked: Workers) -> None:
-        """One that waits is held back by the scheduler; one at work has its floor at once, and grows at once."""
+        """Keep a change within the project's quota. A waiting job is held back by the scheduler; one at work has its
+        floor at once, and grows at once."""
         left = max(0, quota_left(session, job, self._now()))
         if asked.min > max(left, job.spec["workers"]["min"]):
             raise Conflict(
@@ -200,6 +207,7 @@ class Jobs:
                 hint="Ask for fewer, wait until jobs of the project end or shrink, or have an admin raise the quota.",
                 code="quota_used_up",
             )
+        # Bounded by a grant: the scheduler raises it as the quota frees up, without another PATCH.
         if job.granted is None and asked.max > (most := max(left, allowed(job))):
             job.granted = most
 
@@ -208,14 +216,14 @@ class Jobs:
 
 
 def _unchanged(job: Job, if_match: str | None) -> None:
-    """Raises PreconditionFailed where the caller has seen another version of the job."""
+    """Raise PreconditionFailed where the caller has seen another version of the job."""
     if if_match is None or {tag.strip() for tag in if_match.split(",")} & {"*", etag(job)}:
         return
     raise PreconditionFailed(f"job {job.id} has changed since {if_match}; it is now {etag(job)}.")
 
 
 def _bounds(body: Any) -> dict[str, Any]:
-    """The bounds in a PATCH, which may change these and the priority."""
+    """The worker bounds in a PATCH, which may change these and the priority."""
     if not isinstance(body, dict) or not isinstance(body.get("workers", {}), dict):
         raise Unprocessable(
             'a patch is {"workers": {"min": …, "max": …}, "priority": …}.', code="spec_invalid"

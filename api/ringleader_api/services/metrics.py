@@ -12,7 +12,7 @@ from ringleader_api.store.tables import Metric
 
 
 class MetricNames(View):
-    """The metrics of a job."""
+    """The names of a job's metrics."""
 
     names: list[str]
 
@@ -37,7 +37,8 @@ class Curves:
             return MetricNames(names=list(session.scalars(query)))
 
     def curve(self, job_id: str, name: str, max_points: int) -> MetricCurve:
-        """At most `max_points` points: all, or of equal stretches of steps the lowest and the highest."""
+        """At most `max_points` points: all of them, or the lowest and the highest of each of several equal stretches of
+        steps."""
         with self._store.read() as session:
             load(session, job_id)
             query = _points(session, job_id, name, max_points)
@@ -58,6 +59,7 @@ def _points(session: Session, job_id: str, name: str, max_points: int) -> Any:
         return select(*columns).where(*mine).order_by(Metric.step)
     # Two points a stretch, and the two ends.
     stretches = max(1, (max_points - 2) // 2)
+    # In the database: a curve may be far longer than what is shown of it.
     stretch: ColumnElement[int] = cast((Metric.step - first) * stretches, BigInteger).op("/")(
         last - first + 1
     )

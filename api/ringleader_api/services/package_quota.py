@@ -1,4 +1,4 @@
-"""What one sender may leave in the folder of packages: so many of so many bytes, with those that broke off."""
+"""The quota on packages of one sender: a number and a size, broken-off uploads included."""
 
 import hashlib
 from contextlib import suppress
@@ -12,25 +12,25 @@ from ringleader_api.store import Store
 from ringleader_api.store.tables import Package
 
 AGAIN_BYTES = 8 << 20
-"""After which an upload is looked at again: others of the same sender may be under way."""
+"""The bytes after which an upload is checked again: others of the same sender may be under way."""
 
 
 class PackagesUsedUp(Conflict):
-    """A sender has left as much as one may."""
+    """The sender has stored as much as one may."""
 
     code = "packages_used_up"
 
 
 @dataclass(frozen=True, slots=True)
 class PackageQuota:
-    """`packages` and `size_bytes` of one sender; what is referred to by jobs counts as well as what is not."""
+    """The most `packages` and `size_bytes` of one sender, whether jobs refer to them or not."""
 
     packages: int
     size_bytes: int
 
 
 class Allotted:
-    """Asks whether an upload is within the quota of its sender."""
+    """Checks uploads against the quota of their sender."""
 
     def __init__(self, store: Store, folder: Path, quota: PackageQuota) -> None:
         self._store = store
@@ -38,11 +38,13 @@ class Allotted:
         self._quota = quota
 
     def partial(self, digest: str, who: str) -> Path:
-        """Where an upload comes in: each sender's own, so that nobody can put wrong bytes before another's."""
+        """The file that an upload is received into: each sender's own, so that nobody can put wrong bytes before
+        another's."""
+        # A hash of the name: names of users may hold what a file name may not.
         return self._folder / f".upload-{digest}-{_mark(who)}"
 
     def check(self, who: str) -> None:
-        """With all that is coming in. Raises PackagesUsedUp."""
+        """Refuse a sender who is over the quota, with all uploads under way. Raises PackagesUsedUp."""
         begun = []  # first: one that is stored meanwhile counts twice rather than not at all
         for partial in self._folder.glob(f".upload-*-{_mark(who)}"):
             with suppress(FileNotFoundError):

@@ -26,7 +26,7 @@ from ringleader_api.store import Store
 from ringleader_api.store.tables import Package
 
 LEFTOVER_S = 24 * 3600.0
-"""An upload that broke off waits so long for its rest."""
+"""The seconds for which a broken-off upload waits for its rest."""
 KEPT = timedelta(days=1)
 
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
@@ -46,7 +46,7 @@ class PackageView(View):
 
 
 class Packages:
-    """Files lie in RINGLEADER_HOME/packages; what lies there has been checked.
+    """The packages, files in RINGLEADER_HOME/packages; all that lie there have been checked.
 
     `kept` is how long a package stays that no job refers to, `quota` bounds what one sender leaves.
     """
@@ -71,10 +71,12 @@ class Packages:
         self._allotted = Allotted(store, self._folder, quota)
 
     def find(self, name: str) -> PackageView:
-        """A package that is there, and stays for half of `kept` at least: who asks means to submit. Raises NotFound."""
+        """The package `name`. It stays for half of `kept` at least, since whoever asks means to submit. Raises
+        NotFound."""
         digest = _digest(name)
         with self._store.read() as session:
             row = session.get(Package, digest)
+        # Only past half of the time: not every question is worth a write.
         if row is not None and self._now() - row.used_at > self._kept / 2:
             with self._store.write() as session:
                 row = session.get(Package, digest, with_for_update=True)
@@ -96,14 +98,14 @@ class Packages:
             ) from None
 
     def begun(self, name: str, who: str) -> int:
-        """How many bytes of an upload of this sender are here, of one that broke off; 0 where nothing is."""
+        """The bytes stored of this sender's broken-off upload; 0 where there is none."""
         partial = self._allotted.partial(_digest(name), who)
         return partial.stat().st_size if partial.exists() else 0
 
     async def take(
         self, name: str, who: str, chunks: AsyncIterator[bytes], offset: int | None = None
     ) -> tuple[PackageView, bool]:
-        """Store an upload, or what is missing of one that broke off; returns it and whether it is new.
+        """Store an upload, or the rest of a broken-off one; returns the package, and whether it is new.
 
         Args:
             offset: where the bytes begin; None: at the beginning, whatever is here.
@@ -120,6 +122,7 @@ class Packages:
         with _alone(partial) as file:
             stored = os.fstat(file.fileno()).st_size
             if offset is None:
+                # From the beginning: an older part may be of other bytes under the same hash.
                 file.truncate(stored := 0)
             elif offset != stored:
                 raise _begins_elsewhere(offset, stored)
@@ -128,6 +131,7 @@ class Packages:
             except (TooLarge, PackagesUsedUp):
                 _remove(partial, file)
                 raise
+            # In a thread: hashing and unpacking a gigabyte would hold up the event loop.
             try:
                 await to_thread.run_sync(_check, partial, digest)
                 new = await to_thread.run_sync(self._keep, partial, digest, size_bytes, who)
@@ -136,7 +140,7 @@ class Packages:
         return PackageView(name=f"sha256:{digest}", size_bytes=size_bytes), new
 
     async def _receive(self, file: BinaryIO, stored: int, chunks: AsyncIterator[bytes], who: str) -> int:
-        """Append to the file; where the sender breaks off, what came stays."""
+        """Append the body to the file; where the sender breaks off, the bytes so far stay."""
         await to_thread.run_sync(
             self._allotted.check, who
         )  # also of a body that breaks off before its first byte
@@ -149,18 +153,23 @@ class Packages:
             if stored > self._most_bytes:
                 raise TooLarge(self._most_bytes)
             await to_thread.run_sync(_write, file, chunk)
+        # On the disk before the name: after a power cut a package must be whole or not there.
         await to_thread.run_sync(_sync, file)
+        # Once more at the end: several small uploads may each have passed the checks in between.
         await to_thread.run_sync(self._allotted.check, who)
         return stored
 
     def _keep(self, partial: Path, digest: str, size_bytes: int, who: str) -> bool:
-        """The file gets its name under the lock of the row, which whoever removes packages takes as well."""
+        """Give the file its name as a package, under the lock of the row, which the removal of packages takes as
+        well."""
         now = self._now()
         new = False
         with self._store.write() as session:
+            # Again after the insert: it takes the lock, also where another sender's row was there first.
             while (row := session.get(Package, digest, with_for_update=True)) is None:
                 values = {"sha256": digest, "size_bytes": size_bytes, "sender": who}
                 new = _insert(session, **values, created_at=now, used_at=now)
+            # An upload brings back a package that was being removed; it counts for whoever sent it last.
             if row.given_up_at is not None:
                 new, row.sender = True, who
             row.used_at, row.given_up_at = now, None
@@ -170,7 +179,7 @@ class Packages:
 
 
 def _insert(session: Session, **values: Any) -> bool:
-    """Whether it was: another sender of the same bytes may have been first, whom we have waited for then."""
+    """Insert the row; False where another sender of the same bytes was first, for whom this has waited."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     first = dialect.insert(Package).values(values).on_conflict_do_nothing().returning(Package.sha256)
     return session.scalar(first) is not None
@@ -211,26 +220,28 @@ def _digest(name: str) -> str:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[BinaryIO]:
-    """The file, for appending, for one request at a time."""
+    """Open the file for appending, for one request at a time."""
     while True:
         with path.open("ab", buffering=0) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Conflict("you are uploading this package already.", code="upload_under_way") from None
+            # Between open and lock the last holder may have removed or renamed it: then this is no upload's file.
             if _lies_at(path, file):
                 yield file
                 return
 
 
 def _remove(path: Path, file: BinaryIO) -> None:
-    """Only while it is this one: once it has its name as a package, the next upload may have begun in its place."""
+    """Remove the file only while it is still this one: once it is named as a package, the next upload may have begun in
+    its place."""
     if _lies_at(path, file):
         path.unlink()
 
 
 def _lies_at(path: Path, file: BinaryIO) -> bool:
-    """Whether the opened file is still the one of that name: who held it before may have stored or removed it."""
+    """Whether the opened file is still the one of that name: its last holder may have stored or removed it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -238,7 +249,7 @@ def _lies_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _write(file: BinaryIO, chunk: bytes) -> None:
-    """All of it: a disk that is about to be full takes a part without a word, and refuses the next."""
+    """Write all of the chunk: a disk that is nearly full takes a part without an error, and refuses the next."""
     left = memoryview(chunk)
     while left:
         left = left[file.write(left) :]

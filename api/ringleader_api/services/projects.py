@@ -1,4 +1,4 @@
-"""Projects: what jobs, roles and secrets belong to."""
+"""Projects, which jobs, roles and secrets belong to."""
 
 import re
 
@@ -22,7 +22,8 @@ class Projects:
         self._now = now
 
     def page(self, who: Caller, limit: int, cursor: str | None) -> ProjectPage:
-        """Those in which the caller has a role, by name; `cursor` continues behind the last of the page before."""
+        """The projects in which the caller has a role, by name; `cursor` continues behind the last of the page
+        before."""
         query = select(Project).order_by(Project.name).limit(limit + 1)
         if (theirs := visible(who)) is not None:
             query = query.where(Project.name.in_(theirs))
@@ -39,7 +40,7 @@ class Projects:
         )
 
     def add(self, who: Caller, name: str) -> ProjectView:
-        """Raises Conflict: the name is taken."""
+        """Create a project. Raises Conflict: the name is taken."""
         audit.about(project=name)
         with self._store.write() as session:
             if session.get(Project, name) is not None:
@@ -51,7 +52,7 @@ class Projects:
         return _view(row, role)
 
     def share(self, who: Caller, name: str, weight: float | None, quota: Quota | None) -> ProjectView:
-        """Set what a project is due; None leaves it, of a quota what was not named.
+        """Set a project's weight and quotas; None leaves them, and so does a limit that the quota does not name.
 
         Raises:
             NotFound: there is no such project.
@@ -63,6 +64,7 @@ class Projects:
                 raise NotFound(f"there is no project {name!r}.")
             row.weight = row.weight if weight is None else weight
             held = held_by(session, self._now()).get(name)
+            # `exclude_unset`: null lifts a limit, a limit that is left out stays.
             for key, limit in (quota.model_dump(exclude_unset=True) if quota is not None else {}).items():
                 setattr(row, f"quota_{key}", limit)
         role = role_in(who, name)

@@ -1,4 +1,4 @@
-"""Secrets: written, never read back; handed to the jobs that name them, and masked in what these tell."""
+"""Secrets: written, never read back; handed to the jobs that name them, and masked in what these report."""
 
 import hashlib
 import hmac
@@ -31,36 +31,37 @@ _KEYS = ListCursors(re.compile(r"secrets/([^/\0]+)/([^\0]+)"))
 
 
 class SecretMissing(NotFound):
-    """A job names a secret that is not there."""
+    """The job names a secret that does not exist."""
 
     code = "secret_missing"
 
 
 class SecretsKeyTorn(RingleaderError):
-    """The file of the key holds none: it is empty or cut, as a power cut or a bad restore leaves it."""
+    """The key file holds no key: it is empty or cut, as a power cut or a bad restore leaves it."""
 
     code = "secrets_key_torn"
 
 
 class SecretsKeyOther(RingleaderError):
-    """A secret was sealed with another key than the home's."""
+    """The secret was sealed with another key than the home's."""
 
     code = "secrets_key_other"
 
 
 class Secrets:
-    """Encrypted with the key in RINGLEADER_HOME/secrets.key: who has only the database has none of them."""
+    """Secrets, encrypted with the key in RINGLEADER_HOME/secrets.key: the database alone reveals none of them."""
 
     def __init__(self, store: Store, now: Clock, home: Path) -> None:
         self._store = store
         self._now = now
         self._key_file = home / "secrets.key"
+        # At the start: a torn key must not be found by the first job that needs it.
         if self._key_file.exists():
             self._key()
 
     def page(self, who: Caller, project: str | None, limit: int, cursor: str | None) -> SecretPage:
-        """Names in the projects that the caller may submit to, by project and name; `cursor` continues behind the last
-        of the page before."""
+        """The names in the projects that the caller may submit to, by project and name; `cursor` continues behind the
+        last of the page before."""
         query = select(Secret).order_by(Secret.project, Secret.name).limit(limit + 1)
         if (theirs := where(who, Action.SUBMIT)) is not None:
             query = query.where(Secret.project.in_(theirs))
@@ -78,7 +79,7 @@ class Secrets:
         )
 
     def put(self, who: Caller, project: str, name: str, body: Any) -> SecretView:
-        """Set or replace. The value is told back nowhere, not even where it is refused.
+        """Set or replace a secret. The value is returned nowhere, not even where it is refused.
 
         Raises:
             NotFound: there is no such project.
@@ -106,8 +107,8 @@ class Secrets:
         return _view(row)
 
     def drop(self, project: str, name: str) -> None:
-        """Raises NotFound. Attempts that train go on with what they have, and wait with new workers where they have to
-        ask again until it is set once more; those that begin without it fail."""
+        """Delete a secret. Raises NotFound. Attempts that train go on with the value they have; if they have to ask
+        again for new workers, they wait until it is set once more. Attempts that begin without it fail."""
         audit.about(project=project, target=name)
         with self._store.write() as session:
             row = session.get(Secret, (project, name))
@@ -116,7 +117,7 @@ class Secrets:
             session.execute(delete(Secret).where(Secret.project == project, Secret.name == name))
 
     def missing(self, session: Session, project: str, named: Mapping[str, str]) -> list[str]:
-        """The variables whose secrets are not there."""
+        """The variables whose secrets do not exist."""
         there = set(session.scalars(select(Secret.name).where(Secret.project == project)))
         return [variable for variable, name in named.items() if name not in there]
 
@@ -125,7 +126,8 @@ class Secrets:
         return {variable: self._open(session, project, name) for variable, name in named.items()}
 
     def masks(self, session: Session, project: str, named: Mapping[str, str]) -> list[str]:
-        """What must not be told by a job that names these: each value, and each of its lines; longest first."""
+        """The texts to mask in the records of a job that names these: each value, and each of its lines; longest
+        first."""
         values: list[str] = []
         for name in named.values():
             with suppress(SecretMissing):  # gone meanwhile
@@ -148,17 +150,18 @@ class Secrets:
         return str(opened["value"])
 
     def _seal(self, project: str, name: str, value: str) -> bytes:
+        # Project and name are sealed in, so that a row moved to another place does not open there.
         return self._cipher().encrypt(json.dumps({"project": project, "name": name, "value": value}).encode())
 
     def derived(self, purpose: str) -> str:
-        """A token that this home alone knows how to make, the same each time."""
+        """A token that only this home can derive, the same each time."""
         return hmac.new(self._key(), purpose.encode(), hashlib.sha256).hexdigest()
 
     def _cipher(self) -> Fernet:
         return Fernet(self._key())
 
     def _key(self) -> bytes:
-        """Raises SecretsKeyTorn: with less than a whole key anybody could make the tokens that are derived from it."""
+        """The home's key. Raises SecretsKeyTorn: from less than a whole key anybody could derive its tokens."""
         if not self._key_file.exists():
             write_once(self._key_file, Fernet.generate_key().decode())
         key = self._key_file.read_bytes().strip()

@@ -1,4 +1,4 @@
-"""Logging in through the identity provider: sent out with a state of one's own, taken back once, made a user."""
+"""Log-in through the identity provider: sent out with a fresh state, accepted back once, mapped to a user."""
 
 import re
 import secrets
@@ -16,7 +16,7 @@ from ringleader_api.store.people import PendingLogin, User
 
 PENDING_LIFE = timedelta(minutes=10)
 SESSION_LIFE = timedelta(hours=12)
-"""Shorter than with a token: who is dismissed at the provider must not stay for a week."""
+"""Shorter than with a token: a user who is dismissed at the provider must not stay logged in for a week."""
 _EMAIL = re.compile(r"[a-z0-9][a-z0-9._+-]*@[a-z0-9.-]{1,80}")
 
 
@@ -27,7 +27,8 @@ class SignIn:
         self._provider = provider
 
     def begin(self, target: str) -> tuple[str, str]:
-        """Where to send the browser, and the state that it has to bring back in a cookie. Raises BadGateway."""
+        """The address to send the browser to, and the state that it has to bring back in a cookie. Raises
+        BadGateway."""
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         url = self._provider.where_to(state, nonce, verifier)
         now = self._now()
@@ -45,19 +46,21 @@ class SignIn:
         return url, state
 
     def finish(self, state: str, code: str) -> tuple[str, str]:
-        """The user who has logged in, and where they wanted to go.
+        """Complete a log-in; returns the user, and the path they wanted.
 
         Raises:
-            Forbidden: the state is not one that waits, the provider's word is not to be believed, or the user is
+            Forbidden: the state is not one that waits, the provider's token fails a check, or the user is
                 disabled.
             BadGateway: the provider does not answer.
         """
+        # A transaction of its own: the state is used up even where the exchange fails.
         with self._store.write() as session:
             pending = session.get(PendingLogin, sha256(state))
             if pending is not None:
                 session.delete(pending)  # used once, whatever comes of it
         if pending is None or pending.expires_at <= self._now():
             raise _refused("it has taken too long or was used before")
+        # Between the transactions: nobody waits for the provider with the writers' turn.
         identity = self._provider.exchange(code, pending.nonce, pending.verifier)
         with self._store.write() as session:
             user = self._user(session, identity)
@@ -77,6 +80,7 @@ class SignIn:
         if invited is None:
             invited = User(name=name, created_at=self._now())
             session.add(invited)
+        # The address was bound to another identity: whoever has it now at the provider is not that user.
         elif invited.subject is not None:
             raise _refused(f"{name} is somebody else here")
         invited.subject = identity.subject

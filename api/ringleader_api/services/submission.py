@@ -1,4 +1,4 @@
-"""Accepting a job: checked, placeable, stored once however often it is sent."""
+"""Submission: a job is checked, must fit on the cluster, and is stored once however often it is sent."""
 
 import hashlib
 import json
@@ -42,12 +42,12 @@ SEE_JOBS = "`ringleader jobs` lists the jobs that you may read."
 
 
 class Preview(View):
-    """What admission says about a job that was not stored.
+    """The decision on a job that was not stored.
 
     Attributes:
         reproducible: whether the weights will not depend on who computes what.
-        reproducible_why: what makes them depend on it; empty where nothing does.
-        surplus: where workers above `workers.min` come from; empty where there are none, and none are asked for.
+        reproducible_why: the setting that makes them depend on it; empty where none does.
+        surplus: the source of workers above `workers.min`; empty where there are none, and none are asked for.
     """
 
     starts_now: bool
@@ -68,7 +68,7 @@ class Accepted:
 
 
 class Submissions:
-    """`seen` is the cluster as last seen, None while it is out of reach."""
+    """Accepts and previews jobs. `seen` is the cluster as last seen, None while it is out of reach."""
 
     def __init__(self, store: Store, now: Clock, secrets: Secrets, accounts: Accounts = OWN) -> None:
         self._store = store
@@ -92,10 +92,12 @@ class Submissions:
                 f"an Idempotency-Key has 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
             )
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        # Before the checks: a repetition is answered with its job also where today's cluster would refuse it.
         if key is not None and (known := self._replayed(who.name, key, digest)):
             permit_job(self._store, who, Action.READ, known)
             return Accepted(known)
         spec = self._checked(who, body, seen)
+        # The deed is handed over: the transaction may run in another request's thread.
         asked = _Asked(who, spec, key, digest, AT_HAND.get())
         try:
             return self._together(asked)
@@ -104,7 +106,7 @@ class Submissions:
             return self._together(asked)
 
     def _store_all(self, asked: Sequence["_Asked"]) -> "list[Accepted | Exception]":
-        """Everything that came in while the last transaction was on its way to the disk, in one."""
+        """Store all submissions that came in while the last transaction was on its way to the disk, in one."""
         deeds: list[Deed] = []
         rows = _Rows()
         answers: list[Accepted | Exception] = []
@@ -141,7 +143,7 @@ class Submissions:
         return Accepted(one.job_id, Job(**row))
 
     def preview(self, who: Caller, body: Any, seen: Seen | None) -> Preview:
-        """The same checks, and what the scheduler would decide now; nothing is stored."""
+        """Run the same checks, and decide as the scheduler would now; nothing is stored."""
         spec = self._checked(who, body, seen)
         source = spec.model_dump(mode="json")
         why = _unknown_cluster() if seen is None else self._why_waiting(spec, seen)
@@ -161,6 +163,7 @@ class Submissions:
 
     def _checked(self, who: Caller, body: Any, seen: Seen | None) -> JobSpec:
         spec = resolved(JobSpec.parse(body))
+        # Before anything is looked up: a refusal must not tell which packages and secrets there are.
         permit(who, Action.SUBMIT, spec.project)
         try:
             self._accounts.run_as(who.name, spec)
@@ -187,10 +190,12 @@ class Submissions:
         return spec
 
     def _beginning_readable(self, who: Caller, given: str) -> None:
-        """A checkpoint in the folder of a job is that job's, wherever it lies."""
+        """Check that `who` may read the weights to begin with. A checkpoint in the folder of a job is that job's,
+        wherever it lies."""
         if JOB_ID.fullmatch(given):
             self._has_weights(who, given)
             return
+        # Also in the decoded URI: an escaped id names the same folder.
         for job_id in dict.fromkeys(JOB_ID.findall(given) + JOB_ID.findall(unquote(given))):
             with self._store.read() as session:
                 known = session.get(Job, job_id)
@@ -204,7 +209,7 @@ class Submissions:
                 )
 
     def _has_weights(self, who: Caller, job_id: str) -> None:
-        """Which they are that a new job begins with is known once that one starts."""
+        """Check that the job has weights to begin with. Which ones they will be is known once the new job starts."""
         try:
             permit_job(self._store, who, Action.READ, job_id)
             with self._store.read() as session:
@@ -264,7 +269,7 @@ class Submissions:
 
 
 def resolved(spec: JobSpec) -> JobSpec:
-    """The number of shards is fixed now: a later resize of `workers.max` must not change it."""
+    """Fix the number of shards: a later resize of `workers.max` must not change it."""
     return spec.model_copy(update={"batch": spec.batch.model_copy(update={"logical_shards": spec.shards})})
 
 
@@ -280,7 +285,7 @@ def _not_uploaded(name: str) -> Unprocessable:
 
 @dataclass(slots=True)
 class _Asked:
-    """A submission that has been checked. `deed` names it in the audit log; `job_id` is drawn at the first try."""
+    """A checked submission. `deed` names it in the audit log; `job_id` is drawn at the first try."""
 
     who: Caller
     spec: JobSpec
@@ -290,7 +295,7 @@ class _Asked:
     job_id: str = ""
 
     def stored(self, session: Session) -> Job | None:
-        """The job where an earlier try was committed, although its answer was lost on the way."""
+        """The job, if an earlier try was committed although its answer was lost."""
         there = session.get(Job, self.job_id) if self.job_id else None
         if there is not None and self.deed is not None:
             self.deed.recorded = True
@@ -298,11 +303,11 @@ class _Asked:
 
 
 _INSERTS = [insert(Base.metadata.tables[table.__tablename__]) for table in (Job, Event, IdempotencyKey)]
-"""Into tables rather than of objects, which costs a session more than the rest of the transaction."""
+"""Inserts into tables: objects would cost a session more than the rest of the transaction."""
 
 
 class _Rows:
-    """The rows of several submissions, inserted together. `projects`: those known to be there."""
+    """The rows of several submissions, inserted together. `projects`: those known to exist."""
 
     def __init__(self) -> None:
         self.projects: set[str] = set()
@@ -311,7 +316,7 @@ class _Rows:
         self._held: set[str] = set()
 
     def replay(self, session: Session, owner: str, key: str, digest: str) -> str | None:
-        """The job that this key has made, also a moment ago."""
+        """The job made with this key, stored or in this batch."""
         fresh = self._keys.get((owner, key))
         if fresh is None:
             return _replay(session, owner, key, digest)
@@ -319,7 +324,8 @@ class _Rows:
         return str(fresh["job_id"])
 
     def hold_package(self, session: Session, spec: JobSpec) -> None:
-        """Nobody removes it before the job that refers to it is stored. Raises Unprocessable where it is gone."""
+        """Hold the package until the job that refers to it is stored, so that nobody removes it. Raises Unprocessable
+        where it is gone."""
         name = spec.working_dir
         if name is None or name in self._held:
             return
@@ -334,7 +340,7 @@ class _Rows:
             self._keys[job["owner"], key] = {**told, "created_at": job["created_at"]}
 
     def store(self, session: Session) -> None:
-        """Each job with its first event."""
+        """Insert each job with its first event."""
         if not self._jobs:
             return
         events = [
@@ -376,7 +382,7 @@ _UNTOUCHED = {
     column.key: column.default.arg if isinstance(column.default, ScalarElementColumnDefault) else None
     for column in inspect(Job).columns
 }
-"""A row of which nothing is known: it is shown as it will be read."""
+"""The defaults of a row: a new job is shown as it will be read."""
 
 
 def _row_of(one: _Asked, at: datetime) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a job's workers above `workers.min` come from, in words, as this cluster is."""
+"""The source of a job's workers above `workers.min`, in words, as this cluster is."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ NO_EFFECT = "autoscale: {{surplus: true}} has no effect: workers.min and workers
 
 
 def surplus_told(spec: Mapping[str, Any], *, grows: bool) -> str:
-    """Of a job file as it is stored, by whatever version; empty where there are no such workers, and none are asked
+    """Describe it for a stored job file of whatever version; empty where there are no such workers, and none are asked
     for.
 
     Args:

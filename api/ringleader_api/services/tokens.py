@@ -1,4 +1,4 @@
-"""Tokens: made once, shown once, scoped, expiring, revoked for good."""
+"""Tokens: created once, shown once, scoped, expiring, revoked for good."""
 
 import re
 from datetime import datetime, timedelta
@@ -17,16 +17,16 @@ from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Token, User
 
 MOST = 500
-"""Valid tokens of one user."""
+"""The most valid tokens of one user."""
 _KEYS = ListCursors(re.compile(r"(tok_[0-9A-Z]{26})"))
 
 
 class Tokens:
-    """One's own for everybody, everybody's for those who may `ADMIT`.
+    """Tokens: everybody manages their own, those who may `ADMIT` everybody's.
 
     Args:
-        oidc_life: how long a token lasts at most that is made by who logs in through the identity provider: we do not
-            hear of it when they are dismissed there.
+        oidc_life: the longest life of a token made by a user who logs in through the identity provider: we do not
+            hear of their dismissal there.
     """
 
     def __init__(self, store: Store, now: Clock, oidc_life: timedelta) -> None:
@@ -50,7 +50,7 @@ class Tokens:
         return TokenPage(items=items, next_cursor=_KEYS.cursor(items[-1].id) if len(rows) > limit else None)
 
     def longest(self, who: Caller) -> timedelta | None:
-        """How long a token may last that the caller makes now; None: as long as they like."""
+        """The longest life of a token that the caller creates now; None: no limit."""
         bounds = [who.expires_at - self._now()] if who.token is not None and who.expires_at else []
         with self._store.read() as session:
             maker = session.get(User, who.name)
@@ -61,7 +61,7 @@ class Tokens:
     def make(
         self, who: Caller, user: str, name: str, scope: Roles | None, expires_at: datetime | None
     ) -> NewTokenView:
-        """A token for `user`; without a scope it is worth what the user is.
+        """Create a token for `user`; without a scope it has all the user's rights.
 
         Raises:
             Forbidden: the caller's own credential is scoped, or they may not make tokens for others.
@@ -108,7 +108,7 @@ class Tokens:
             )
 
     def revoke(self, who: Caller, token_id: str) -> None:
-        """From now on it opens nothing; sessions that were made with it neither.
+        """Revoke a token: it opens nothing from now on, nor do sessions that were made with it.
 
         Raises:
             NotFound: there is no such token, or it is another's.
@@ -118,6 +118,7 @@ class Tokens:
             row = session.get(Token, token_id, with_for_update=True)
             if row is None or not (row.user == who.name or may(who, Action.ADMIT, EVERY)):
                 raise NotFound(f"there is no token {token_id!r}.", hint="List yours with GET /api/v1/tokens.")
+            # The caller's own token may always be revoked: whoever leaks it must be able to close it.
             if row.id != who.token:
                 _whole(who)
             audit.about(target=f"{row.user} {row.id}")
@@ -132,7 +133,7 @@ def _room_for_one(session: Session, user: str, now: datetime) -> None:
 
 
 def _whole(who: Caller) -> None:
-    """Else a scoped token would be a way to one without scope."""
+    """Require a credential without scope: otherwise a scoped token would be a way to an unscoped one."""
     if not who.is_whole:
         raise Forbidden(
             "a scoped token makes and revokes no others.", hint="Log in, or take a token without scope."

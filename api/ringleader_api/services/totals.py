@@ -1,4 +1,4 @@
-"""What a job has cost over all its attempts: steps trained again, recoveries, generations, time."""
+"""The cost of a job over all its attempts: repeated steps, recoveries, generations, time."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from ringleader_api.store.spent import together
 from ringleader_api.store.tables import Job
 
 BEGINS_WITH = frozenset({"checkpoint.restored", "checkpoint.none"})
-"""What tells with which step a later attempt begins."""
+"""The events that name the step with which a later attempt begins."""
 RECOVERED = "recovered"
 MOST = 1 << 53
-"""What an event says is what a job's own process wrote: a larger number is none."""
+"""The largest number believed: event data is written by the job's own process."""
 
 
 def totals(job: Job) -> Totals:
-    """So far; of the present attempt what its supervisor has told."""
+    """The totals so far; those of the present attempt as its supervisor has reported them."""
     spent = together(job.spent_before, job.spending)
     return Totals(
         **spent.model_dump(),
@@ -27,7 +27,7 @@ def totals(job: Job) -> Totals:
 
 
 def counted(job: Job, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Count what an event tells of the present attempt; returns its data, with what the job has lost by it."""
+    """Count an event of the present attempt; returns its data, with the steps the job has lost by it."""
     if kind == RECOVERED:
         job.recoveries += 1
         job.steps_lost = min(MOST, job.steps_lost + _whole(data.get("steps_lost")))
@@ -41,7 +41,7 @@ def counted(job: Job, kind: str, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def over_all_attempts(job: Job, told: Result) -> Result:
-    """The result of the attempt that has succeeded, with what those before it have cost."""
+    """The result of the attempt that succeeded, with the cost of those before it."""
     own = Spent.model_validate(told.model_dump(include=set(Spent.model_fields)))
     job.spending = longest(job.spending, own)
     job.generation = max(job.generation, min(told.generations, MOST_GENERATIONS))
@@ -49,7 +49,7 @@ def over_all_attempts(job: Job, told: Result) -> Result:
 
 
 def longest(before: dict[str, Any] | None, told: Spent) -> dict[str, Any]:
-    """An attempt's account as it was told last: posts may overtake each other, and time does not go back."""
+    """An attempt's account, the newest of the two: posts may overtake each other, and time does not go back."""
     now = together(told.model_dump())
     return before if before is not None and before["wall_s"] > now.wall_s else now.model_dump()
 

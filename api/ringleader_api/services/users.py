@@ -18,14 +18,14 @@ _KEYS = ListCursors(re.compile(r"users/([^\0]+)"))
 
 
 class Users:
-    """Callers have been permitted to; what is refused here is what nobody may."""
+    """Users and roles. Callers were permitted before; a refusal here holds for everybody."""
 
     def __init__(self, store: Store, now: Clock) -> None:
         self._store = store
         self._now = now
 
     def page(self, limit: int, cursor: str | None) -> UserPage:
-        """By name; `cursor` continues behind the last user of the page before."""
+        """Users by name; `cursor` continues behind the last user of the page before."""
         query = select(User).order_by(User.name).limit(limit + 1)
         if cursor is not None:
             query = query.where(User.name > _KEYS.parts(cursor)[0])
@@ -36,7 +36,7 @@ class Users:
         return UserPage(items=items, next_cursor=_KEYS.cursor(f"users/{items[-1].name}") if more else None)
 
     def add(self, name: str, roles: Roles) -> UserView:
-        """Raises Conflict (the name is taken), NotFound (a project is not there)."""
+        """Create a user. Raises Conflict (the name is taken), NotFound (a project does not exist)."""
         audit.about(target=name)
         with self._store.write() as session:
             if session.get(User, name) is not None:
@@ -51,7 +51,7 @@ class Users:
             return _view(session, user)
 
     def disable(self, who: Caller, name: str) -> None:
-        """From now on none of the user's tokens and sessions opens anything; jobs and history stay.
+        """Disable a user: none of their tokens and sessions opens anything from now on; jobs and history stay.
 
         Raises:
             NotFound: there is no such user.
@@ -73,7 +73,7 @@ class Users:
             return _view(session, user)
 
     def grant(self, who: Caller, name: str, project: str, role: Role) -> UserView:
-        """Give `name` a role, in the place of the one before. Shows the roles that `who` may give and take."""
+        """Give `name` a role, replacing the one before. Shows the roles that `who` may give and take."""
         audit.about(project=project, target=name)
         _not_oneself(who, name)
         with self._store.write() as session:
@@ -82,11 +82,12 @@ class Users:
             session.merge(RoleRow(user=name, project=project, role=role.value))
             session.flush()
             shown = _view(session, user)
+        # An admin of one project must not learn of a user's roles in others.
         theirs = {held: role for held, role in shown.roles.items() if may(who, Action.GRANT, held)}
         return shown.model_copy(update={"roles": theirs})
 
     def take_away(self, who: Caller, name: str, project: str) -> None:
-        """Take the user's role in the project; nothing happens where there is none."""
+        """Take away the user's role in the project; does nothing where there is none."""
         audit.about(project=project, target=name)
         _not_oneself(who, name)
         with self._store.write() as session:
@@ -113,6 +114,6 @@ def _known(session: Session, project: str) -> None:
 
 
 def _not_oneself(who: Caller, name: str) -> None:
-    """Else the last admin could lock everybody out."""
+    """Refuse changes to one's own rights: otherwise the last admin could lock everybody out."""
     if who.name == name:
         raise Conflict("nobody changes their own rights.", hint="Ask another admin.", code="own_rights")

@@ -39,7 +39,7 @@ def job_view(job: Job, cursor: ExportCursor | None, url: str, *, grows: bool) ->
 
 
 def etag(job: Job) -> str:
-    """Changes with the state and with what a PATCH can change; not with progress."""
+    """The entity tag: it changes with the state and with what a PATCH can change, not with progress."""
     return f'"{job.version}"'
 
 

@@ -1,4 +1,4 @@
-"""The living members of a job, as its supervisor last told."""
+"""A job's living workers and servers, as its supervisor last reported them."""
 
 from ringleader.wire.views import View, WorkerView
 from ringleader_api.services.access import load

@@ -1,4 +1,4 @@
-"""The control plane's memory: tables, transactions, and the one function that moves a job's state."""
+"""The control plane's storage: tables, transactions, and the one function that moves a job's state."""
 
 from ringleader_api.store.database import Store, Transactions
 from ringleader_api.store.homes import OtherHome, require_shared

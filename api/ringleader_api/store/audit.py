@@ -1,4 +1,4 @@
-"""The deed of the request at hand: whatever it changes is stored in one transaction with a row that says who did it."""
+"""The audit row of the current request: its changes are stored in one transaction with a row that names its sender."""
 
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
@@ -16,8 +16,8 @@ _INSERT = insert(AuditRow.metadata.tables[AuditRow.__tablename__])
 
 @dataclass(slots=True)
 class Deed:
-    """A request that may change something. Services fill in `project` and `target`; `recorded` once committed,
-    or where nothing was changed."""
+    """A request that may change something. Services fill in `project` and `target`; `recorded` is set once its row is
+    committed, or where nothing was changed."""
 
     at: datetime
     who: str
@@ -35,6 +35,7 @@ class Deed:
             "at": self.at,
             "who": self.who,
             "token": self.token,
+            # Cut to the columns: a row that does not fit would fail the transaction of the change itself.
             "method": self.method[:16],
             "path": self.path[:500],
             "project": self.project[:100],
@@ -46,11 +47,11 @@ class Deed:
 
 
 AT_HAND: ContextVar[Deed | None] = ContextVar("deed", default=None)
-"""Set by the guard; threads that a request is carried out in inherit it, those of the control plane have none."""
+"""Set by the guard. The threads that carry out a request inherit it; those of the control plane have none."""
 
 
 def about(*, project: str = "", target: str = "") -> None:
-    """Say what the request at hand concerns."""
+    """Record what the current request concerns."""
     deed = AT_HAND.get()
     if deed is not None:
         deed.project = project or deed.project
@@ -58,33 +59,33 @@ def about(*, project: str = "", target: str = "") -> None:
 
 
 def changes_nothing() -> None:
-    """Say that the request at hand was carried out and left everything as it was: it gets no row."""
+    """Record that the current request was carried out and changed nothing: it gets no row."""
     deed = AT_HAND.get()
     if deed is not None:
         deed.recorded = True
 
 
 def by(who: str, token: str | None) -> None:
-    """Say who turned out to be asking: for log-ins, where nobody was known before."""
+    """Record the caller of the current request: for log-ins, where nobody was known before."""
     deed = AT_HAND.get()
     if deed is not None:
         deed.who, deed.token = who, token
 
 
 def at_hand() -> Sequence[Deed]:
-    """The deed of the request at hand, if it is one that is told."""
+    """The deed of the current request, if it is one that is recorded."""
     deed = AT_HAND.get()
     return [deed] if deed is not None else []
 
 
 def add_to(session: Session, deeds: Iterable[Deed]) -> list[Deed]:
-    """Put deeds into the transaction that carries them out, each once."""
+    """Add deeds to the transaction that carries them out, each once."""
     fresh = [deed for deed in deeds if deed.who and not deed.recorded]
     store(session, fresh, DONE)
     return fresh
 
 
 def store(session: Session, deeds: Sequence[Deed], outcome: str) -> None:
-    """Put deeds into the log, with what became of them."""
+    """Add deeds to the log, with their outcome."""
     if deeds:
         session.execute(_INSERT, [deed.row(outcome) for deed in deeds])

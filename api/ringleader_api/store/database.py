@@ -1,4 +1,5 @@
-"""The database: short transactions, one writer at a time on SQLite, row locks on PostgreSQL, migrated at start."""
+"""The database: short transactions, one writer at a time on SQLite, row locks on PostgreSQL, migrations at the
+start."""
 
 import secrets
 import threading
@@ -28,7 +29,7 @@ BUSY_TIMEOUT_MS = 10_000
 WRITES = "writes"
 PING_EVERY_S = 1.0
 _MIGRATING = 0x72696E67
-"""The advisory lock under which one of several replicas that start together migrates."""
+"""The advisory lock that serialises the migrations of replicas that start together."""
 
 Found = TypeVarTuple("Found")
 
@@ -40,11 +41,11 @@ class DatabaseNewer(RingleaderError):
 
 
 class Transactions(Protocol):
-    """What those who work on rows need of a store."""
+    """The part of a store that code working on rows needs."""
 
     @property
     def version(self) -> int:
-        """Grows with every committed write of this process."""
+        """A count that grows with every committed write of this process."""
 
     def read(self) -> AbstractContextManager[Session]: ...
 
@@ -52,7 +53,8 @@ class Transactions(Protocol):
 
 
 class Store:
-    """Hands out sessions. `version` grows with every committed write of this process, for those who wait for news."""
+    """The sessions of a database. `version` grows with every committed write of this process, for those who wait for
+    news."""
 
     def __init__(self, url: str | URL) -> None:
         self._version = 0
@@ -60,6 +62,7 @@ class Store:
         address = _with_driver(make_url(url))
         self.shared = address.get_backend_name() != "sqlite"
         """Whether other processes may write too."""
+        # `hide_parameters`: errors are logged, and parameters hold tokens' hashes and jobs' environments.
         self._engine = create_engine(
             address, pool_size=16, max_overflow=48, pool_pre_ping=self.shared, hide_parameters=True
         )
@@ -67,20 +70,23 @@ class Store:
             _tune_postgresql(self._engine)
         else:
             _tune_sqlite(self._engine)
+        # No BEGIN at all: a single statement reads a consistent state by itself.
         self._looker = self._engine.execution_options(begin="")
+        # IMMEDIATE: a lock that is upgraded in mid-transaction fails at once, whatever the busy timeout.
         self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
         # SQLite has one writer; queueing here is fair and free, its busy handler polls.
         self._one_writer: AbstractContextManager[Any] = nullcontext() if self.shared else threading.Lock()
 
     @classmethod
     def at(cls, home: Path, url: str = "") -> "Store":
-        """The database at `url`, or the SQLite one of a home folder; migrated to the newest shape.
+        """Open the database at `url`, or the SQLite one of a home folder, migrated to the newest tables.
 
         Raises:
             DatabaseDamaged, DatabaseLost, DatabaseUnavailable: as `require_whole`; nothing was changed.
             DatabaseNewer: as `migrate`.
         """
         store = cls(url or f"sqlite:///{home / 'ringleader.db'}")
+        # Before the migration, which would write tables into a file that is damaged or the wrong one.
         require_whole(store._looker, home)
         try:
             store.migrate()
@@ -93,13 +99,14 @@ class Store:
         return self._version
 
     def migrate(self) -> None:
-        """Change the tables to what this version knows, in one transaction.
+        """Migrate the tables to those that this version knows, in one transaction.
 
         Raises:
             DatabaseNewer: they are ahead of it already; nothing was changed.
         """
         with self._writer.begin() as connection:
             if self.shared:
+                # Another replica may be migrating: wait, then find the tables up to date.
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATING})"))
             if _is_newest(connection, _scripts()):
                 return
@@ -109,18 +116,18 @@ class Store:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that only reads; what it loaded stays usable after it."""
+        """A session that only reads; the objects it loaded stay usable after it."""
         with Session(self._engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def look(self) -> Iterator[Session]:
-        """The same for one statement alone, which SQLite needs no transaction for."""
+        """The same for a single statement, for which SQLite needs no transaction."""
         with Session(self._looker, expire_on_commit=False) as session:
             yield session
 
     def rows(self, query: Select[*Found], **parameters: object) -> Sequence[Row[*Found]]:
-        """What one query of columns finds. A quarter of a session's cost, for what every request asks."""
+        """The rows of one query of columns. It costs a quarter of a session, for queries that every request makes."""
         with self._looker.connect() as connection:
             return connection.execute(query, parameters).all()
 
@@ -135,18 +142,21 @@ class Store:
             made = Session(self._writer, expire_on_commit=False, info={WRITES: True})
             with made as session, session.begin():
                 yield session
+                # At the end, so that the row names what the services have filled in by then.
                 told = audit.add_to(session, audit.at_hand() if deeds is None else deeds)
+            # Only after the commit: a transaction that failed has stored no row.
             for deed in told:
                 deed.recorded = True
             self._version += 1
 
     def ping(self) -> None:
-        """Raise where the database takes nothing: it does not answer, may only be read, or has no room on its disk.
-        One row is written anew, and committed, once in `PING_EVERY_S` however often that is asked."""
+        """Raise where the database cannot be written: it does not answer, is read-only, or has no room on its disk. One
+        row is rewritten and committed once in `PING_EVERY_S`, however often this is called."""
         if self._written_s is not None and time.monotonic() - self._written_s < PING_EVERY_S:
             with self.read() as session:
                 session.execute(text("SELECT 1 FROM jobs LIMIT 1"))
             return
+        # Unset during the try: after a failure the next call must write again rather than trust the last success.
         self._written_s = None
         dialect = postgresql if self.shared else sqlite
         row = dialect.insert(Fact).values(name="written", value=secrets.token_hex(8))
@@ -185,7 +195,7 @@ def _is_newest(connection: Connection, known: ScriptDirectory) -> bool:
 
 
 def _with_driver(url: URL) -> URL:
-    """`postgres://` and `postgresql://` go through psycopg 3."""
+    """The URL with the driver: `postgres://` and `postgresql://` go through psycopg 3."""
     return url.set(drivername="postgresql+psycopg") if url.drivername in ("postgres", "postgresql") else url
 
 
@@ -194,7 +204,9 @@ def _tune_sqlite(engine: Engine) -> None:
     def _connected(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves: the driver's guess takes locks too late
         for pragma in (
+            # Readers go on beside the writer.
             "journal_mode=WAL",
+            # In WAL mode NORMAL may lose the last commits in a power cut; what was acknowledged here must stay.
             "synchronous=FULL",
             f"busy_timeout={BUSY_TIMEOUT_MS}",
             "foreign_keys=ON",
@@ -208,7 +220,7 @@ def _tune_sqlite(engine: Engine) -> None:
 
 
 def _tune_postgresql(engine: Engine) -> None:
-    """Text may hold a NUL everywhere but there: it is spelt out, rather than keeping a job from telling its end."""
+    """Escape NUL in strings, which PostgreSQL alone refuses, so that a job can always report its end."""
     from psycopg.types.string import StrDumperUnknown
 
     class Spelt(StrDumperUnknown):

@@ -1,11 +1,12 @@
-"""The budget of failures: spent by the cluster's faults, given back by steps."""
+"""The failure budget: spent by the cluster's faults, given back by committed steps."""
 
 from ringleader.elastic.state import GIVES_BACK
 from ringleader_api.store.tables import Job
 
 
 def failures_spent(job: Job) -> int:
-    """Those of ended attempts, less what the steps of the present one have given back, and those that it has reported.
+    """The failures of ended attempts, less those that the present one's steps have given back, plus those it has
+    reported.
 
     Only steps to which no attempt had come before count: one that ends each time at the same place gives nothing back.
     """
@@ -14,6 +15,6 @@ def failures_spent(job: Job) -> int:
 
 
 def settle(job: Job, spent: int) -> None:
-    """The attempt is over: so many are spent now."""
+    """Close the account of the attempt, which is over: so many failures are spent now."""
     job.furthest = max(job.furthest, job.step)
     job.failures_before, job.failures_reported = spent, 0

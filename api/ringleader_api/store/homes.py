@@ -1,4 +1,4 @@
-"""Which home folder a database belongs to: replicas share both."""
+"""The home folder of a database, which all its replicas share."""
 
 import secrets
 from pathlib import Path
@@ -22,7 +22,7 @@ class OtherHome(RingleaderError):
 
 
 def require_shared(store: Store, home: Path) -> None:
-    """The first control plane over a database names its home; all others have to find that name in theirs.
+    """Bind the database to a home: the first control plane names it, all others have to find that name in theirs.
 
     Raises:
         OtherHome: RINGLEADER_HOME is another folder than that of the control planes before.
@@ -31,6 +31,7 @@ def require_shared(store: Store, home: Path) -> None:
         return
     told = _read(home)
     with store.write() as session:
+        # The file is written within the transaction: whoever waits for the row finds both.
         known, new = _named(session, told or secrets.token_hex(16))
         if new and not told:
             _write(home, known)
@@ -44,7 +45,7 @@ def require_shared(store: Store, home: Path) -> None:
 
 
 def _named(session: Session, value: str) -> tuple[str, bool]:
-    """The name the database has, and whether it has just got it. Who comes at the same moment waits for us."""
+    """The name of the database's home, and whether this call has set it. A concurrent caller waits for us."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     first = dialect.insert(Fact).values(name=HOME, value=value).on_conflict_do_nothing().returning(Fact.name)
     new = session.scalar(first) is not None

@@ -1,4 +1,4 @@
-"""Who of several control planes does what only one may do: a role is held by one process at a time.
+"""Leases: a role that only one of several control planes may have is held by one process at a time.
 
 On SQLite the kernel keeps the lock of a file and lets go of it with the process. On PostgreSQL a row names the holder
 until a time of the database's clock; each change of hands adds one to its token, and whatever the holder stores is
@@ -27,7 +27,7 @@ from ringleader_api.store.tables import LeaseRow
 
 log = Log("ringleader.lease")
 RENEWED_AT = 1 / 3
-"""The share of a lease's time after which its holder asks for more of it."""
+"""The share of a lease's time after which its holder renews it."""
 
 
 class LeaseLost(RingleaderError):
@@ -43,17 +43,17 @@ class Lease(Protocol):
         """Take or keep the role; False while another process has it."""
 
     def require(self) -> None:
-        """Raises LeaseLost unless the role is held now, for what cannot be taken back."""
+        """Raise LeaseLost unless the role is held now; for acts that cannot be undone."""
 
     def fence(self, session: Session) -> None:
-        """Raises LeaseLost unless the role is still ours when the transaction commits."""
+        """Raise LeaseLost unless the role is still ours when the transaction commits."""
 
     def let_go(self) -> None:
-        """Another process may have it at once."""
+        """Give up the role; another process may take it at once."""
 
 
 class FileLease:
-    """A locked file; for a database that has one machine."""
+    """A lock on a file, for a database that only one machine uses."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,6 +62,7 @@ class FileLease:
     def hold(self) -> bool:
         if self._file is not None:
             return True
+        # Held by the descriptor: the kernel lets go of the lock when the process dies, however it dies.
         file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,19 +81,20 @@ class FileLease:
 
     def let_go(self) -> None:
         if self._file is not None:
+            # `lockf` locks go with any close of the file in this process, so nothing else may open it here.
             os.close(self._file)
             self._file = None
 
 
 def database_now(session: Session) -> datetime:
-    """The database's clock: replicas need not agree on theirs."""
+    """The database's clock: the clocks of replicas need not agree."""
     now = session.scalar(select(func.timezone("utc", func.clock_timestamp())))
     assert isinstance(now, datetime)
     return now.replace(tzinfo=UTC)
 
 
 class RowLease:
-    """A row with the holder's name, its end and a token that grows with every change of hands.
+    """A row with the holder's name, its end, and a fencing token that grows with every change of holder.
 
     Args:
         lasts_s: how long the role stays with a holder that is silent.
@@ -113,6 +115,7 @@ class RowLease:
         self._lasts_s = lasts_s
         self._now = now
         self._now_s = now_s
+        # The random part tells a new process from the one before with the same pid on this machine.
         self._me = f"{os.uname().nodename}:{os.getpid()}:{secrets.token_hex(4)}"
         self.token = 0
         self._asked_at = float("-inf")
@@ -120,6 +123,7 @@ class RowLease:
     def hold(self) -> bool:
         if self.token and self._now_s() - self._asked_at < self._lasts_s * RENEWED_AT:
             return True
+        # Before the question: the answer is as old as its question, never younger.
         asked_at = self._now_s()
         try:
             token = self._ask()
@@ -131,10 +135,12 @@ class RowLease:
         return token > 0
 
     def require(self) -> None:
+        # Past its time the role may have been another's meanwhile, even if the row is ours again.
         if not self.token or self._now_s() - self._asked_at >= self._lasts_s or not self.hold():
             raise self._lost()
 
     def fence(self, session: Session) -> None:
+        # FOR SHARE until the commit: a new holder has to wait with its token for this transaction.
         mine = select(LeaseRow.role).where(LeaseRow.role == self._role, LeaseRow.token == self.token)
         if not self.token or session.scalar(mine.with_for_update(read=True)) is None:
             raise self._lost()
@@ -144,6 +150,7 @@ class RowLease:
             return
         with self._store.write() as session:
             row = session.get(LeaseRow, self._role, with_for_update=True)
+            # Only our own: the row may be another's by now, whose lease must not end.
             if row is not None and row.token == self.token:
                 row.expires_at = self._now(session)
         self.token = 0
@@ -170,7 +177,7 @@ class RowLease:
 
 
 class Fenced:
-    """A store whose writes are those of a role: none is committed once the role is another process's."""
+    """A store whose writes belong to a role: none is committed once the role is another process's."""
 
     def __init__(self, store: Store, lease: Lease) -> None:
         self._store = store
@@ -183,12 +190,12 @@ class Fenced:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """As `Store.write`. Raises LeaseLost."""
+        """A transaction of the role, as `Store.write`. Raises LeaseLost."""
         with self._store.write() as session:
             self._lease.fence(session)
             yield session
 
 
 def lease_for(store: Store, home: Path, role: str, lasts_s: float) -> Lease:
-    """The lease that fits the database."""
+    """The lease that suits the database."""
     return RowLease(store, role, lasts_s) if store.shared else FileLease(home / f".{role}.lock")

@@ -1,4 +1,4 @@
-"""The one place where a job changes state: over a legal edge, in one transaction with its event."""
+"""The state changes of jobs, made here alone: over a legal edge, in one transaction with their event."""
 
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from ringleader_api.store.spent import together
 from ringleader_api.store.tables import Event, Job
 
 MOST_GENERATIONS = (1 << 31) - 1
-"""What the column holds: a job's own process says how many there were."""
+"""The most generations that the column holds: the number is reported by a job's own process."""
 
 
 class IllegalMove(Conflict):
@@ -68,13 +68,14 @@ def move(
 def retarget(
     session: Session, job: Job, target: State, *, at: datetime, who: str, why: Why | None = None
 ) -> None:
-    """A job that was about to be paused reaches another end instead.
+    """Give a job that was about to be paused another end.
 
     Raises:
         IllegalMove: it is not on its way to a pause, or there is no such edge.
     """
     if job.state is not State.STOPPING or job.target is not State.PAUSED or target not in EDGES[job.state]:
         raise IllegalMove(job.id, job.state, target)
+    # `cancel_sent` anew: the supervisor was told to save, and is now told of the other end.
     job.target, job.stopping_at, job.cancel_sent = target, at, False
     job.version += 1
     data: dict[str, Any] = {"who": who, "from": State.STOPPING.value, "target": target.value}
@@ -83,7 +84,7 @@ def retarget(
 
 
 def stay_paused(session: Session, job: Job, *, at: datetime, who: str, why: Why) -> None:
-    """A job that was to be queued again as soon as it has let go stays paused, for what it is told now."""
+    """Keep a job paused that was to be queued again once it has released everything, with the reason of this pause."""
     job.preempted = False
     job.version += 1
     data: dict[str, Any] = {"who": who, "from": State.STOPPING.value, "target": State.PAUSED.value}
@@ -126,11 +127,12 @@ def _explain(job: Job, to: State, why: Why | None, data: dict[str, Any]) -> None
 
 
 def _mark(job: Job, before: State, to: State, at: datetime) -> None:
-    """The times that hang on a move."""
+    """Set the times and counts that depend on a move."""
     if to is State.STARTING:
         job.attempt_at = at
         job.heard_at = job.outcome_at = job.stopping_at = job.sized_min = job.sized_max = None
         job.launched = job.cancel_sent = False
+        # Before the next attempt trains: steps up to here that it repeats are lost ones.
         job.reached = max(job.reached, job.step)
         job.generations_before = min(MOST_GENERATIONS, job.generations_before + job.generation)
         job.generation = 0

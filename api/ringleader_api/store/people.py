@@ -1,4 +1,4 @@
-"""The tables of who may do what: users, roles, tokens, projects, secrets, log-ins under way, the audit log."""
+"""The tables of access control: users, roles, tokens, projects, secrets, log-ins under way, the audit log."""
 
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ def _of_user() -> ForeignKey:
 
 
 class User(Base):
-    """Somebody, or some service. Never deleted: jobs and the audit log name them.
+    """A person or a service. Never deleted: jobs and the audit log name them.
 
     `subject` is who they are at the identity provider: issuer and subject.
     """
@@ -55,7 +55,8 @@ class Token(Base):
 
 
 class Project(Base):
-    """What jobs, secrets and roles belong to. `weight` is its due against the others; a quota of None is no limit."""
+    """A project, which jobs, secrets and roles belong to. `weight` is its due against the others; a quota of None is no
+    limit."""
 
     __tablename__ = "projects"
 

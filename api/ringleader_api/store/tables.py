@@ -26,10 +26,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from ringleader.wire.states import State
 
+# `none_as_null`: a JSON null and a missing value would otherwise be two things to a query.
 JsonValue = JSON(none_as_null=True)
 RowId = BigInteger().with_variant(Integer, "sqlite")
 GRACE_S = 30.0
-"""How long a job may take to end by itself, unless whoever cancels it says otherwise."""
+"""The seconds that a job may take to end by itself, unless whoever cancels it says otherwise."""
 
 
 class Utc(TypeDecorator[datetime]):
@@ -51,9 +52,10 @@ StateName = Enum(
 
 
 class Base(DeclarativeBase):
-    """What all tables share."""
+    """The base of all tables."""
 
     metadata = MetaData(
+        # Names for constraints, without which a migration could not drop them on both databases.
         naming_convention={
             "ix": "ix_%(table_name)s_%(column_0_N_name)s",
             "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -69,7 +71,7 @@ def _of_job() -> Mapped[str]:
 
 
 def _partial(name: str, *columns: str, sqlite: str, postgresql: str) -> Index:
-    """Of the rows for which a condition holds, as either spells it."""
+    """An index of the rows for which a condition holds, as either database spells it."""
     return Index(name, *columns, sqlite_where=text(sqlite), postgresql_where=text(postgresql))
 
 
@@ -238,7 +240,7 @@ class IdempotencyKey(Base):
 class Package(Base):
     """An uploaded working directory that has been checked.
 
-    `used_at` is when it was uploaded, or somebody wanted to know whether it is there. Once it is given up nobody may
+    `used_at` is when it was uploaded, or when somebody last asked whether it exists. Once it is given up nobody may
     refer to it, and its file goes next. `sender` is who uploaded it first; None where that was before it was noted.
     """
 
@@ -253,7 +255,7 @@ class Package(Base):
 
 
 class LoginSession(Base):
-    """A logged-in page, by the hash of its cookie. It is worth what the token is that it was made with.
+    """A logged-in page, by the hash of its cookie. It is worth what the token is worth that it was made with.
 
     `token` is None where the identity provider vouched for the user.
     """
@@ -267,7 +269,7 @@ class LoginSession(Base):
 
 
 class ExportCursor(Base):
-    """How far a job has been copied to MLflow. `finished`: complete, its end included."""
+    """The progress of copying a job to MLflow. `finished`: complete, its end included."""
 
     __tablename__ = "export_cursors"
     __table_args__ = (
@@ -284,7 +286,7 @@ class ExportCursor(Base):
 
 
 class LeaseRow(Base):
-    """A role that one of several control planes has. `token` grows with every change of hands."""
+    """A role of several control planes. `token` grows with every change of holder."""
 
     __tablename__ = "leases"
 
@@ -295,7 +297,7 @@ class LeaseRow(Base):
 
 
 class Fact(Base):
-    """Something this database knows about itself, by name."""
+    """A fact about this database, by name."""
 
     __tablename__ = "facts"
 

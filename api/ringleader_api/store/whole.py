@@ -1,4 +1,4 @@
-"""Whether a database is what this home was left with: asked at the start, before anything is written to it."""
+"""The check that a database is the one this home was left with, made at the start, before anything is written to it."""
 
 import errno
 import sqlite3
@@ -13,7 +13,7 @@ from ringleader.errors import RingleaderError
 from ringleader_api.log import Log
 
 OF_JOBS = ("jobs", "checkpoints", "packages")
-"""Folders of a home in which jobs have left something."""
+"""The folders of a home in which jobs leave files."""
 
 
 class DatabaseUnavailable(RingleaderError):
@@ -35,13 +35,13 @@ class DiskFull(RingleaderError):
 
 
 class DatabaseLost(RingleaderError):
-    """The home has jobs, the database knows nothing of any."""
+    """The home has files of jobs, the database knows of none."""
 
     code = "database_lost"
 
 
 def require_whole(engine: Engine, home: Path) -> None:
-    """Look through the database of a home. A gigabyte takes two seconds of a busy core.
+    """Check the database of a home. A gigabyte takes two seconds of a busy core.
 
     Raises:
         DatabaseDamaged: its file is cut, overwritten or something else.
@@ -67,7 +67,8 @@ def require_whole(engine: Engine, home: Path) -> None:
 
 
 def trouble_of(error: Exception, database: str = "the database") -> RingleaderError | None:
-    """What an error means to whoever waits for the database, or for the disk beside it; None: it is neither's."""
+    """The trouble that an error means for whoever waits for the database, or for the disk beside it; None: it is
+    neither's."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return DiskFull(f"the disk has no room ({error.strerror}).", hint=_HINTS["full"])
     if type(error) is DatabaseError:  # its subclasses say what was wrong with a statement
@@ -82,14 +83,15 @@ def trouble_of(error: Exception, database: str = "the database") -> RingleaderEr
 
 
 def _misspelt(error: SQLAlchemyError) -> bool:
-    """Whether SQLite only means that a statement is wrong, as one that names a table that is not there."""
+    """Whether SQLite only means that a statement is wrong, such as one that names a table that does not exist."""
+    # Its driver has one class for both: only the code tells a wrong statement from a locked or full database.
     cause = error.orig if isinstance(error, DBAPIError) else None
     return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
 
 
 def log_failure(log: Log, event: str, error: Exception, **about: object) -> RingleaderError | None:
-    """Log the exception that is being handled: in a line where the database or its disk refuses, which lasts and is
-    nobody's mistake here, with its traceback otherwise. Returns the trouble it is."""
+    """Log the exception that is being handled: in one line where the database or its disk refuses, which lasts and is
+    no mistake of ours, with its traceback otherwise. Returns that trouble, or None."""
     trouble = trouble_of(error)
     if trouble is None:
         log.exception(event, **about)
@@ -105,7 +107,7 @@ _HINTS = {
     "locked": f"Another process holds it: end whatever else has opened ringleader.db. {_LATER}",
     "readonly": f"See who may write to RINGLEADER_HOME, and whether its disk is mounted to be written. {_LATER}",
 }
-"""By what SQLite says."""
+"""The hints, by the words of SQLite's message."""
 
 
 def _damaged(database: str, found: str) -> DatabaseDamaged:

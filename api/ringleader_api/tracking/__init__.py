@@ -1,4 +1,4 @@
-"""Copying jobs to MLflow. The only room that speaks to it; an outage there is never felt elsewhere."""
+"""Copying jobs to MLflow. The only package that speaks to it; an outage there is felt nowhere else."""
 
 from ringleader_api.tracking.admitted import admitted
 from ringleader_api.tracking.exporter import Exporter

@@ -1,4 +1,4 @@
-"""The one exporter: copies settled metrics, recoveries and ends from the database to MLflow, from a stored cursor.
+"""The exporter: copies settled metrics, recoveries and ends from the database to MLflow, from a stored cursor.
 
 Exactly once: a cursor moves only after MLflow has taken the batch; the batch after a doubt (a start of this process,
 a call without an answer) is first compared with what the run already holds. Timestamps, steps and values come from
@@ -24,20 +24,21 @@ from ringleader_api.tracking.mlflow import Mlflow, Point, TrackerDown, TrackerRe
 log = Log("ringleader.tracking")
 SLOWEST_S = 30.0
 CLOCKS_APART = timedelta(hours=1)
-"""How far the clocks of control planes may be apart, with what a commit takes."""
+"""The most by which the clocks of control planes may differ, with the time that a commit takes."""
 _ALIVE = [state for state in State if not state.ended]
 
 
 @dataclass(slots=True)
 class _Patience:
-    """How many rounds a refused job sits out; doubled with each refusal."""
+    """The rounds that a refused job sits out; doubled with each refusal."""
 
     skip: int = 0
     next_skip: int = 1
 
 
 class Exporter:
-    """`round` copies what is new of every job; `run` does so until stopped, slower while MLflow is away.
+    """Copies jobs to MLflow: `round` copies the new rows of every job, `run` does so until stopped, slower while MLflow
+    is away.
 
     `lease`: the role, where another process could have it. `shared`: other processes write to the store too, so that
     its version does not tell whether there is news.
@@ -72,8 +73,10 @@ class Exporter:
                 if self._lease is not None and not self._lease.hold():
                     self._start_over()
                     continue
+                # Without a write nobody has anything new, unless other processes write or something is still owed.
                 if self._shared or version != self._seen_version or self.trouble or self._refused:
                     self.round()
+                    # The version of before the round: a write while it ran has to lead to another one.
                     self._seen_version = version
                 wait_s = every_s
             except LeaseLost as lost:
@@ -93,7 +96,7 @@ class Exporter:
         self._mlflow.close()
 
     def round(self) -> None:
-        """Copy what is new of every job that is not complete yet. Raises TrackerDown."""
+        """Copy the new rows of every job that is not complete yet. Raises TrackerDown."""
         began = self._now()
         for job_id in self._unfinished():
             if self._stop.is_set():
@@ -104,6 +107,7 @@ class Exporter:
                 self._export(job_id)
                 self._refused.pop(job_id, None)
             except (TrackerDown, LeaseLost):
+                # It may have taken the batch although its answer was lost: compare before sending again.
                 self._certain.discard(job_id)
                 raise
             except TrackerRefused as refused:
@@ -116,15 +120,16 @@ class Exporter:
         if self.trouble:
             log.info("tracking.back")
         self.trouble = ""
+        # The beginning of the round: what came in while it ran may have been missed.
         self._whole_at = began
 
     def _start_over(self) -> None:
-        """Another process has had the role: nothing is certain."""
+        """Treat nothing as certain: another process has had the role."""
         self._certain.clear()
         self._whole_at = None
 
     def _given_up(self, job_id: str) -> bool:
-        """Whether the job was deleted: a run that MLflow does not take, or has no more, must not keep it for ever."""
+        """Whether the job was deleted: a run that MLflow refuses, or has no more, must not keep it for ever."""
         with self._store.read() as session:
             if session.scalar(select(Job.deleted_at).where(Job.id == job_id)) is None:
                 return False
@@ -153,7 +158,7 @@ class Exporter:
         return True
 
     def _unfinished(self) -> list[str]:
-        """Jobs with something to tell: started ones, until their end has been copied.
+        """The jobs with something to copy: started ones, until their end has been copied.
 
         Those without a cursor are looked for among all jobs once. Whoever had none when a whole round began was alive
         then, or is known here as refused.
@@ -182,7 +187,7 @@ class Exporter:
             self._finish(job, cursor)
 
     def _with_run(self, job: Job, cursor: ExportCursor | None) -> ExportCursor:
-        """The job's run, made once: found again by its tag after a crash between making and noting it."""
+        """The job's run, created once: found again by its tag after a crash between creating and noting it."""
         if cursor is None:
             experiment_id = self._mlflow.experiment(job.project)
             run_id = self._mlflow.find_run(experiment_id, job.id)
@@ -202,6 +207,7 @@ class Exporter:
                 session.add(cursor)
         if not cursor.described:
             params = records.params(job)
+            # Sent again after a crash: MLflow takes a param with the same value twice.
             for start in range(0, len(params), records.MAX_PARAMS):
                 self._mlflow.log_params(cursor.run_id, params[start : start + records.MAX_PARAMS])
             self._note(cursor, described=True)
@@ -219,11 +225,12 @@ class Exporter:
         return True
 
     def _keys_of(self, cursor: ExportCursor) -> records.Keys:
-        """What the job's metrics are called there; after a doubt as their rows tell."""
+        """The names of the job's metrics in MLflow; after a doubt rebuilt from the rows sent so far."""
         if cursor.job_id in self._certain and cursor.job_id in self._keys:
             return self._keys[cursor.job_id]
         first = func.min(Metric.id)
         mine = (Metric.job_id == cursor.job_id, Metric.id <= cursor.metric_id)
+        # In the order of their first rows, which numbers names that are cleaned alike as it did the first time.
         query = select(Metric.name).where(*mine).group_by(Metric.name).order_by(first)
         keys = self._keys[cursor.job_id] = records.Keys()
         with self._store.read() as session:
@@ -232,7 +239,7 @@ class Exporter:
         return keys
 
     def _recoveries(self, cursor: ExportCursor) -> None:
-        """Copy the recoveries behind the cursor; events before it are read too, for the step they happened at."""
+        """Copy the recoveries behind the cursor; earlier events are read too, for the step at which each happened."""
         query = select(Event).where(Event.job_id == cursor.job_id).order_by(Event.seq)
         with self._store.read() as session:
             newest = session.scalar(
@@ -251,6 +258,7 @@ class Exporter:
         self._mlflow.log_tags(cursor.run_id, records.end_tags(job))
         at = job.finished_at or job.created_at
         self._mlflow.finish(cursor.run_id, records.STATUS[job.state], records.millis(at))
+        # The note comes last: after a crash the end is sent once more, which changes nothing.
         self._note(cursor, finished=True)
         self._keys.pop(job.id, None)
 

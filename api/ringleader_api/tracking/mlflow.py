@@ -1,4 +1,4 @@
-"""MLflow's REST interface, the few calls the exporter makes, each with a deadline.
+"""MLflow's REST interface: the few calls that the exporter makes, each with a deadline.
 
 Spoken over httpx instead of the mlflow package: importing that costs the API 1.4 s and 160 MB at every start, retries
 for minutes on its own, and reports home unless told not to.
@@ -24,7 +24,7 @@ class TrackerDown(RingleaderError):
 
 
 class TrackerRefused(RingleaderError):
-    """MLflow refuses this run's data; repeating will not help soon."""
+    """MLflow refuses this run's data; repeating the call will not help soon."""
 
     code = "tracker_refused"
 
@@ -53,7 +53,7 @@ class Mlflow:
         self._http.close()
 
     def experiment(self, name: str) -> str:
-        """The experiment's id, made when it is not there, restored when it was deleted."""
+        """The experiment's id; the experiment is created when it does not exist, and restored when it was deleted."""
         found = self._call("GET", "/experiments/get-by-name", {"experiment_name": name}, absent_ok=True)
         if found is None:
             return str(self._call("POST", "/experiments/create", {"name": name})["experiment_id"])
@@ -63,7 +63,7 @@ class Mlflow:
         return str(experiment["experiment_id"])
 
     def find_run(self, experiment_id: str, job_id: str) -> str | None:
-        """The run of this job, if it was made before."""
+        """The run of this job, if it was created before; None otherwise."""
         body = {
             "experiment_ids": [experiment_id],
             "filter": f"tags.`{JOB_TAG}` = '{job_id}'",
@@ -93,7 +93,7 @@ class Mlflow:
         self._log(run_id, tags=[{"key": k, "value": v} for k, v in tags.items()])
 
     def history(self, run_id: str, key: str) -> Iterator[Point]:
-        """Everything the run holds of one metric."""
+        """All values that the run holds of one metric."""
         query: dict[str, Any] = {"run_id": run_id, "metric_key": key, "max_results": 20_000}
         while True:
             answer = self._call("GET", "/metrics/get-history", query)
@@ -104,7 +104,7 @@ class Mlflow:
             query["page_token"] = token
 
     def finish(self, run_id: str, status: str, end_ms: int) -> None:
-        """`status`: FINISHED, FAILED or KILLED."""
+        """End the run. `status`: FINISHED, FAILED or KILLED."""
         self._call("POST", "/runs/update", {"run_id": run_id, "status": status, "end_time": end_ms})
 
     def _log(self, run_id: str, **what: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a job looks like in MLflow: params, points, recoveries, end. Pure."""
+"""A job's representation in MLflow: params, points, recoveries, end. Pure."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def tags(job: Job) -> dict[str, str]:
 
 
 def end_tags(job: Job) -> dict[str, str]:
-    """What is worth finding a run by once it has ended."""
+    """The tags worth finding a run by once it has ended."""
     found = {"ringleader.state": job.state.value}
     found |= {f"ringleader.{name}": str(round(value, 3)) for name, value in totals(job).model_dump().items()}
     if job.reason:
@@ -49,8 +49,8 @@ def end_tags(job: Job) -> dict[str, str]:
 
 
 class Keys(dict[str, str]):
-    """The names of a job's metrics in MLflow, by their own. Those that are cleaned alike are numbered in the order in
-    which they first came, which is that of their rows: the same each time."""
+    """The names of a job's metrics in MLflow, by their own. Names that are cleaned alike are numbered in the order of
+    their first rows: the same each time."""
 
     def __missing__(self, name: str) -> str:
         key = self[name] = _free(_key(name), self.values())
@@ -62,7 +62,7 @@ def points(rows: Iterable[Metric], keys: Keys) -> list[Point]:
 
 
 def recovery_points(events: Sequence[Event], after: int) -> list[Point]:
-    """`recovered` events numbered above `after`, as metrics recovery_detect_s … at the step they happened.
+    """The `recovered` events numbered above `after`, as metrics recovery_detect_s … at the step they happened.
 
     An event without a step takes that of the loss before it, so that it is the same each time it is asked for.
     """
@@ -74,19 +74,21 @@ def recovery_points(events: Sequence[Event], after: int) -> list[Point]:
             found += [
                 Point(f"recovery_{_key(name)}", float(value), millis(event.at), step)
                 for name, value in event.data.items()
+                # A bool is an int to Python.
                 if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool)
             ]
     return found
 
 
 def _step(told: Any, before: int) -> int:
-    """What an event says is what a job's own process wrote: no number, and none that MLflow cannot hold, is no step."""
+    """The step an event names, else the one before it: the data is written by a job's own process, and may hold no
+    number, or one that MLflow cannot hold."""
     whole = isinstance(told, int) and not isinstance(told, bool) and 0 <= told < 1 << 63
     return told if whole else before
 
 
 def score_points(job: Job) -> list[Point]:
-    """The final scores of a succeeded job, at its last step."""
+    """The final scores of a succeeded job, at its last step; none for any other."""
     if not job.result or job.finished_at is None:
         return []
     at, steps, keys = millis(job.finished_at), job.result["steps"], Keys()
@@ -108,15 +110,15 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def _key(name: str) -> str:
-    """MLflow allows letters, digits, and _ - . : / and spaces in names, 250 of them, and no path that resolves to
-    another: no part is empty, `.` or `..`."""
+    """The name as MLflow allows it: letters, digits, and _ - . : / and spaces, 250 of them, and no path that resolves
+    to another: no part is empty, `.` or `..`."""
     parts = _FORBIDDEN.sub("_", name)[:MAX_NAME].split("/")
     cleaned = "/".join("_" * len(p) if p in (".", "..") else p for p in parts if p)
     return "__" + cleaned[2:] if cleaned.startswith("..") else cleaned or "_"
 
 
 def _free(key: str, taken: Container[str]) -> str:
-    """Keys that are cleaned alike are numbered in their order: MLflow refuses a second value of a param, and would mix
-    two metrics."""
+    """The key, numbered if it is taken: MLflow refuses a second value of a param, and would mix two metrics of one
+    name."""
     numbered = (f"{key}_{number}" for number in count(2))
     return next(k for k in chain([key], numbered) if k not in taken)

@@ -1,4 +1,4 @@
-"""What a benchmark raises instead of printing a figure that would not be true."""
+"""Errors that a benchmark raises instead of printing a figure that would not be true."""
 
 from ringleader.errors import RingleaderError
 

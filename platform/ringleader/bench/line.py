@@ -21,7 +21,7 @@ class Target:
         return f"{self.of} {self.at} {self.value:g}"
 
     def met(self, *, ratio: float | None, ringleader: float | None) -> bool | None:
-        """None where the figure it speaks of was not measured."""
+        """Whether the bar is reached; None where the value that it applies to was not measured."""
         value = ratio if self.of == "ratio" else ringleader
         if value is None:
             return None
@@ -30,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One (case, peer). Values in SI base units; `ratio` > 1 always means that Ringleader is better."""
+    """One pair of case and peer. Values in SI base units; `ratio` > 1 always means that Ringleader is better."""
 
     bench: str
     case: str
@@ -51,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Where a figure stands in a wide table for people, where several figures speak of one thing."""
+    """A figure's place in the wide table, whose rows hold several figures of one case each."""
 
     row: str
     column: str
@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a benchmark hands back: every sample of both sides, before anything is divided.
+    """A benchmark's result: every sample of both sides, before anything is divided.
 
     Attributes:
         ours, peers: one value a run; `ours` is empty where this machine cannot measure it, `peers` is empty and
@@ -100,6 +100,7 @@ class Figure:
 
 
 def _ratio(ours: float, peer: float, better: Better) -> float:
+    # Inverted for times: above 1 means that Ringleader is better, whatever the unit.
     return peer / ours if better == "lower" else ours / peer
 
 

@@ -21,6 +21,7 @@ def describe() -> str:
 
 
 def _cores() -> int:
+    # Not os.cpu_count(): a container or taskset may leave this process fewer cores than the machine has.
     return len(os.sched_getaffinity(0))
 
 
@@ -29,6 +30,7 @@ def _cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return "an unnamed CPU"
+    # ARM kernels list no model name.
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else "an unnamed CPU"
 

@@ -28,6 +28,7 @@ def main(argv: Sequence[str], find: Callable[[str], Benchmark] = load) -> int:
                 f"no case {', '.join(unknown)} in {asked.name}; there are {', '.join(benchmark.CASES)}"
             )
     except SystemExit as end:
+        # argparse leaves this way for --help too, with code 0.
         return USAGE if end.code else OK
     wish = Wish(cases=tuple(asked.case), full=asked.full, seed=asked.seed)
     try:
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _print(asked: argparse.Namespace, figures: Iterator[Figure]) -> None:
-    """Each line as soon as it is known: a long run that is stopped has printed what it had."""
+    """Print each figure as soon as it is measured: a long run that is stopped has printed what it had."""
     machine, command = describe(), _command(asked)
     table = Table()
     if not asked.json:
@@ -68,6 +69,7 @@ def _print(asked: argparse.Namespace, figures: Iterator[Figure]) -> None:
         else:
             for text in table.add(line, figure.cell):
                 print(text, flush=True)
+        # On standard error: standard output stays one JSON object a line.
         if figure.settings:
             print(f"  {figure.settings}", file=sys.stderr, flush=True)
     for text in table.wide():

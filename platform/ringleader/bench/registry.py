@@ -1,4 +1,4 @@
-"""Which benchmarks there are. A new one is a new file with `cases` and `run`, and a line here."""
+"""The list of benchmarks. A new one is a new file with `CASES` and `run`, and a line here."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ringleader.bench.line import Figure
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the caller asked for.
+    """The caller's request: cases, length and seed.
 
     Attributes:
         cases: which cases to run, in the benchmark's own order; all when empty. The part of a name before a dash
@@ -24,6 +24,7 @@ class Wish:
     seed: int = 0
 
     def wants(self, case: str) -> bool:
+        # The dash at both ends keeps `mlp` from standing for a case `mlpx`.
         return not self.cases or any(f"{case}-".startswith(f"{asked}-") for asked in self.cases)
 
 

@@ -1,4 +1,4 @@
-"""What people read of a benchmark: a row a figure, or one wide table with several figures in a row."""
+"""A benchmark's output for people: a row for each figure, or one wide table with several figures in a row."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ GAP = "  "
 
 
 class Table:
-    """Rows are printed as soon as they are known; cells are kept until all of them are."""
+    """The text of a run: rows as soon as they are known, the cells of the wide table once all of them are."""
 
     def __init__(self) -> None:
         self._headed = False

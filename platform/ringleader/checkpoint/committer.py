@@ -1,4 +1,4 @@
-"""Who turns files into a checkpoint: once every writer is done and the step is settled, and never before."""
+"""The commit of a checkpoint: once every writer is done and the step is settled, and never before."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from ringleader.checkpoint.manifest import CheckpointPosition, Manifest, SavedPa
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMade:
-    """A checkpoint exists now.
+    """A checkpoint that exists now.
 
     Attributes:
-        removed: names of older ones that had to go for it, and of those that its attempt had passed over.
-        not_removed: why more of them could not go; empty: all are gone.
+        removed: names of older ones that were removed for it, and of those that its attempt had passed over.
+        not_removed: why more of them could not be removed; empty: all are gone.
     """
 
     manifest: Manifest
@@ -30,7 +30,7 @@ class CheckpointMade:
 
 
 class Committer:
-    """One attempt's. Called from one thread.
+    """The committer of one attempt. Called from one thread.
 
     Args:
         keep: how many checkpoints stay.
@@ -47,9 +47,9 @@ class Committer:
         self._written.setdefault(saved.position, {})[saved.number] = saved
 
     def settle(self, step: float) -> CheckpointMade | None:
-        """All steps up to `step` are settled: commit the newest of them that is complete; older ones are let go. Of two
-        of one step the later generation's has finished more, as an evaluation behind that step. Where that fails it can
-        be done again."""
+        """Commit the newest complete checkpoint up to `step`, at which all is settled; older ones are dropped. Of two
+        at one step the later generation's has finished more, as an evaluation behind that step. May be called again
+        where it fails."""
         complete = [
             parts
             for parts in self._written.values()
@@ -74,8 +74,8 @@ class Committer:
         return CheckpointMade(manifest, self._folder.place_of(position.name), copied_s, removed, why)
 
     def _make_room(self, position: CheckpointPosition) -> tuple[tuple[str, ...], str]:
-        """The names of those that are no checkpoints any more, and why there are not more of them: the new one exists,
-        whatever becomes of them, and the next one tries again."""
+        """Remove old checkpoints; returns their names, and why more could not go. No error is raised: the new one
+        exists, whatever becomes of them, and the next one tries again."""
         folder, gone = self._folder, list[str]()
         try:
             for name in chain(folder.set_aside(position), folder.thin_out(self._keep, but=position.name)):

@@ -13,14 +13,14 @@ from ringleader.checkpoint.manifest import CheckpointFile, CheckpointUnreadable
 from ringleader.checkpoint.parts import ALIGNED, CheckpointPart
 
 CHECK_S = 10.0
-"""Whoever waits for the first byte gives up after 30 s."""
+"""The time to check files before the first byte, for which a client waits 30 s at most."""
 MOST_HEAD_BYTES = 100_000_000
-"""Of the table of a tensor file; the safetensors library reads none that is larger."""
+"""The largest table of a tensor file; the safetensors library reads none that is larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A weight: which tensor of which state."""
+    """The place of a weight: the number of its state, and of its tensor there."""
 
     state: int
     number: int
@@ -28,7 +28,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A tensor in a file: what the file's head says of it, and where its bytes are."""
+    """A tensor in a file: its entry in the file's head, and the range of its bytes."""
 
     file: OpenFile
     told: Mapping[str, Any]
@@ -41,12 +41,12 @@ class WeightsStream:
 
     Args:
         spans: the tensors, in their order in the file.
-        checks: what is left to do until every file is known to be whole.
-        turns: of `checks`, for each chunk that is handed out.
-        files: are closed with it.
+        checks: the reads that are left until every file is known to be whole.
+        turns: the number of `checks` for each chunk that is handed out.
+        files: the files to close with it.
 
     Attributes:
-        size_bytes: of the file.
+        size_bytes: the size of the file.
     """
 
     def __init__(
@@ -65,6 +65,8 @@ class WeightsStream:
         Raises:
             CheckpointUnreadable: one is not.
         """
+        # One chunk behind: the last is held back until all checks are done, so that changed bytes never make a
+        # whole file.
         before = self._head
         for chunk in self._content():
             yield before
@@ -81,15 +83,15 @@ class WeightsStream:
                 yield span.file.read(start, min(CHUNK_BYTES, span.end - start))
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._files.close()
 
 
 def weights_of(uri: str, check_s: float = CHECK_S) -> WeightsStream:
-    """The weights file, of which nothing is made yet.
+    """Open a checkpoint's weights as one file; none of it is made yet.
 
     Args:
-        check_s: how long to read files through before; what is left of them then is read beside handing them out.
+        check_s: seconds to read files through beforehand; the rest of them is read while the weights are handed out.
 
     Raises:
         CheckpointUnreadable: naming the file that is missing, torn or changed.
@@ -105,6 +107,7 @@ def weights_of(uri: str, check_s: float = CHECK_S) -> WeightsStream:
         for _ in checks:
             if time.monotonic() >= until:
                 break
+        # So many that the checks end with the chunks, whatever part of the files the weights are.
         turns = 1 + reader.size_bytes // max(1, sum(span.end - span.first for span in order))
         return WeightsStream(head, order, checks, turns, files)
     except BaseException:
@@ -113,7 +116,7 @@ def weights_of(uri: str, check_s: float = CHECK_S) -> WeightsStream:
 
 
 class _Reader:
-    """Reads what a checkpoint says of its weights. `files` closes what was opened; `size_bytes` of it hold weights."""
+    """A reader of a checkpoint's weights. `files` closes those it opens; `size_bytes` is that of those with weights."""
 
     def __init__(self, uri: str, files: ExitStack) -> None:
         parent, _, self._name = uri.rstrip("/").rpartition("/")
@@ -142,7 +145,7 @@ class _Reader:
         return places
 
     def spans(self, wanted: set[_Place]) -> Mapping[_Place, _Span]:
-        """Where the tensors are. Files with none of them are left alone."""
+        """The places of the tensors. Files with none of them are left alone."""
         found: dict[_Place, _Span] = {}
         for state in self._states():
             for name, piece in self._pieces.items():
@@ -188,6 +191,7 @@ class _Reader:
         return found
 
     def _json(self, file: OpenFile, piece: CheckpointFile, start: int, size_bytes: int) -> dict[str, Any]:
+        # The first bytes of a torn file may claim any size.
         if size_bytes > min(MOST_HEAD_BYTES, piece.size_bytes - start):
             raise CheckpointUnreadable(self._uri, piece.changed)
         try:
@@ -200,7 +204,7 @@ class _Reader:
 
 
 def _spoken(places: Mapping[str, _Place]) -> Mapping[str, _Place]:
-    """Without the number of the model, where there is one."""
+    """The weights by their names without the model's number, where there is one model only."""
     models = {weight.partition(".")[0] for weight in places}
     return {w.partition(".")[2]: place for w, place in places.items()} if len(models) == 1 else places
 

@@ -23,7 +23,7 @@ CHUNK_BYTES = 1 << 22
 
 
 class OpenFile:
-    """A file of a checkpoint, open for reading: on a local disk it can be read to its end also once it is removed."""
+    """A file of a checkpoint, open for reading: on a local disk it can be read to its end even once it is removed."""
 
     def __init__(self, place: str, piece: CheckpointFile, file: pa.NativeFile) -> None:
         self._place = place
@@ -31,7 +31,7 @@ class OpenFile:
         self._file = file
 
     def read(self, start: int, size_bytes: int) -> bytes:
-        """Exactly these bytes. Raises CheckpointUnreadable."""
+        """Read exactly these bytes. Raises CheckpointUnreadable."""
         try:
             content: bytes = self._file.read_at(size_bytes, start)
         except (OSError, ValueError) as error:
@@ -43,7 +43,7 @@ class OpenFile:
         return content
 
     def checking(self) -> Iterator[None]:
-        """Read it through, a chunk each turn. Raises CheckpointUnreadable: its bytes are others than were written."""
+        """Read it through, a chunk each turn. Raises CheckpointUnreadable: its bytes have changed since."""
         digest = hashlib.sha256()
         for start in range(0, self._piece.size_bytes, CHUNK_BYTES):
             digest.update(self.read(start, min(CHUNK_BYTES, self._piece.size_bytes - start)))
@@ -56,11 +56,11 @@ class OpenFile:
 
 
 class Folder:
-    """Writes, finds, reads and thins out the checkpoints below one URI.
+    """The checkpoints below one URI: writes, finds, reads and thins them out.
 
     Args:
         uri: a path, or a URI of a pyarrow file system such as `s3://bucket/folder`.
-        chunk_bytes: what is written at once.
+        chunk_bytes: the size of one write.
         rest: called after each chunk.
 
     Raises:
@@ -84,12 +84,12 @@ class Folder:
 
     @property
     def job(self) -> str:
-        """Whose checkpoints are in here."""
+        """The job whose checkpoints are in here."""
         return self.uri.rpartition("/")[2]
 
     def write(self, name: str, file: str, *parts: bytes | memoryview) -> CheckpointFile:
-        """One file of a checkpoint, made of these parts; returns what its manifest has to say of it. Where that fails
-        there is no such file."""
+        """Write one file of a checkpoint from these parts; returns its entry for the manifest. Where that fails there
+        is no such file."""
         folder, digest, size_bytes = f"{self._root}/{name}", hashlib.sha256(), 0
         self._fs.create_dir(folder, recursive=True)
         try:
@@ -109,11 +109,11 @@ class Folder:
         return CheckpointFile(file, size_bytes, digest.hexdigest())
 
     def commit(self, name: str, manifest: Manifest) -> None:
-        """From here on the checkpoint exists."""
+        """Write the manifest: from here on the checkpoint exists."""
         self.write(name, MANIFEST, manifest.encode())
 
     def check_there(self, name: str, pieces: Sequence[CheckpointFile]) -> None:
-        """Raises CheckpointUnreadable: naming a file that was written, but cannot be seen from here."""
+        """Raise CheckpointUnreadable, naming a file that was written but cannot be seen from here."""
         infos = self._fs.get_file_info([f"{self._root}/{name}/{piece.name}" for piece in pieces])
         for piece, info in zip(pieces, infos, strict=True):
             if info.size != piece.size_bytes:
@@ -124,7 +124,7 @@ class Folder:
                 raise CheckpointUnreadable(self.place_of(name), why)
 
     def names(self) -> list[str]:
-        """Of all that have a manifest, the newest first. Raises CheckpointsUnreachable."""
+        """Names of all that have a manifest, the newest first. Raises CheckpointsUnreachable."""
         selector = fs.FileSelector(self._root, recursive=True, allow_not_found=True)
         try:
             infos: Sequence[fs.FileInfo] = self._fs.get_file_info(selector)
@@ -134,11 +134,11 @@ class Folder:
         return sorted((path.split("/")[-2] for path in paths), key=_age, reverse=True)
 
     def place_of(self, name: str) -> str:
-        """Its URI."""
+        """The URI of a checkpoint."""
         return f"{self.uri}/{name}"
 
     def manifest(self, name: str) -> Manifest:
-        """What is said of a checkpoint. Raises CheckpointUnreadable: it is missing, torn or of another one."""
+        """The manifest of a checkpoint. Raises CheckpointUnreadable: it is missing, torn or of another one."""
         place = self.place_of(name)
         manifest = Manifest.decode(place, self._read(place, name, MANIFEST))
         if manifest.position.name != name:
@@ -146,7 +146,7 @@ class Folder:
         return manifest
 
     def open(self, name: str, piece: CheckpointFile) -> OpenFile:
-        """One file, of which nothing is read yet. Raises CheckpointUnreadable: it is missing, or of another size."""
+        """Open one file; none of it is read yet. Raises CheckpointUnreadable: it is missing, or of another size."""
         place = self.place_of(name)
         try:
             file = self._fs.open_input_file(f"{self._root}/{name}/{piece.name}")
@@ -163,7 +163,7 @@ class Folder:
 
         Raises:
             CheckpointUnreadable: naming the file that is missing, torn, changed or of another checkpoint.
-            CheckpointsUnreachable: what holds the files does not answer.
+            CheckpointsUnreachable: the file system does not answer.
         """
         place, manifest = self.place_of(name), self.manifest(name)
         contents = {}
@@ -174,13 +174,13 @@ class Folder:
         return manifest, contents
 
     def loose(self, file: str) -> bytes:
-        """A file that lies in the folder itself. Raises CheckpointUnreadable, CheckpointsUnreachable."""
+        """The content of a file in the folder itself. Raises CheckpointUnreadable, CheckpointsUnreachable."""
         return self._content(self.place_of(file), f"{self._root}/{file}", file)
 
     def set_aside(self, position: CheckpointPosition) -> Iterator[str]:
-        """Whatever earlier attempts have written of this step and later ones is no checkpoint any more: the attempt of
-        `position` could not read it, and began before it. It stays there, under another manifest, until `thin_out`
-        comes past it.
+        """Rename the manifests of what earlier attempts have written at this step and later, so that it is no
+        checkpoint any more: the attempt of `position` could not read it, and began before it. The files stay until
+        `thin_out` removes them.
 
         Yields:
             each name once it is done.
@@ -191,7 +191,7 @@ class Folder:
                 yield name
 
     def thin_out(self, keep: int, but: str = "") -> Iterator[str]:
-        """Remove all but the newest `keep` checkpoints, and what is none before the oldest kept. `but` stays.
+        """Remove all but the newest `keep` checkpoints, and incomplete ones older than the oldest kept. `but` stays.
 
         Yields:
             each name that is no checkpoint any more, before the rest of its files goes.
@@ -228,7 +228,7 @@ class Folder:
 
 
 def _age(name: str) -> tuple[int, ...]:
-    """Sorts by what the name of a checkpoint says, its numbers as numbers; what is no such name comes first."""
+    """The sort key of a checkpoint's name, its numbers as numbers; other names come first."""
     return order_of(name) or ()
 
 

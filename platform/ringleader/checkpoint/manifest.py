@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: written last, it says which files belong to it and what their bytes add up to."""
+"""The manifest of a checkpoint: written last, it lists the files that belong to it, with their sizes and digests."""
 
 import hashlib
 import json
@@ -14,15 +14,15 @@ from typing import Any
 from ringleader.errors import RingleaderError
 
 FORMAT = 1
-"""Of the files; a reader refuses what it does not know."""
+"""The version of the files' format; a reader refuses one that it does not know."""
 
 NAME = re.compile(r"step-(\d+)-a(\d+)-g(\d+)")
 Order = tuple[int, int, int]
-"""A later one holds no older state: (step, attempt, generation)."""
+"""(step, attempt, generation): a later one holds no older state."""
 
 
 def order_of(name: str) -> Order | None:
-    """Of a checkpoint of that name; None: no checkpoint is called so."""
+    """The order of a checkpoint of that name; None: no checkpoint has such a name."""
     found = NAME.fullmatch(name)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
@@ -41,7 +41,7 @@ class CheckpointUnreadable(RingleaderError):
 
 
 class BeginningUnreadable(CheckpointUnreadable):
-    """What `init_from` names is missing, torn, corrupt, or no such thing."""
+    """The source that `init_from` names is missing, torn, corrupt, or neither weights file nor checkpoint."""
 
     def __init__(self, uri: str, why: str) -> None:
         self.why = why
@@ -53,7 +53,7 @@ class BeginningUnreadable(CheckpointUnreadable):
 
 
 class CheckpointsUnreachable(CheckpointUnreadable):
-    """What holds the checkpoints does not answer: nothing is known of any of them, and none is passed over."""
+    """The file system of the checkpoints does not answer: nothing is known of any of them, and none is passed over."""
 
     code = "platform_error"
 
@@ -68,11 +68,11 @@ class CheckpointsUnreachable(CheckpointUnreadable):
 
 @contextmanager
 def beginning(uri: str) -> Iterator[None]:
-    """Reading what `init_from` names. Raises BeginningUnreadable, CheckpointsUnreachable."""
+    """Name `init_from` in the errors of the block. Raises BeginningUnreadable, CheckpointsUnreachable."""
     try:
         yield
     except CheckpointsUnreachable:
-        raise
+        raise  # it is a kind of CheckpointUnreadable, which the next clause renames
     except CheckpointUnreadable as error:
         raise BeginningUnreadable(uri, error.why) from None
 
@@ -82,7 +82,7 @@ class CheckpointFile:
     """One file of a checkpoint.
 
     Attributes:
-        sha256: of its bytes, in hex.
+        sha256: the digest of its bytes, in hex.
     """
 
     name: str
@@ -90,24 +90,24 @@ class CheckpointFile:
     sha256: str
 
     def check(self, content: bytes | memoryview) -> str:
-        """What is wrong with the bytes that were read, or nothing."""
+        """The error in the bytes that were read, in words; empty where there is none."""
         if len(content) != self.size_bytes:
             return self.resized(len(content))
         return "" if hashlib.sha256(content).hexdigest() == self.sha256 else self.changed
 
     @property
     def changed(self) -> str:
-        """The words for bytes that are others."""
+        """The message for bytes that have changed."""
         return f"the bytes of {self.name} have changed since they were written"
 
     def resized(self, size_bytes: int) -> str:
-        """The words for another size."""
+        """The message for another size."""
         return f"{self.name} has {size_bytes} bytes instead of {self.size_bytes}"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPosition:
-    """Which state a checkpoint holds, and who wrote it.
+    """The state that a checkpoint holds, and the attempt and generation that wrote it.
 
     Attributes:
         step, applied: global steps and transactions (steps and finished evaluations) that it has applied.
@@ -120,23 +120,23 @@ class CheckpointPosition:
 
     @property
     def name(self) -> str:
-        """Of the checkpoint in its job's folder."""
+        """The checkpoint's name in its job's folder."""
         return f"step-{self.step:012d}-a{self.attempt}-g{self.generation}"
 
     @property
     def order(self) -> Order:
-        """Of two in one folder the later one goes before the other."""
+        """The sort key in one folder: the later of two takes precedence."""
         return (self.step, self.attempt, self.generation)
 
     def outdoes(self, name: str) -> bool:
-        """Whether the one of that name is of an earlier attempt and of no earlier step."""
+        """Whether the checkpoint of that name is of an earlier attempt and of no earlier step."""
         order = order_of(name)
         return order is not None and order[0] >= self.step and order[1] < self.attempt
 
 
 @dataclass(frozen=True, slots=True)
 class SavedPart:
-    """What one writer says when its files are written.
+    """The report of one writer whose files are written.
 
     Attributes:
         number, count: which of how many writers.
@@ -162,13 +162,13 @@ def _versions() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What makes the files of one settled step a checkpoint.
+    """The list that makes the files of one settled step a checkpoint.
 
     Attributes:
         pieces: every file, in the order of the writers.
-        versions: of the programs that wrote it, by name.
+        versions: those of the programs that wrote it, by name.
         spec: the job file, as accepted.
-        job: whose it is, in the name of its folder.
+        job: the job that it belongs to, as in the name of its folder.
     """
 
     position: CheckpointPosition
@@ -178,13 +178,13 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=lambda: dict(_versions()))
 
     def encode(self) -> bytes:
-        """JSON that holds the checksum of itself."""
+        """Encode it as JSON that holds the checksum of itself."""
         body = asdict(self) | {"format": FORMAT}
         return json.dumps({"sha256": _digest(body), "manifest": body}, indent=1).encode()
 
     @classmethod
     def decode(cls, place: str, content: bytes) -> "Manifest":
-        """Raises CheckpointUnreadable: torn, changed, or of a format that this reader does not know."""
+        """Read a manifest. Raises CheckpointUnreadable: torn, changed, or of a format that this reader cannot read."""
         try:
             outer = json.loads(content)
             body, sent = outer["manifest"], outer["sha256"]
@@ -200,4 +200,5 @@ class Manifest:
 
 
 def _digest(body: Mapping[str, Any]) -> str:
+    # Sorted: the digest must not depend on the order of the keys in the file.
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""Who writes which part of a checkpoint, and what the files are called."""
+"""The parts of a checkpoint, their writers and the names of their files."""
 
 from dataclasses import dataclass
 
 ALIGNED = 8
-"""Where the tensors of a file begin: at a multiple of so many bytes."""
+"""The tensors of a file begin at a multiple of so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """Which part of a checkpoint a member writes.
+    """The part of a checkpoint that a member writes.
 
     A checkpoint holds one state, or one of each parameter server; a state's tensors are shared out to its writers.
 
@@ -24,12 +24,12 @@ class CheckpointPart:
 
     @property
     def number(self) -> int:
-        """Of the writer, counted over all states."""
+        """The writer's number, counted over all states."""
         return self.state * self.writers + self.writer
 
     @property
     def count(self) -> int:
-        """How many writers the checkpoint has."""
+        """The number of writers that the checkpoint has."""
         return self.states * self.writers
 
     @property
@@ -38,7 +38,7 @@ class CheckpointPart:
 
     @property
     def names(self) -> str:
-        """Of the file that says which tensors are weights."""
+        """The name of the file that says which tensors are weights."""
         return f"names-{self.state}.json"
 
     @property

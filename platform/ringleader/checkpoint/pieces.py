@@ -1,4 +1,4 @@
-"""A nested state as a skeleton and its tensors, and which writer writes which of them."""
+"""A nested state as a skeleton and its tensors, and the assignment of tensors to writers."""
 
 import io
 import pickle
@@ -14,10 +14,11 @@ PLAIN = frozenset(NAMES)
 """Types that a tensor file holds as they are; tensors of all others stay in the skeleton."""
 
 MOVED = {
+    ("ringleader.train.best", "_Frozen"): ("ringleader.train.best_weights", "_Frozen"),
     ("ringleader.train.calls", "Ended"): ("ringleader.train.between_calls.session_calls", "FinishedCall"),
     ("ringleader.train.reporter", "Record"): ("ringleader.train.generation.settled_records", "StepRecord"),
 }
-"""Classes in skeletons that version 0.1 wrote: where they are now."""
+"""Classes in skeletons that version 0.1 wrote, and their places now."""
 
 
 def take_apart(state: Any) -> tuple[bytes, list[Tensor]]:
@@ -29,7 +30,7 @@ def take_apart(state: Any) -> tuple[bytes, list[Tensor]]:
 
 
 def weights_in(state: Any, tensors: Sequence[Tensor]) -> dict[str, int]:
-    """Which of the tensors are entries of the state's models, by the number of the model and the name in it."""
+    """The numbers of the tensors that are entries of the state's models, by the model's number and the name in it."""
     numbers = {_place(tensor): number for number, tensor in enumerate(tensors)}
     models = state.get("models", []) if isinstance(state, dict) else []
     entries = ((f"{n}.{name}", entry) for n, model in enumerate(models) for name, entry in model.items())
@@ -37,7 +38,7 @@ def weights_in(state: Any, tensors: Sequence[Tensor]) -> dict[str, int]:
 
 
 def put_together(skeleton: bytes, tensors: Sequence[Tensor]) -> Any:
-    """The state again. The skeleton is unpickled: it must come from whoever may run code here."""
+    """Rebuild the state. The skeleton is unpickled: it must come from a source that may run code here."""
     return _Restorer(io.BytesIO(skeleton), tensors).load()
 
 
@@ -45,6 +46,7 @@ def assign(sizes: Sequence[int], writers: int) -> tuple[int, ...]:
     """The writer of each tensor by its size in bytes: the largest first, each to the writer with the fewest bytes."""
     loads = [0] * writers
     chosen = [0] * len(sizes)
+    # By number among equals: each writer has to come to the same answer by itself.
     for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):
         least = loads.index(min(loads))
         chosen[number] = least
@@ -61,7 +63,7 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 
 class _Collector(pickle.Pickler):
-    """Replaces plain tensors by their number."""
+    """A pickler that replaces plain tensors by their number."""
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, protocol=5)
@@ -72,6 +74,7 @@ class _Collector(pickle.Pickler):
         if not _plain(obj):
             return None
         place = _place(obj)
+        # Empty tensors may all have the address 0: each gets a number of its own.
         if obj.numel() == 0 or place not in self._numbers:
             self._numbers[place] = len(self.tensors)
             self.tensors.append(obj.detach())

@@ -32,8 +32,8 @@ SHARED = hasattr(os, "memfd_create")
 
 
 class SnapshotMemory:
-    """Host memory that one snapshot after the other is copied into: what was used before costs no page faults. A
-    process that writes can map it, where there is such memory."""
+    """Host memory that one snapshot after the other is copied into: memory used before costs no page faults. A process
+    that writes can map it, where the system has such memory."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -41,7 +41,7 @@ class SnapshotMemory:
 
     @property
     def descriptor(self) -> int:
-        """Of this process, to be mapped by another; -1: it cannot be."""
+        """This process's descriptor of it, for another process to map; -1: it cannot be mapped."""
         return -1 if self._segment is None else self._segment.descriptor
 
     def take(self, size_bytes: int) -> Tensor:
@@ -51,11 +51,12 @@ class SnapshotMemory:
         return self._memory[:size_bytes]
 
     def prepare(self, size_bytes: int) -> None:
-        """As `take`, and touch every page that is new, so that no snapshot of this size has to."""
+        """Take memory and touch every new page, so that no snapshot of this size has to."""
         if self._memory.numel() < size_bytes:
             self.take(size_bytes).zero_()
 
     def _grown(self, size_bytes: int) -> Tensor:
+        # The old memory goes first: both together may be more than there is.
         self._memory, self._segment = torch.empty(0, dtype=torch.uint8), None
         with suppress(OSError):  # a system may allow less memory to share than to use
             self._segment = Segment.create(size_bytes) if SHARED else None
@@ -65,14 +66,14 @@ class SnapshotMemory:
 
 
 class Snapshot:
-    """The copy of what this member has to write. Making it is all that the training thread waits for.
+    """The copy of the part that this member has to write. Making it is all that the training thread waits for.
 
     Args:
         state: the same on all its writers, down to the sizes of its tensors.
-        room: where the copy lies; memory of its own where it is left out.
+        room: the memory for the copy; its own where it is left out.
 
     Attributes:
-        size_bytes: of the tensors copied.
+        size_bytes: the size of the tensors copied.
         took_s: seconds that the copy took.
     """
 
@@ -93,13 +94,13 @@ class Snapshot:
         self.took_s = time.perf_counter() - since
 
     def write(self, folder: Folder, name: str) -> list[CheckpointFile]:
-        """Write the files; returns what the manifest has to say of them."""
+        """Write the files; returns their entries for the manifest."""
         pieces = [folder.write(name, file, content) for file, content in self._small]
         content = self._memory.numpy().data
         return [*pieces, folder.write(name, self._part.tensors, self._file.head, content)]
 
     def order(self, place: str, name: str) -> WriteOrder | None:
-        """The same for another process; None where none can map the memory."""
+        """The order by which another process writes the files; None where none can map the memory."""
         descriptor = self._room.descriptor
         if descriptor < 0 and self.size_bytes:
             return None
@@ -128,7 +129,8 @@ def size_of(state: Any, part: CheckpointPart) -> int:
 
 
 def read(folder: Folder, name: str) -> FoundCheckpoint:
-    """Raises CheckpointUnreadable: naming the file that is missing, torn, changed or of another program."""
+    """Read a checkpoint whole. Raises CheckpointUnreadable, naming the file that is missing, torn, changed or of
+    another program."""
     manifest, contents = folder.read(name)
     place = folder.place_of(name)
     states: list[Any] = []
@@ -143,11 +145,11 @@ def read(folder: Folder, name: str) -> FoundCheckpoint:
 
 
 def checkpoint_at(uri: str) -> FoundCheckpoint:
-    """The one with that URI, which `init_from` names.
+    """Read the checkpoint with that URI, which `init_from` names.
 
     Raises:
         BeginningUnreadable: naming the file that is missing, torn, changed or of another program.
-        CheckpointsUnreachable: what holds it does not answer.
+        CheckpointsUnreachable: its file system does not answer.
         ValueError: no such file system.
     """
     parent, _, name = uri.rstrip("/").rpartition("/")
@@ -156,10 +158,10 @@ def checkpoint_at(uri: str) -> FoundCheckpoint:
 
 
 def newest(folder: Folder) -> tuple[FoundCheckpoint | None, list[CheckpointUnreadable]]:
-    """The newest that can be read whole, and what was wrong with those after it.
+    """The newest checkpoint that can be read whole, and the errors of those after it.
 
     Raises:
-        CheckpointsUnreachable: that cannot be found out now. To begin with an older one would give the newest away.
+        CheckpointsUnreachable: that cannot be found out now. To begin with an older one would lose the newest.
     """
     passed_over: list[CheckpointUnreadable] = []
     for name in folder.names():
@@ -169,14 +171,14 @@ def newest(folder: Folder) -> tuple[FoundCheckpoint | None, list[CheckpointUnrea
                 raise CheckpointUnreadable(found.place, f"it is of job {found.manifest.job}")
             return found, passed_over
         except CheckpointsUnreachable:
-            raise
+            raise  # it would be passed over otherwise, as a kind of CheckpointUnreadable
         except CheckpointUnreadable as error:
             passed_over.append(error)
     return None, passed_over
 
 
 def _own(tensors: Sequence[Tensor], part: CheckpointPart) -> dict[str, Tensor]:
-    """What this writer writes, by number."""
+    """The tensors that this writer writes, by number."""
     owners = assign([tensor.nbytes for tensor in tensors], part.writers)
     pairs = enumerate(zip(tensors, owners, strict=True))
     return {str(number): tensor for number, (tensor, owner) in pairs if owner == part.writer}

@@ -24,17 +24,17 @@ NAMES = {
     torch.float32: "F32",
     torch.float64: "F64",
 }
-"""Types that a tensor file holds, and what it calls them."""
+"""Types that a tensor file can hold, and their names in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFile:
-    """What a file of these tensors looks like.
+    """The layout of a file of these tensors.
 
     Attributes:
         head: everything before the tensors' bytes.
-        places: of each tensor, the first byte behind the head.
-        size_bytes: of all tensors.
+        places: by tensor, its first byte, counted from the end of the head.
+        size_bytes: the size of all tensors.
     """
 
     head: bytes
@@ -56,6 +56,7 @@ class TensorFile:
             }
             at = end
         text = json.dumps(table).encode()
+        # The format allows spaces here: the first tensor then begins where the widest type may.
         text += b" " * (-len(text) % ALIGNED)
         return cls(len(text).to_bytes(8, "little") + text, places, at)
 

@@ -13,7 +13,7 @@ from ringleader.checkpoint.manifest import BeginningUnreadable, beginning
 
 SUFFIX = ".safetensors"
 MODELS = "ringleader.models"
-"""What the file says of itself: how many models are in it, each under its number where there is more than one."""
+"""The file's metadata on how many models are in it, each under its number where there is more than one."""
 HEAD_BYTES = 8
 _NUMBERED = re.compile(r"(\d+)\.(.+)")
 
@@ -23,7 +23,7 @@ def weights_at(uri: str) -> list[dict[str, Tensor]]:
 
     Raises:
         BeginningUnreadable: it is missing, or no weights file.
-        CheckpointsUnreachable: what holds it does not answer.
+        CheckpointsUnreachable: its file system does not answer.
     """
     folder, _, file = uri.rpartition("/")
     with beginning(uri):

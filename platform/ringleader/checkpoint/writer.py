@@ -1,7 +1,7 @@
-"""A process that writes what its parent has copied, so that nothing of it ever asks for the parent's interpreter.
+"""A process that writes what its parent has copied, so that writing never takes the parent's interpreter lock.
 
-A thread would need the interpreter's lock between two chunks. As the least urgent of its machine it gets that lock when
-the training thread gives it up, and then no core to go on: training waits for both.
+A thread would need that lock between two chunks. At the lowest priority it gets the lock when the training thread gives
+it up, and then no core to go on: training waits for both.
 """
 
 import mmap
@@ -26,18 +26,19 @@ LEAST_URGENT = 19
 
 CHUNK_BYTES = 256 << 10
 BREATH_S = 0.3
-"""Nothing is written so long after the copy: the step behind it has lost its caches already."""
+"""The pause between the copy and the first write: the step after the copy has lost its caches already."""
 RESTS, MOST_REST_S = 6.0, 1.0
-"""After each chunk the process rests so many times as long as it computed, not longer than that all in all: what it
-did at once would show in one step. Once somebody waits for it, it rests no more."""
+"""After each chunk the process rests RESTS times as long as it computed, MOST_REST_S in total at most: work done at
+once would show in one step. Once something waits for it, it rests no more."""
 SHARE = 1 / 4
-"""The most of the time since the checkpoint before that either of them takes: the next one may come as soon."""
+"""The largest share of the time since the checkpoint before that the pause, or the rests, take: the next one may come
+as soon."""
 
 HURRY = "hurry"
 PATIENCE_S = 10.0
 LOOK_S = 5.0
-"""So often somebody looks whether a process that has an order may still answer. One that a signal has stopped may go
-on; who is stopped at two looks running is ended, and the next checkpoint has another."""
+"""The interval at which a process that has an order is checked. One that a signal has stopped may go on; one that is
+stopped at two checks in a row is killed, and the next checkpoint has another."""
 Answer = tuple[list[CheckpointFile], str]
 Line: TypeAlias = "Connection[Any, Any]"
 
@@ -52,11 +53,11 @@ class WriteOrder:
 
     Attributes:
         place: the folder's URI.
-        name: of the checkpoint.
-        small: files, and what is in them.
+        name: that of the checkpoint.
+        small: files and their content.
         large: the file that begins with `head` and goes on with the memory.
-        descriptor: the parent's, of the shared memory.
-        rest_s: how long whoever writes may rest.
+        descriptor: the parent's descriptor of the shared memory.
+        rest_s: seconds that the process may rest in total.
     """
 
     place: str
@@ -80,20 +81,20 @@ class Writer:
         self._haste = threading.Event()
 
     def prepare(self) -> None:
-        """Have the process started."""
+        """Start the process, unless it runs."""
         self._running()
 
     def hurry(self) -> None:
-        """Somebody waits for what is being written, or is about to be. Never waits itself."""
+        """Make the current write, or the next one, rest no more: something waits for it. Never waits itself."""
         if not self._haste.is_set():
             self._haste.set()
             self._press()
 
     def write(self, order: WriteOrder, spare_s: float = inf) -> list[CheckpointFile]:
-        """Returns what a manifest has to say of the files. Raises NotWritten.
+        """Have the files written; returns their entries for the manifest. Raises NotWritten.
 
         Args:
-            spare_s: by then there may be the next order.
+            spare_s: seconds until the next order may come.
         """
         self._haste.wait(min(BREATH_S, SHARE * spare_s))
         order = replace(order, rest_s=min(order.rest_s, SHARE * spare_s))
@@ -102,6 +103,7 @@ class Writer:
             with _watched(process):
                 with self._sends:
                     line.send(order)
+                # A `hurry` during the send found the lock taken, and left its message to this line.
                 if self._haste.is_set():
                     self._press()
                 answer: Answer = line.recv()
@@ -117,7 +119,7 @@ class Writer:
         return pieces
 
     def close(self) -> None:
-        """Nothing is being written. Idempotent."""
+        """End the process, while nothing is being written. Idempotent."""
         with self._sends:
             process, line = self._process, self._line
             self._process = self._line = None
@@ -154,7 +156,7 @@ class Writer:
 
 
 def serve(descriptor: int, parent: int) -> None:
-    """The process: write what comes, until nobody can send any more, or `parent` is gone."""
+    """Run the process: write each order that comes, until no more can be sent, or `parent` is gone."""
     end_with_parent()  # elsewhere than on Linux the end of the line has to do
     if os.getppid() != parent:
         os._exit(1)  # lost before it could be asked for the signal
@@ -167,14 +169,14 @@ def serve(descriptor: int, parent: int) -> None:
 
 
 def give_way() -> None:
-    """The calling thread runs where the others of this machine leave time, which on Linux is a thread's own matter."""
+    """Give the calling thread the lowest priority; on Linux alone, where each thread has its own."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, LEAST_URGENT)
 
 
 class _Rest:
-    """After each chunk of one checkpoint, until something comes on the line."""
+    """The rests after each chunk of one checkpoint, until a message comes on the line."""
 
     def __init__(self, line: Line, rest_s: float) -> None:
         self._line = line
@@ -205,7 +207,7 @@ def _start() -> tuple["subprocess.Popen[bytes]", Line]:
 
 @contextmanager
 def _watched(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Neither an order that is being sent nor an answer that is awaited has an end of its own."""
+    """Kill a process that stays stopped: neither sending an order nor waiting for the answer has a deadline itself."""
     over = threading.Event()
 
     def watch() -> None:
@@ -228,6 +230,7 @@ def _is_stopped(child: int) -> bool:
     if not hasattr(os, "waitid"):
         return False
     with suppress(ChildProcessError):  # it has ended, which the line says
+        # WNOWAIT leaves the news where it is: the next look has to see it again.
         return os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
     return False
 

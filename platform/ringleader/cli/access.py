@@ -1,4 +1,4 @@
-"""Commands on who may do what: whoami, token, user, project, secret, audit."""
+"""Commands on access: whoami, token, user, project, secret, audit."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ PROJECT = click.option("--project", default=EVERY, show_default=True, help="Wher
 
 
 def _seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """`90d` and the like."""
+    """Parse a span such as `90d`, into seconds."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d+)([smhd])", text)
@@ -27,7 +27,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str | None
 
 
 def _roles(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
-    """`PROJECT=ROLE`, or a role alone for all projects."""
+    """Parse `PROJECT=ROLE`, or a role alone for all projects."""
     pairs = [text.rpartition("=") for text in given]
     roles = {project or EVERY: role for project, _, role in pairs}
     for role in roles.values():
@@ -36,7 +36,7 @@ def _roles(_context: click.Context, _option: click.Parameter, given: Sequence[st
 
 
 def _limit(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """A number, or `none` for no limit, which is infinity here."""
+    """Parse a number, or `none` for no limit, which is infinity here: None means that the option was not given."""
     if text is None or text == "none":
         return None if text is None else inf
     try:
@@ -203,7 +203,7 @@ def list_projects(session: CommandSession) -> None:
 
 
 def _number(limit: float) -> float | None:
-    """As the control plane takes it: workers and GPUs are whole."""
+    """The limit as the control plane takes it: workers and GPUs are whole numbers, no limit is None."""
     if limit == inf:
         return None
     return int(limit) if limit.is_integer() else limit
@@ -286,6 +286,7 @@ def delete_secret(session: CommandSession, name: str, project: str) -> None:
 @with_output
 def audit(session: CommandSession, by: str | None, project: str | None, limit: int) -> None:
     """Show who changed what, and who was refused, newest first."""
+    # 1000 is the most that the API gives in one page.
     log = session.client().access.audit(by=by, project=project, page=min(limit, 1000))
     found = list(islice(log, limit))
     header = ("AT", "WHO", "DID", "PROJECT", "WHAT", "OUTCOME")
@@ -327,6 +328,7 @@ def _token_row(token: TokenView) -> tuple[str, ...]:
     state = (
         "revoked" if token.revoked_at else f"until {token.expires_at:%Y-%m-%d}" if token.expires_at else ""
     )
+    # The widest scope takes nothing from the roles of the user.
     scope = "" if token.scope == {EVERY: Role.ADMIN} else _text(token.scope)
     return (token.id, token.user, token.name, token.prefix, scope, ago(token.last_used_at), state)
 

@@ -62,6 +62,7 @@ def _kinds(words: str) -> list[Fault]:
     given = [word.strip() for word in words.split(",") if word.strip()]
     if wrong := [word for word in given if word not in FAULTS] or not given:
         raise FaultUnknown(f"{wrong or words!r} is no fault.", hint=f"There are {', '.join(FAULTS)}.")
+    # In one order, each once: what a seed draws must not depend on how the option lists them.
     return [fault for fault in FAULTS if fault in given]
 
 

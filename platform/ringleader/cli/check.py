@@ -18,7 +18,7 @@ from ringleader.spec import JobSpec
 from ringleader.spec.entrypoint import check_entrypoint
 
 BUDGET_S = 120.0
-"""For both runs together, with what they import."""
+"""The time for both runs together, imports included."""
 ENGINE = "ringleader.train.program_check.two_runs"
 
 
@@ -47,7 +47,7 @@ def check(session: CommandSession, file: Path) -> int:
 
 
 def found_in(spec: JobSpec, folder: Path, budget_s: float = BUDGET_S) -> list[dict[str, str]]:
-    """What differs in the second run of a program: {"variable", "line", "cure"}, each variable once.
+    """Run a program twice; the differences of the second run as {"variable", "line", "cure"}, each variable once.
 
     Raises:
         NotChecked: it raised an exception in its first run, or took too long.
@@ -97,7 +97,7 @@ def _run(job: Path, folder: Path, which: str, until: float) -> list[dict[str, st
 
 
 def _why_ended(tail: str) -> str:
-    """What ends a process before it can say what it found."""
+    """The hint for a process that ended before it could answer: its likely cause, or the cure."""
     if "No module named 'torch'" in tail:
         return "Install torch where this command runs."
     return (

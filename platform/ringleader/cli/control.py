@@ -66,7 +66,7 @@ def bench(arguments: tuple[str, ...]) -> int:
 
 
 def _cluster_text(answer: dict[str, Any]) -> str:
-    """Scalars as pairs, then each list of objects as a table."""
+    """Format scalars as pairs, then each list of objects as a table."""
     parts = [pairs({k: v for k, v in answer.items() if not isinstance(v, list)})]
     for name, rows in answer.items():
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):

@@ -1,4 +1,4 @@
-"""Which job is meant: its id, its name, or a unique beginning of its id."""
+"""Looking up a job by its id, its name, or a unique beginning of its id."""
 
 from ringleader.cli.output import echo
 from ringleader.client import Client, Job
@@ -14,17 +14,17 @@ class NoSuchJob(RingleaderError):
 
 
 class AmbiguousJob(RingleaderError):
-    """More than one id begins so."""
+    """Several ids begin with this text."""
 
     code = "job_ambiguous"
 
 
 def find_job(client: Client, text: str) -> Job:
-    """The one job that `text` means. Of several of that name it is the newest, and that is said beside the result.
+    """Find the one job that `text` means: the newest where several have that name, with a note on standard error.
 
     Raises:
         NoSuchJob: none matches.
-        AmbiguousJob: several ids begin so; the message lists them.
+        AmbiguousJob: several ids begin with it; the message lists them.
     """
     if text.startswith("job_") and len(text) >= ID_LENGTH:
         try:
@@ -37,7 +37,7 @@ def find_job(client: Client, text: str) -> Job:
         if len(named) > 1:
             newest = f"{named[0].id}, the newest, {named[0].state}"
             echo(f"{len(named)} jobs are named {text!r}: this is {newest}.", err=True)
-        return named[0]
+        return named[0]  # the API lists the newest first
     found = [job for job in client.jobs() if job.id.startswith(text)]
     if not found:
         raise _missing(text)

@@ -148,7 +148,7 @@ def _row(view: JobView) -> tuple[str, ...]:
 
 
 def last_line(message: str) -> str:
-    """Of a traceback the line that says what was raised."""
+    """The last line that is not blank: of a traceback, the exception that was raised."""
     return next((line.strip() for line in reversed(message.splitlines()) if line.strip()), "")
 
 
@@ -181,7 +181,7 @@ def _description(job: Job) -> str:
 
 
 def _totals(totals: Totals) -> str:
-    """What the job has cost over all its attempts."""
+    """The job's cost over all its attempts, in one line."""
     counts = {"attempt": totals.attempts, "generation": totals.generations, "step": totals.steps_lost}
     attempts, generations, steps_lost = (f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
     recovered = "1 recovery" if totals.recoveries == 1 else f"{totals.recoveries} recoveries"
@@ -189,7 +189,7 @@ def _totals(totals: Totals) -> str:
 
 
 def _at_risk(step: int, events: list[Event]) -> str:
-    """What would be lost with all workers at once; empty where that is nothing."""
+    """The steps that a loss of all workers at once would cost; empty where it would cost none."""
     saved = [event for event in events if event.type == "checkpoint.saved"]
     newest = max((int(event.data["step"]) for event in saved), default=0)
     if step <= newest:
@@ -209,7 +209,7 @@ def _reproducible(source: dict[str, object]) -> str:
 
 
 def _warnings(events: list[Event]) -> str:
-    """What the job asked for and does not get, or what will fail: each once, whatever attempt said it."""
+    """Warnings on requests that are not met, or on what will fail: each once, whichever attempt gave it."""
     told = dict.fromkeys(_warning(event) for event in events if event.type == "warning")
     return "\n".join(["\nwarnings", *(f"  {line}" for line in told)]) if told else ""
 
@@ -219,7 +219,7 @@ def _warning(event: Event) -> str:
 
 
 def _exchange(events: list[Event]) -> str:
-    """Which schedule sums which buckets, as the newest worker of rank 0 said it."""
+    """The schedule that sums each group of buckets, as the newest worker of rank 0 reported it."""
     chosen = next((event for event in reversed(events) if event.type == "exchange.chosen"), None)
     return exchange_text(chosen.data, chosen.generation) if chosen is not None else ""
 
@@ -255,7 +255,7 @@ def _recent(events: list[Event]) -> str:
 
 
 def gist(event: Event) -> str:
-    """What an event says, in one line."""
+    """The event in one line."""
     if event.type == "exchange.chosen":
         return ", ".join(way_text(way) for way in event.data["ways"])
     if event.type == "warning":

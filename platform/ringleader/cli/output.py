@@ -1,4 +1,4 @@
-"""What a command prints: aligned tables for people, JSON for programs, errors as what, to what, what to do."""
+"""The output of commands: aligned tables for people, JSON for programs, errors as what, to what, what to do."""
 
 import functools
 import json
@@ -20,7 +20,8 @@ R = TypeVar("R")
 
 PATIENCE_S = 5.0  # somebody is looking at the screen
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys, or shows in another order, instead of showing it: all but tab and line feed."""
+"""Characters that a terminal obeys, or that change the order of others, instead of being shown; tab and line feed are
+left out."""
 
 
 def connect() -> Client:
@@ -29,7 +30,7 @@ def connect() -> Client:
 
 @dataclass
 class CommandSession:
-    """What all commands share: how to connect, and how to print."""
+    """The state that all commands share: how to connect, and how to print."""
 
     connect: Callable[[], Client] = connect
     as_json: bool = False
@@ -45,7 +46,7 @@ class CommandSession:
             self.opened.pop().close()
 
     def show(self, value: Any, text: str | Callable[[], str]) -> None:
-        """The value as JSON, or the text."""
+        """Print the value as JSON, or the text."""
         if self.as_json:
             echo(json_line(value))
             return
@@ -54,12 +55,12 @@ class CommandSession:
             echo(shown)
 
     def note(self, text: str) -> None:
-        """A remark beside the result: to standard error, so that pipes stay clean."""
+        """Print a remark beside the result: to standard error, so that pipes stay clean."""
         echo(text, err=True)
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print it; on a terminal with control characters spelt out, for what a job tells may hold any."""
+    """Print the text; on a terminal with control characters escaped, because a job's output may hold any."""
     stream = sys.stderr if err else sys.stdout
     click.echo(plain(text) if stream.isatty() else text, err=err)
 
@@ -90,7 +91,7 @@ def with_output(command: Callable[Concatenate[CommandSession, P], R]) -> Callabl
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "none") -> str:
-    """Columns by their widest cell; a column of numbers is aligned right."""
+    """Format rows in columns as wide as their widest cell; a column of numbers is aligned right."""
     cells = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
     if not cells:
         return empty
@@ -113,7 +114,7 @@ def pairs(values: Mapping[str, Any]) -> str:
 
 
 def ago(moment: datetime | None, now: datetime | None = None) -> str:
-    """How long ago, in its biggest unit."""
+    """The time since `moment`, in the biggest unit that fits twice; empty without a moment."""
     if moment is None:
         return ""
     seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
@@ -128,7 +129,7 @@ def number(value: float | None) -> str:
 
 
 def complain(error: RingleaderError, as_json: bool) -> None:
-    """An error on standard error, without a traceback."""
+    """Print an error on standard error, without a traceback."""
     findings = getattr(error, "errors", [])
     if as_json:
         body = {"code": error.code, "message": error.message, "hint": error.hint, "errors": findings}
@@ -154,7 +155,7 @@ def _headline(error: RingleaderError) -> str:
 
 
 def _found(finding: Mapping[str, Any]) -> str:
-    """What is wrong, and what is allowed where the message does not say it."""
+    """The message of a finding, with what is allowed where the message does not say it."""
     message, allowed = str(finding.get("message") or ""), str(finding.get("allowed") or "")
     if not message or not allowed or allowed in message:
         return message or allowed

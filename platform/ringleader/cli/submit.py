@@ -65,7 +65,7 @@ def submit(
 
 @contextmanager
 def _remarks_noted(session: CommandSession) -> Iterator[None]:
-    """What the client warns of in a job file, as a command says it."""
+    """Print the client's warnings on a job file as remarks of the command."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", JobFileWarning)
         yield
@@ -74,7 +74,7 @@ def _remarks_noted(session: CommandSession) -> Iterator[None]:
 
 
 def _preview(told: dict[str, Any]) -> str:
-    """What admission would say to a job now."""
+    """Format the answer that admission would give to a job now."""
     facts = {
         "would start": "at once" if told["starts_now"] else "later",
         "would wait because": why_text(Why(**told["pending_reason"]) if told["pending_reason"] else None),
@@ -103,7 +103,7 @@ def validate(session: CommandSession, file: Path, *, working_dir: Path | None) -
 
 
 def told_bits(spec: JobSpec) -> str:
-    """Whether the weights will depend on who computes what, and what makes them."""
+    """Whether the weights will depend on who computes what, and the reason."""
     why = spec.sync.why_other_bits
     return f"reproducible: false ({why})" if why else "reproducible: true"
 
@@ -118,7 +118,7 @@ def wait(session: CommandSession, job: str, timeout: float | None) -> int:
 
 
 def await_end(session: CommandSession, job: Job, timeout: float | None) -> int:
-    """Exit code 0 succeeded, 1 failed, 3 cancelled, 124 timed out; Ctrl-C detaches."""
+    """Wait for the job's end. Exit code 0 succeeded, 1 failed, 3 cancelled, 124 timed out; Ctrl-C detaches."""
     try:
         _wait_showing(session, job, timeout)
     except WaitTimeout as error:
@@ -165,7 +165,7 @@ def _wait_showing(session: CommandSession, job: Job, timeout: float | None) -> N
             if give_up_at is not None and time.monotonic() >= give_up_at:
                 raise
         except JobFailed:
-            break
+            break  # `conclude` raises it again, once the progress line is cleared
     click.echo("\r\x1b[K", nl=False, err=True)
 
 

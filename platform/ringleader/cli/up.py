@@ -183,6 +183,7 @@ def _detached(
     give_up_at = time.monotonic() + DETACH_DEADLINE_S
     while time.monotonic() < give_up_at:
         said = read_json(home.up)
+        # The record of an earlier `up` may still be there.
         if said.get("pid") == child.pid and said.get("url"):
             _show(session, home)
             return 0
@@ -208,7 +209,7 @@ def _show(session: CommandSession, home: Home) -> None:
 
 
 def _print_logs(session: CommandSession, job: Job) -> None:
-    """Follow to the job's end; with -o json the answer is the job alone, its lines go beside it."""
+    """Print the job's log lines until it ends; with -o json to standard error, as the answer is the job alone."""
     for line in job.logs(follow=True):
         if session.as_json:
             session.note(log_text(line))

@@ -76,7 +76,7 @@ class NoSuchMetric(RingleaderError):
 
 
 def _there_may_be(job: Job, name: str) -> None:
-    """Raises NoSuchMetric unless `name` may still come, or is one of whose values none could be told."""
+    """Raise NoSuchMetric unless `name` may still come, or was logged but has no value that could be sent."""
     names = job.metric_names()
     if job.view.state.ended and name not in names:
         which = f"It has {', '.join(names)}." if names else "It logged no metrics at all."
@@ -84,7 +84,7 @@ def _there_may_be(job: Job, name: str) -> None:
 
 
 def print_feed(session: CommandSession, items: Iterable[Any], text: Callable[[Any], str]) -> int:
-    """One line an item as it comes (JSON lines with -o json); Ctrl-C ends the printing only."""
+    """Print one line an item as it comes (JSON lines with -o json); Ctrl-C ends the printing, not the job."""
     try:
         for item in items:
             session.show(as_json(item), text(item))

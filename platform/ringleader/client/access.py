@@ -1,4 +1,4 @@
-"""Who may do what, from the client's side: users, tokens, projects, secrets, the audit log."""
+"""Access from the client's side: users, tokens, projects, secrets, the audit log."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -22,17 +22,17 @@ from ringleader.wire.access import (
 
 Page = TypeVar("Page", UserPage, TokenPage, ProjectPage, SecretPage)
 MOST = 200
-"""Items of a page, at most."""
+"""The most items of a page."""
 
 
 class Access:
-    """What `client.access` offers. Roles are by project, `*` is all projects. Raises ApiProblem where refused."""
+    """The methods of `client.access`. Roles are by project, `*` is all projects. Raises ApiProblem where refused."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
 
     def me(self) -> MeView:
-        """Who the client's token belongs to, and what it may do."""
+        """The user that the client's token belongs to, and the roles that it has."""
         return MeView.model_validate(self._api.get("/me"))
 
     def users(self) -> list[UserView]:
@@ -42,14 +42,14 @@ class Access:
         return UserView.model_validate(self._post("/users", {"name": name, "roles": dict(roles or {})}))
 
     def disable_user(self, name: str) -> None:
-        """None of the user's tokens and log-ins opens anything any more."""
+        """Disable the user: none of their tokens and log-ins opens anything any more."""
         self._api.request("DELETE", f"/users/{_part(name)}")
 
     def enable_user(self, name: str) -> UserView:
         return UserView.model_validate(self._post(f"/users/{_part(name)}/enable", None))
 
     def grant(self, name: str, project: str, role: str) -> UserView:
-        """Give a role, in the place of the one before."""
+        """Give a role in the project, replacing the one before."""
         path = f"/users/{_part(name)}/roles/{_part(project)}"
         return UserView.model_validate(self._api.request("PUT", path, json={"role": role}).json())
 
@@ -68,7 +68,7 @@ class Access:
         scope: Mapping[str, str] | None = None,
         expires_in_s: float | None = None,
     ) -> NewTokenView:
-        """A token; the answer is the only one that holds it. Without `scope` it may do what its user may."""
+        """Make a token; only this answer ever holds it. Without `scope` it has all roles of its user."""
         body = {
             "name": name,
             "user": user,
@@ -89,14 +89,14 @@ class Access:
     def share_out(
         self, name: str, *, weight: float | None = None, quota: Mapping[str, float | None] | None = None
     ) -> ProjectView:
-        """Set what a project is due: its `weight`, and limits of its `quota` (workers, cpus, gpus; None is no limit).
-        What is left out stays."""
+        """Set a project's share: its `weight`, and limits of its `quota` (workers, cpus, gpus; None is no limit).
+        Values that are left out stay."""
         body = {k: v for k, v in {"weight": weight, "quota": quota and dict(quota)}.items() if v is not None}
         answer = self._api.request("PATCH", f"/projects/{_part(name)}", json=body)
         return ProjectView.model_validate(answer.json())
 
     def secrets(self, project: str | None = None) -> list[SecretView]:
-        """Names; values are never told."""
+        """Secrets by name; their values are never returned."""
         return [
             secret for page in self._pages("/secrets", SecretPage, project=project) for secret in page.items
         ]
@@ -111,7 +111,7 @@ class Access:
     def audit(
         self, *, by: str | None = None, project: str | None = None, page: int = 200
     ) -> Iterator[AuditEntry]:
-        """Who changed what, newest first, fetched `page` entries at a time."""
+        """Entries of the audit log, newest first, fetched `page` at a time."""
         before = None
         while True:
             wanted = {"by": by, "project": project, "limit": page, "before": before}
@@ -134,4 +134,5 @@ class Access:
 
 
 def _part(text: str) -> str:
+    # `*` is all projects; a slash in a name must not become a part of the path.
     return quote(text, safe="*")

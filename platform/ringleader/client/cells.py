@@ -19,16 +19,16 @@ from ringleader.client.values import source_of
 from ringleader.parsing import parse
 
 _OWN = ("__name__", "__module__", "__qualname__", "__annotations__", "__class__")
-"""What Python sets itself where a definition runs."""
+"""Names that Python itself sets where a definition runs."""
 
 
 @dataclass(slots=True)
 class _Written:
-    """What is written down so far, by name.
+    """The parts of the module that are written so far, by name.
 
     Attributes:
         lazy: annotations are text (`from __future__ import annotations`).
-        early, late: what a definition needs when it is run, and when it is called.
+        early, late: names that a definition needs when it is run, and when it is called.
     """
 
     lazy: bool
@@ -96,7 +96,8 @@ def _write(
 
 
 def _parsed(cell: str) -> ast.Module | None:
-    """None: it is no Python, as a cell of another language."""
+    """Parse a cell; None where it is no Python, as a cell of another language."""
+    # IPython's magics, shell lines and help; the rest of such a cell is plain Python.
     python = "\n".join(line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!", "?")))
     for text in (cell, python):
         with suppress(SyntaxError, ValueError):
@@ -110,7 +111,8 @@ def _has_future(tree: ast.Module) -> bool:
 
 
 def _import_of(name: str, value: Any, trees: list[ast.Module]) -> tuple[str, str] | None:
-    """The line that imports it, and from which module; as a cell says, or as the value says of itself."""
+    """The line that imports the value, and its module: as a cell has it, else by the origin that the value names."""
+    # The newest cell first: it may have given the name another meaning.
     for tree in reversed(trees):
         for node in reversed(list(ast.walk(tree))):
             if isinstance(node, ast.ImportFrom) and not node.level and node.module in sys.modules:
@@ -141,7 +143,7 @@ def _is_there(module: str, name: str, value: Any) -> bool:
 
 
 def _source_of(name: str, value: Any, trees: list[ast.Module]) -> str | None:
-    """Its definition as it was written: of a function by its code, of a class the newest of that name."""
+    """The definition as it was written: of a function by its code, of a class the newest of that name."""
     function = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
     if inspect.isfunction(function) and function.__module__ == "__main__":
         if function.__qualname__ == "<lambda>":
@@ -169,13 +171,14 @@ def _lambda_of(name: str, function: FunctionType, trees: list[ast.Module]) -> st
             if [target.id for target in node.targets if isinstance(target, ast.Name)] == [name]:
                 text = f"{name} = {ast.unparse(node.value)}"
                 made = [part for part, _ in _codes(compile(text, f"<{name}>", "exec"), late=False)]
+                # By what they do: `ast.unparse` has given the text other lines, so positions cannot be compared.
                 now = [part for part, _ in _codes(function.__code__, late=True)]
                 return text if [*map(_does, made[1:])] == [*map(_does, now)] else None
     return None
 
 
 def _does(code: CodeType) -> tuple[Any, ...]:
-    """What tells it from others, wherever it stands."""
+    """The parts of a code object that tell it from others, wherever it stands."""
     constants = [repr(part) for part in code.co_consts if not isinstance(part, CodeType)]
     return code.co_code, code.co_names, code.co_varnames, constants
 
@@ -199,11 +202,12 @@ def _names(part: CodeType, operations: set[str]) -> list[str]:
 
 
 def _codes(code: CodeType, *, late: bool) -> Iterator[tuple[CodeType, bool]]:
-    """It and all code in it, with whether it runs only once something is called."""
+    """The code and all code inside it, each with whether it runs only once something is called."""
     yield code, late
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             function = bool(constant.co_flags & inspect.CO_OPTIMIZED)
+            # Comprehensions are functions to the compiler (until Python 3.12), but run where they stand.
             at_once = not function or constant.co_name in (
                 "<listcomp>",
                 "<setcomp>",

@@ -1,4 +1,4 @@
-"""Seeded faults into a running job: who, what and when are drawn; what came of them is read from the job's events."""
+"""Seeded faults into a running job: target, kind and time are drawn; the outcome is read from the job's events."""
 
 import random
 import time
@@ -20,7 +20,7 @@ NOT_NOW = 409
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One fault; `done` unless there was nobody to do it to. `step` is the job's when it was asked for."""
+    """One fault; `done` unless there was no member to hit. `step` is the job's when the fault was requested."""
 
     time: datetime
     step: int
@@ -32,11 +32,11 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Toll:
-    """What the job did since the first act.
+    """The outcome of all faults since the first.
 
     Attributes:
-        lost: members that were lost, and `attempts` how many attempts were begun anew.
-        recoveries: how many, with the longest in seconds from its first sign to the next committed step.
+        lost: the number of members that were lost; `attempts`: that of new attempts.
+        recoveries: their number; `worst_s`: the longest in seconds, from its first sign to the next committed step.
         steps_lost: committed steps that were taken back, or trained again by a later attempt; 0 unless something is
             wrong.
     """
@@ -52,7 +52,7 @@ class Toll:
 
 
 class Chaos:
-    """Acts on `job` until so many are done or it has ended.
+    """Injects faults into `job` until so many were tried or it has ended.
 
     Args:
         faults: the kinds to draw from.
@@ -87,6 +87,7 @@ class Chaos:
         """Each act as it is done. Raises WaitTimeout when the job has no members to spare for two minutes."""
         for _ in range(self._acts):
             self._sleep(self._every_s * self._draw.uniform(0.5, 1.5))
+            # Drawn before looking for members: the sequence of draws depends on the seed alone.
             fault, at = self._draw.choice(self._faults), self._draw.random()
             members = self._members()
             if not members:
@@ -103,7 +104,7 @@ class Chaos:
             self._sleep(LOOK_S)
 
     def toll(self) -> Toll:
-        """What has come of it so far."""
+        """The outcome so far."""
         view = self._job.refresh().view
         events = list(self._job.events(after=self._seen))
         recovered = [event.data for event in events if event.type == "recovered"]
@@ -121,7 +122,7 @@ class Chaos:
         )
 
     def _members(self) -> list[Worker]:
-        """Those of the plan, once two workers can commit (one, where the job has no more); none when it ends."""
+        """The plan's active members, once two workers can commit (one where the job has no more); none when it ends."""
         until = time.monotonic() + WHOLE_S
         while True:
             view = self._job.refresh().view

@@ -26,12 +26,12 @@ UPLOAD_TRIES = 10
 
 
 class Client:
-    """Talks to the REST API.
+    """A client of the REST API.
 
     Args:
         url: address of the control plane; else RINGLEADER_URL, else the profile that `ringleader up` wrote.
         token: credential; else RINGLEADER_TOKEN, else the profile's.
-        patience_s: for repeating requests while the control plane does not answer.
+        patience_s: seconds for which requests are repeated while the control plane does not answer.
         transport: another httpx transport, for tests.
 
     Raises:
@@ -86,6 +86,7 @@ class Client:
             JobFileWarning: of what is not in the working directory, and may be on the nodes.
         """
         body = self._uploaded(spec, working_dir, function)
+        # One key for all tries of this call: the control plane makes one job of them.
         key = {"Idempotency-Key": uuid.uuid4().hex}
         answer = self._api.request("POST", "/jobs", json=body, headers=key, repeatable=True)
         return Job(self._api, JobView.model_validate(answer.json()))
@@ -93,7 +94,7 @@ class Client:
     def preview(
         self, spec: JobFile, working_dir: str | Path | None = None, *, function: Function | None = None
     ) -> dict[str, Any]:
-        """What admission would say, without submitting."""
+        """The answer that admission would give, without submitting."""
         body = self._uploaded(spec, working_dir, function)
         answer = self._api.request("POST", "/jobs", json=body, params={"dry_run": "true"}, repeatable=True)
         return dict(answer.json())
@@ -170,7 +171,7 @@ class Client:
         return {**body, "working_dir": self._upload(package.packed(found.files))} if found.files else body
 
     def _upload(self, data: bytes) -> str:
-        """Send what is missing of it, until it is there: another process of the same user may be sending it too."""
+        """Send the bytes that are missing until all are there: another process of the same user may be sending them."""
         name, tries, offset_before = package.digest(data), UPLOAD_TRIES, -1
         give_up_at = 0.0
         for pause_s in pauses():
@@ -182,6 +183,7 @@ class Client:
                 self._send(name, data, offset)
                 break
             except ApiProblem as problem:
+                # An upload by another process is waited for as long as it grows, and takes no try.
                 tries -= problem.code == "bad_upload"
                 late = problem.code == "upload_under_way" and time.monotonic() > give_up_at
                 if problem.code not in ("bad_upload", "upload_under_way") or not tries or late:
@@ -190,7 +192,7 @@ class Client:
         return name
 
     def _missing_from(self, name: str) -> int | None:
-        """Where its bytes end that are there; None where all of it is."""
+        """The offset behind the bytes that are there; None where all of them are."""
         try:
             self._api.request("HEAD", f"/packages/{name}")
         except ApiProblem as problem:

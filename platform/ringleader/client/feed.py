@@ -1,4 +1,4 @@
-"""A numbered feed (events, logs) followed to its end: pages until level, then server-sent events, resumed by seq."""
+"""A numbered feed (events, logs) followed to its end: pages to catch up, then server-sent events, resumed by seq."""
 
 import json
 import time
@@ -10,7 +10,7 @@ import httpx
 from ringleader.client.http import Api
 from ringleader.errors import ApiProblem, ApiUnreachable
 
-PAGE = 1000
+PAGE = 1000  # the most that the API gives at once
 PATIENCE_S = 120.0
 
 _CHECK_END_EVERY_S = 2.0
@@ -85,6 +85,7 @@ def _streamed(api: Api, path: str, after: int, ended: Callable[[], bool]) -> Ite
                 if item.get("seq", 0) > after:
                     after = item["seq"]
                     yield item
+            # Behind keep-alives too: on a quiet feed nothing else shows that the job has ended.
             if time.monotonic() >= check_at:
                 if ended():
                     return

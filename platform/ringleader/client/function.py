@@ -17,19 +17,19 @@ from ringleader.parsing import parse
 Function = Callable[..., object]
 MAIN = "__main__"
 NOTEBOOK = "notebook"
-"""What the module is called that is made of a notebook's cells."""
+"""The name of the module that is made of a notebook's cells."""
 
 
 class FunctionRefused(RingleaderError):
-    """A function that cannot be packed, as it stands where workers cannot come to it."""
+    """The function cannot be packed, or workers could not import it from where it is defined."""
 
     code = "function_refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a function is imported from: `module:function`, and files by their name in the working directory. None:
-    it is installed."""
+    """The import path of a function, `module:function`, and the files to pack, by their name in the working directory:
+    none where it is installed."""
 
     entrypoint: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -67,6 +67,7 @@ def sources_of(function: Function) -> Sources:
     if function.__module__ == MAIN:
         _guarded(module, path)
     parts = dotted.split(".")
+    # `__init__.py` lies one folder below the place where a module of that name would.
     root = path.parents[len(parts) - (path.name != "__init__.py")]
     wanted = imports_of(path.read_bytes(), _package_of(path, root))
     if spec is not None:
@@ -76,7 +77,7 @@ def sources_of(function: Function) -> Sources:
 
 
 def _kept(name: str, function: Function) -> None:
-    """Raises FunctionRefused: Python has not kept what was typed."""
+    """Raise FunctionRefused where Python has not kept the source text."""
     try:
         inspect.getsource(function)
     except (OSError, TypeError):
@@ -99,7 +100,7 @@ def _of_notebook(name: str, module: ModuleType) -> Sources:
 
 
 def _name_of(function: Function) -> str:
-    """Raises FunctionRefused: workers could not find it by its name."""
+    """The function's name in its module. Raises FunctionRefused: workers could not find it by that."""
     name = getattr(function, "__qualname__", type(function).__name__)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     if module is not None and name.isidentifier() and getattr(module, name, None) is function:
@@ -111,7 +112,7 @@ def _name_of(function: Function) -> str:
 
 
 def _guarded(module: ModuleType, path: Path) -> None:
-    """Raises FunctionRefused: workers import this script, and would submit it again."""
+    """Raise FunctionRefused where workers, which import this script, would submit it again."""
     frame = inspect.currentframe()
     while frame is not None and not (frame.f_globals is vars(module) and frame.f_code.co_name == "<module>"):
         frame = frame.f_back
@@ -164,7 +165,7 @@ def imports_of(source: bytes, package: list[str]) -> list[str]:
 
 
 def _files_of(root: Path, dotted: str) -> Iterator[Path]:
-    """What an import of it runs: each package on the way, and the module."""
+    """The files that an import of it runs: each package on the way, and the module."""
     below = root
     for part in dotted.split("."):
         below = below / part

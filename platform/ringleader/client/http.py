@@ -112,6 +112,7 @@ class Api:
         response = self._http.send(request, stream=True)
         try:
             if response.is_error:
+                # A streamed answer has no body until it is read.
                 response.read()
                 raise _problem(response)
             yield response
@@ -125,6 +126,7 @@ class Api:
             try:
                 response = send()
             except httpx.TransportError as error:
+                # Without a connection nothing was sent: then anything may be tried again.
                 not_sent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
                 if last or not (may_repeat or not_sent):
                     raise self._unreachable(error) from None
@@ -144,7 +146,7 @@ class Api:
 
 
 def pauses() -> Iterator[float]:
-    """Seconds between tries: ever longer, and not the same for all who try at once."""
+    """Seconds between tries: ever longer, with jitter, so that clients do not all try at the same moments."""
     pause_s = _FIRST_PAUSE_S
     while True:
         yield pause_s * (0.5 + random.random() / 2)  # noqa: S311 (jitter)

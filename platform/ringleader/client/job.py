@@ -25,7 +25,7 @@ _OUTAGE_S = 120.0
 
 
 class Job:
-    """A handle. `view` is the job as last seen; `refresh` looks again."""
+    """A handle on a job. `view` is the job as last seen; `refresh` looks again."""
 
     def __init__(self, api: Api, view: JobView) -> None:
         self._api = api
@@ -49,7 +49,7 @@ class Job:
 
     @property
     def result(self) -> Result | None:
-        """What it left behind, once it has succeeded."""
+        """The job's result, once it has succeeded."""
         return Result.of(self.view.result) if self.view.result else None
 
     def refresh(self) -> Self:
@@ -57,10 +57,10 @@ class Job:
         return self
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Until the job has ended.
+        """Wait until the job has ended.
 
         Args:
-            timeout: seconds; None waits as long as the job runs. An outage of the control plane is borne for
+            timeout: seconds; None waits as long as the job runs. An outage of the control plane is tolerated for
                 two minutes.
 
         Raises:
@@ -87,8 +87,8 @@ class Job:
         return self._merge({"workers": {k: v for k, v in {"min": min, "max": max}.items() if v is not None}})
 
     def prioritize(self, priority: int) -> Self:
-        """Set its priority: who waits with a higher one is served first, and may take the places of a lower one. Above
-        0 it takes the role of an operator."""
+        """Set its priority: of the jobs that wait, a higher one is served first, and may preempt a lower one. A
+        priority above 0 requires the role operator."""
         return self._merge({"priority": priority})
 
     def cancel(self, grace_s: float | None = None) -> Self:
@@ -98,7 +98,7 @@ class Job:
         return self.refresh()
 
     def pause(self) -> Self:
-        """Ask it to save what it holds and to let go of the cluster; pausing twice is pausing once."""
+        """Ask it to save its state and to release the cluster; pausing twice is pausing once."""
         self._api.request("POST", self._path("/pause"), repeatable=True)
         return self.refresh()
 
@@ -108,7 +108,7 @@ class Job:
         return self.refresh()
 
     def inject(self, fault: Fault, worker: str | None = None, *, for_s: float = 30.0) -> FaultView:
-        """Do it harm on purpose, which it has to survive: see `wire.faults.FaultOrder`. Needs the role operator.
+        """Inject a fault, which the job has to survive: see `wire.faults.FaultOrder`. Requires the role operator.
 
         Raises:
             ApiProblem: faults are not allowed, or there is no such member.
@@ -141,7 +141,7 @@ class Job:
         return map(LogLine.read, self._feed("/logs", follow, after))
 
     def artifacts(self) -> list[dict[str, Any]]:
-        """What the job saved: name and size of each."""
+        """The artifacts that the job saved: name and size of each."""
         found: list[dict[str, Any]] = []
         cursor = None
         while True:
@@ -172,12 +172,13 @@ class Job:
 
     def _fetch(self, below: str, target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the target: a rename is one move only within a file system.
         descriptor, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 for chunk in self._api.body(self._path(below)):
                     file.write(chunk)
-            Path(partial).chmod(0o644)
+            Path(partial).chmod(0o644)  # mkstemp made it 0600
             Path(partial).replace(target)
         finally:
             Path(partial).unlink(missing_ok=True)
@@ -206,7 +207,7 @@ class Job:
         try:
             return list(deque((line.line for line in self.logs()), maxlen=LAST_LOG_LINES))
         except (ApiProblem, ApiUnreachable):
-            return []
+            return []  # an outage now must not hide the reason
 
     def _feed(self, name: str, follow: bool, after: int) -> Iterator[dict[str, Any]]:
         if not follow:

@@ -1,4 +1,4 @@
-"""Where the control plane is and with which token: environment first, else the profile `ringleader up` wrote."""
+"""The address and token of the control plane: from the environment, else the profile that `ringleader up` wrote."""
 
 import json
 import os

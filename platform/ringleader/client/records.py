@@ -77,7 +77,7 @@ class LogLine:
 
 @dataclass(frozen=True, eq=True)
 class Result(Mapping[str, Any]):
-    """What a succeeded job leaves behind: attributes, and a mapping of the same. Times in seconds. Times, generations,
+    """The outcome of a succeeded job: attributes, and a mapping of the same. Times in seconds. Times, generations,
     recoveries and lost steps are those of all attempts together.
 
     Attributes:

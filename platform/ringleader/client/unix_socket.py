@@ -1,6 +1,6 @@
-"""Services that listen on a Unix socket: their address as one URL, and how httpx reaches it.
+"""Services that listen on a Unix socket: their address as one URL, and the route that httpx takes to it.
 
-A folder's mode says who may reach such a socket; a port on loopback is open to every account of the machine.
+A folder's mode limits who may connect to such a socket; a port on loopback is open to every account of the machine.
 """
 
 import os
@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 SCHEME = "http+unix"
 LONGEST = 107
-"""Bytes of a path that the kernel takes for a socket."""
+"""The most bytes of a socket's path that the kernel takes."""
 
 
 def unix_url(socket: Path, path: str = "") -> str:
@@ -21,10 +21,10 @@ def unix_url(socket: Path, path: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientRoute:
-    """How httpx is to be asked for an address.
+    """The route by which httpx reaches an address.
 
     Attributes:
-        url: what requests name.
+        url: the URL of requests.
         uds: the socket they go through; None: the network.
     """
 
@@ -43,5 +43,6 @@ def _short(socket: Path) -> str:
     """A path that the kernel takes, however deep the socket lies: through its folder, open as long as this process."""
     if len(os.fsencode(socket)) <= LONGEST or not socket.parent.is_dir():
         return str(socket)
+    # Left open on purpose: the path below names this descriptor.
     folder = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     return f"/proc/self/fd/{folder}/{socket.name}"

@@ -1,4 +1,4 @@
-"""Values as Python source that makes the same again: numbers, text, paths, torch's words, and what is made of them."""
+"""Values as Python source that makes them again: numbers, text, paths, torch's dtypes and devices, and collections."""
 
 import math
 import sys
@@ -11,7 +11,7 @@ _OF_TORCH = ("device", "dtype")
 
 
 class _NoSource(ValueError):
-    """There is none for such a value."""
+    """A value that no source can make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Source:
 
 
 def source_of(value: Any) -> Source | None:
-    """None: it cannot be written down, or contains something that cannot. Imports nothing: whose module is not loaded
-    is none of its values."""
+    """The value as source; None where it, or something in it, cannot be written down. Imports nothing: a module that is
+    not loaded has made none of the values."""
     spelling = _Spelling()
     try:
         return Source(spelling.of(value), frozenset(spelling.modules))
@@ -42,8 +42,9 @@ class _Spelling:
     modules: set[str] = field(default_factory=set)
 
     def of(self, value: Any) -> str:
-        """Raises _NoSource, and RecursionError of what contains itself."""
+        """Spell the value. Raises _NoSource, and RecursionError where it contains itself."""
         kind = type(value)
+        # By the exact class: one derived from it, as an enum, may print as anything.
         if kind in _AS_THEY_ARE:
             return repr(value)
         if kind is float:
@@ -58,9 +59,9 @@ class _Spelling:
         return self._called(value)
 
     def _called(self, value: Any) -> str:
-        """What a call, or a name of its module, makes."""
+        """Spell a value that a call, or a name of its module, makes."""
         kind = type(value)
-        if kind is type(Path()):
+        if kind is type(Path()):  # the machine's own class of paths
             return self._name("pathlib", f"Path({value.as_posix()!r})")
         if kind in (PurePosixPath, PureWindowsPath):
             return self._name("pathlib", f"{kind.__name__}({str(value)!r})")
@@ -69,6 +70,7 @@ class _Spelling:
         numpy: Any = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.number | numpy.bool_):
             number = value.item()
+            # The number of a timedelta64 has lost its unit.
             if type(number) in (bool, int, float, complex) and not isinstance(value, numpy.timedelta64):
                 return self._name("numpy", f"{kind.__name__}({self.of(number)})")
         raise _NoSource

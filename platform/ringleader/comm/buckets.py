@@ -1,12 +1,12 @@
-"""Where gradients live between backward and update: flat buckets in backward order, filled by hooks.
+"""Flat gradient buckets in backward order, filled by hooks: the gradients' memory between backward and update.
 
 A bucket has rows. Each row is one partial sum of the canonical tree, flat over the bucket's parameters; slices arrive
 in ascending shard order and the two top rows are added as soon as they are siblings. A parameter of `alone_bytes` or
 more has a bucket to itself, whose row simply is the tensor that autograd hands over: no copy. The small ones share
 buckets of up to `capacity_bytes` and are copied in once.
 
-Where the members share memory, rows have homes in an arena that the others can map. A row that autograd handed over
-moves home with its exchange, and there the result is.
+If the members share memory, each row has a home in an arena that the others can map. A row that autograd handed over
+moves home with its exchange, and the result lies there.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -30,19 +30,19 @@ class Bucket:
     """Some parameters' gradients in one flat span.
 
     Attributes:
-        number: the place in the order in which buckets are exchanged.
+        number: its position in the order in which buckets are exchanged.
         members: parameter numbers in the order of their spans.
         starts: the first element of each member; `length` at the end.
-        owner: the server that completes and updates it, counted among the servers; 0 where there is none or one.
+        owner: the index of the server that completes and updates it; 0 without servers, or with one.
         rows: (length,) tensors; row 0 holds the result after the exchange.
-        arena: where the homes of rows are made; None where no memory is shared.
+        arena: the shared memory in which rows get their homes; None where no memory is shared.
         homes: (length,) tensors in the arena.
-        weights: (length,) in the arena, where contiguous parameters themselves live on the server that owns them.
-        apart: (parameter, its part of `weights`) of the others.
-        former: by parameter number, the memory it lived in before, where the program still holds that: a state dict
-            without a copy.
-        moved_out: the parameters have memory of their own again until the bucket is settled.
-        missing: members that the running backward has not reached yet.
+        weights: (length,) in the arena: the memory of contiguous parameters themselves, on the server that owns them.
+        apart: (parameter, its part of `weights`) for parameters that are not contiguous.
+        former: by parameter number, its memory before it moved into the arena, if the program still holds that: a
+            state dict without a copy.
+        moved_out: whether the parameters have memory of their own again until the bucket is settled.
+        missing: the number of members that the running backward has not reached yet.
     """
 
     number: int
@@ -68,21 +68,21 @@ class Bucket:
         return len(self.members) == 1
 
     def row(self, number: int) -> Tensor:
-        """(length,) row `number`, made where it is missing."""
+        """Row `number`, (length,); allocated on first use."""
         while len(self.rows) <= number:
             place = len(self.rows)
             self.rows.append(self.like.new_empty(self.length) if self.arena is None else self.home(place))
         return self.rows[number]
 
     def home(self, number: int) -> Tensor:
-        """(length,) the place of row `number` in shared memory."""
+        """The (length,) home of row `number` in shared memory."""
         assert self.arena is not None, "rows have homes only where memory is shared"
         while len(self.homes) <= number:
             self.homes.append(self.arena.empty(self.length, self.like.dtype))
         return self.homes[number]
 
     def move_home(self, count: int) -> list[tuple[Tensor, Tensor]]:
-        """The first `count` rows are at home from now on: (row as it was, home) of each, for who copies them."""
+        """Replace the first `count` rows by their homes; returns (old row, home) of each, for the caller to copy."""
         moves = [(self.row(k), self.home(k)) for k in range(count)]
         self.rows[:count] = [home for _, home in moves]
         return moves
@@ -92,15 +92,15 @@ class Buckets:
     """The buckets of one list of parameters. One exchange at a time attaches to them.
 
     Args:
-        active: the numbers of the parameters whose gradients travel; None: of those that are trainable. Others have no
-            bucket.
+        active: the numbers of the parameters whose gradients travel; None: of those that are trainable. Others have
+            no bucket.
         before: the buckets that these replace, in whose arena parameters may live.
 
     Attributes:
         active: those numbers.
         used: per parameter, whether a backward since `begin_step` reached it.
-        tainted: a transfer may still write into the rows; nobody uses them again.
-        arena: where rows live that other processes can map; None where no memory is shared.
+        tainted: whether a transfer may still write into the rows, so that nobody may use them again.
+        arena: the shared memory in which rows live; None where no memory is shared.
         owners: the server of each parameter.
         tables: parameters whose gradients are rows; they have no bucket.
     """
@@ -149,7 +149,7 @@ class Buckets:
         self.tables.begin_step()
 
     def begin_slice(self, row: int, adds: int, complete: Callable[[Bucket], None]) -> None:
-        """The next backward's gradient becomes row `row`, which is then added `adds` times to the row below it.
+        """Direct the next backward's gradient into row `row`, then merge the two top rows `adds` times.
 
         Args:
             complete: called with each bucket as soon as the backward has filled it and the adds are done.
@@ -159,11 +159,13 @@ class Buckets:
         for bucket in self.buckets:
             bucket.missing = len(bucket.members)
         self.tables.begin_slice(row, adds)
+        # Where a `.grad` is left, autograd adds to it instead of handing over a tensor.
         for parameter in self.parameters:
             parameter.grad = None
 
     def end_slice(self) -> None:
-        """Parameters that the backward did not reach count as zero."""
+        """Close the slice: parameters that the backward did not reach count as zero."""
+        # Unfrozen by the program since the last `_attach`: no hook has fired for these.
         for number in self._unhooked:
             if self.parameters[number].grad is not None:
                 self._arrived(number, self.parameters[number])
@@ -175,7 +177,7 @@ class Buckets:
         self._open = False
 
     def expose(self, owners: Collection[int] | None = None) -> None:
-        """Every parameter's gradient becomes a view into row 0; None where it has another owner than those given."""
+        """Set every parameter's `.grad` to its part of row 0; to None if its bucket's owner is not in `owners`."""
         for number, (bucket, k) in self._home.items():
             mine = owners is None or bucket.owner in owners
             parameter = self.parameters[number]
@@ -187,6 +189,7 @@ class Buckets:
         if bucket.alone:  # its row may be another tensor in every step
             return flat.view(self.parameters[bucket.members[0]].shape)
         place = bucket.number, row
+        # Views are kept, because making them anew costs 45 µs a gradient.
         known = self._views.get(place)
         if known is None or known[0] is not flat:
             known = self._views[place] = flat, self.views(bucket, flat)
@@ -211,8 +214,8 @@ class Buckets:
                     self.parameters[number].copy_(self.view(bucket, k, 0))
 
     def settle(self, bucket: Bucket) -> Tensor:
-        """(length,) all of the bucket's parameters in the arena: contiguous ones live there from now on, others stay
-        where they are, as kernels round by layout, and are copied."""
+        """Move the bucket's parameters into the arena and return that (length,) memory. Contiguous ones live there
+        from now on; others stay where they are, as kernels round by layout, and are copied."""
         assert self.arena is not None, "parameters settle only where memory is shared"
         if bucket.weights is None:
             bucket.weights = self.arena.empty(bucket.length, bucket.like.dtype)
@@ -234,13 +237,14 @@ class Buckets:
                 bucket.moved_out = True
 
     def bring_back(self) -> None:
-        """The program is about to run: what it holds of parameters' memory shows their values, as in one process."""
+        """Move parameters back into memory that the program still holds, before it runs: what it holds then shows
+        their values, as in one process."""
         for bucket in self.buckets:
             if bucket.weights is not None and bucket.former:
                 self._move_out(bucket, bucket.weights, bucket.former)
 
     def in_arena(self) -> set[Parameter]:
-        """The parameters that live there now."""
+        """The parameters that live in the arena now."""
         settled = [(bucket, bucket.weights) for bucket in self.buckets if bucket.weights is not None]
         return {
             self.parameters[number]
@@ -250,7 +254,7 @@ class Buckets:
         }
 
     def _lives_in(self, bucket: Bucket, weights: Tensor) -> bool:
-        """Whether nobody has given a parameter other memory, as `parameter.data = …` does."""
+        """Whether the contiguous parameters still live in `weights`: `parameter.data = …` gives one other memory."""
         apart = len(bucket.apart)
         views = zip(bucket.members, self.views(bucket, weights), strict=True)
         elsewhere = sum(self.parameters[number].data_ptr() != view.data_ptr() for number, view in views)
@@ -265,6 +269,7 @@ class Buckets:
                 bucket.apart.append((former, view))
                 continue
             in_arena = parameter in self._inherited or former.data_ptr() == view.data_ptr()
+            # Two holders are the parameter and `former`; a third one is the program's.
             if not in_arena and _holders(former) > 2:
                 bucket.former[number] = former
             self._inherited.discard(parameter)
@@ -289,8 +294,8 @@ class Buckets:
         self._hooks, self._unhooked = [], []
 
     def _attach(self) -> None:
-        """Hook on to what can be: torch takes no hooks of what is frozen, as a parameter may be that the program has
-        yet to unfreeze here."""
+        """Hook every parameter that can be hooked: torch refuses hooks on frozen ones, which the program may unfreeze
+        later."""
         frozen = [number for number in self._unhooked if not self.parameters[number].requires_grad]
         self._hooks += [self._hook(number) for number in self._unhooked if number not in frozen]
         self._unhooked = frozen
@@ -327,7 +332,7 @@ class Buckets:
         self._place(bucket, k, gradient)
 
     def _place(self, bucket: Bucket, member: int, gradient: Tensor | None) -> None:
-        """Put a gradient (None: zeros) where it belongs. The first add is done here: one pass less over the memory."""
+        """Put a gradient (None: zeros) into its row. The first add is done on the way: one pass over memory less."""
         self._reached[bucket.members[member]] = True
         if self._adds:
             # Zeros are added too: -0.0 + 0.0 is 0.0, whoever owns the slice.
@@ -340,21 +345,22 @@ class Buckets:
             self.view(bucket, member, self._row).copy_(gradient)
         bucket.missing -= 1
         if bucket.missing == 0:
+            # The first of the adds was made in `_place`; what is left merges the rows below it.
             for top in range(self._row - 1, self._row - self._adds, -1):
                 bucket.row(top - 1).add_(bucket.row(top))
             self._complete(bucket)
 
 
 def laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient, or an entry of an optimiser's state, in its parameter's order of memory, as autograd and optimisers
-    make them: fused ones go by memory alone."""
+    """The gradient, or an entry of an optimiser's state, in its parameter's memory layout, as autograd and optimisers
+    create it: fused optimisers walk memory alone."""
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
 
 
 def part_gradients(parameters: Iterable[Parameter]) -> None:
-    """Copy gradients in memory that autograd gave to another parameter too: what is done to one is not to the other."""
+    """Copy gradients whose memory autograd shares between parameters, so that changing one leaves the other alone."""
     for parameter in parameters:
         gradient = parameter.grad
         if gradient is not None and not gradient.is_sparse and _holders(gradient) > 1:
@@ -362,24 +368,25 @@ def part_gradients(parameters: Iterable[Parameter]) -> None:
 
 
 def _ignore(_: Bucket) -> None:
-    """No slice is open."""
+    """Do nothing: no slice is open."""
 
 
 def _can_be_a_row(gradient: Tensor, dtype: torch.dtype) -> bool:
-    """Whether sums may be made in its memory: not where autograd hands the same to another parameter, as for both `a`
-    and `b` of `a.view(-1) + b.view(-1)`."""
+    """Whether sums may be made in the gradient's memory: not where autograd shares it with another parameter, as for
+    both `a` and `b` of `a.view(-1) + b.view(-1)`."""
     return gradient.is_contiguous() and gradient.dtype == dtype and _holders(gradient) == 1
 
 
 def _holders(tensor: Tensor) -> int:
-    """How many tensors there are over the same memory, this one among them."""
+    """The number of tensors over the same storage, this one included."""
     storage = tensor.untyped_storage()  # holds it, too
     return torch._C._storage_Use_Count(storage._cdata) - 1
 
 
 def _adopt(bucket: Bucket, row: int, gradient: Tensor) -> None:
-    """Make the tensor itself the row."""
+    """Make the gradient tensor itself the row, without a copy."""
     if row:
+        # `insert` below would put the tensor at a lower place if a row before it were missing.
         bucket.row(row - 1)
     del bucket.rows[row : row + 1]
     bucket.rows.insert(row, gradient.view(-1))
@@ -400,12 +407,14 @@ def _lay_out(
         if parameter.nbytes >= alone_bytes:
             groups.append([number])
             continue
+        # A bucket is one flat tensor with one owner: it takes parameters of one kind only.
         kind = (parameter.dtype, parameter.device, owners[number])
         group = filling.get(kind)
         if group is None or sum(parameters[n].nbytes for n in group) + parameter.nbytes > capacity_bytes:
             group = filling[kind] = []
             groups.append(group)
         group.append(number)
+    # group[-1] has the lowest number, so its gradient comes last in the backward and completes the bucket.
     groups.sort(key=lambda group: -group[-1])
     return [_bucket(order, group, parameters, owners[group[0]]) for order, group in enumerate(groups)]
 

@@ -1,4 +1,4 @@
-"""Which schedule sums a bucket soonest: what was tried, else by what the cluster's links and adds cost."""
+"""The choice of the schedule that sums a bucket fastest: by trial, else by measured costs of links and adds."""
 
 import math
 from contextlib import suppress
@@ -9,45 +9,49 @@ from ringleader.comm.schedules import SCHEDULES, RankPart
 from ringleader.comm.simulator import ClusterCosts, Forecast, TooLong, simulate
 
 COARSE_PIECES = 8
-"""A forecast cuts a bucket into this many messages at most, where the exchange would cut it into more."""
+"""A forecast cuts a bucket into at most this many messages, even where the exchange would cut it into more."""
 
 HOPELESS = 4.0
 
 DOUBT = 1.1
-"""Forecasts that differ by less than this are one. Of those the fewest messages win: each costs time that nobody told
-the simulator of."""
+"""Forecasts within this factor of the least count as equal. Of those the fewest messages win: each costs time that
+the simulator does not know of."""
 
 
 def choose(part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes: int = 4) -> str:
-    """The name of the schedule that was soonest where that was tried, else of that with about the least simulated time;
-    of several the one with the fewest messages, the least time, the first name. All ranks choose alike.
+    """The name of the schedule to use: the fastest one of a trial of such sums, else one with about the least
+    simulated time; of several the one with the fewest messages, the least time, the first name. All ranks choose
+    alike.
 
     Args:
         part: any rank's part.
         canonical: admit only schedules whose result has the canonical bits for this part.
-        element_bytes: of one element of the bucket.
+        element_bytes: the size of one element of the bucket.
     """
     like = alike(part)
     for tried in costs.tried:
         if (tried.part, tried.canonical, tried.element_bytes) == (like, canonical, element_bytes):
             return tried.schedule
+    # `tried` plays no part below: outside the cache's key it does not invalidate what was simulated.
     return _choose(like, replace(costs, tried=()), canonical, element_bytes)
 
 
 def alike(part: RankPart) -> RankPart:
-    """What stands for all buckets of about one size, that share an answer: a regroup must not wait for many
+    """The representative of all buckets of about this size, which share an answer: a regroup must not wait for many
     simulations."""
+    # Rank 0 for all: every rank asks the same question, so that all get the same answer.
     return replace(part, rank=0, length=1 << max(0, part.length - 1).bit_length())
 
 
 def forecasts(
     part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes: int = 4
 ) -> dict[str, Forecast]:
-    """What the simulator says of the schedules that may be chosen, by name; none that takes `HOPELESS` times as long as
-    another, for to play all messages of many ranks through takes seconds."""
+    """The simulator's forecasts for the schedules that may be chosen, by name; without those that take `HOPELESS`
+    times as long as another, because playing all messages of many ranks through takes seconds."""
     coarse = replace(part, chunk=max(part.chunk, -(-part.length // COARSE_PIECES)))
     admitted = [name for name in sorted(SCHEDULES) if SCHEDULES[name].canonical(part) or not canonical]
     found: dict[str, Forecast] = {}
+    # Fewest steps first: quickly simulated, they bound the time after which the others are given up.
     for name in sorted(admitted, key=lambda name: sum(1 for _ in SCHEDULES[name].steps(coarse))):
         least = min((forecast.seconds for forecast in found.values()), default=math.inf)
         with suppress(TooLong):
@@ -55,6 +59,7 @@ def forecasts(
     return found
 
 
+# Cached, since a forecast for 16 ranks takes up to 0.1 s and every regroup asks for the same ones.
 @lru_cache(maxsize=4096)
 def _choose(part: RankPart, costs: ClusterCosts, canonical: bool, element_bytes: int) -> str:
     found = forecasts(part, costs, canonical=canonical, element_bytes=element_bytes)

@@ -1,4 +1,5 @@
-"""A Chrome trace of an attempt: kept as it comes in, left behind as one JSON file for Perfetto or chrome://tracing.
+"""The Chrome trace of an attempt: spans kept as they come in, written out as one JSON file for Perfetto or
+chrome://tracing.
 
 The format is that of Google, "Trace Event Format", 2016: complete events (`ph: X`), a process for each worker, a thread
 for each of its tracks, microseconds. Workers' clocks are those of their machines.
@@ -16,16 +17,17 @@ from ringleader.comm.timeline import BUCKETS, TRAINING, WORDS, TimelineStretch
 FILE = "trace.json"
 HEAD = "trace.head"
 SEGMENT_BYTES = 64 << 20
-"""A trace is between one and two of these, and of the newest steps: the older half is given up when both are full."""
+"""A trace holds between one and two segments, of the newest steps: the older one is dropped when both are full."""
 
 TRACKS = (TRAINING, BUCKETS, WORDS)
 
 
 class TraceFile:
-    """Appends to raw files in `folder`; `finish` makes one document of them. Goes on with those that are there.
+    """A trace in progress: appends to raw files in `folder`, going on with those that are there; `finish` makes one
+    document of them.
 
     Attributes:
-        lost: transactions of workers that were given up for newer ones.
+        lost: the number of workers' transactions that were dropped in favour of newer ones.
     """
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -42,9 +44,10 @@ class TraceFile:
         self._finished: Path | None = None
 
     def add(self, worker: str, stretch: TimelineStretch) -> None:
-        """The spans of a worker's settled transaction."""
+        """Append the spans of a worker's settled transaction."""
         if worker not in self._workers:
             self._workers[worker] = len(self._workers) + 1
+            # Before the worker's first event, whose process number would mean nothing without it.
             _write_whole(self._head, json.dumps({"begun_ns": self._begun_ns, "workers": self._workers}))
         number = self._workers[worker]
         for event in _events(stretch, number, self._begun_ns):
@@ -54,12 +57,12 @@ class TraceFile:
             self._rotate()
 
     def flush(self) -> None:
-        """What was added outlives this process."""
+        """Hand everything added to the system, so that it outlives this process."""
         self._file.flush()
 
     def finish(self, folder: Path) -> Path:
-        """Write `folder`/trace.json; readers see all or nothing. Once is enough. What it is made of stays until
-        `close`."""
+        """Write `folder`/trace.json, of which readers see all or nothing, and return its path; idempotent. The raw
+        files stay until `close`."""
         if self._finished is None:
             self._file.close()
             folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +83,7 @@ class TraceFile:
         self._file.close()
         self.lost += self._counts[1]
         self._counts = [0, self._counts[0]]
+        # The renamed segment takes the place of the one before it: that one's transactions are lost.
         self._raw.replace(self._older)
         self._file = self._raw.open("w", encoding="utf-8")
 
@@ -104,7 +108,7 @@ class TraceFile:
 
 
 def _drop_torn_line(raw: Path) -> None:
-    """What a killed process could not write to its end."""
+    """Cut off a last line that a killed process did not write to its end."""
     if raw.exists():
         whole = raw.read_bytes()
         os.truncate(raw, whole.rfind(b"\n") + 1)

@@ -1,7 +1,7 @@
 """The communication threads of one generation: exchanges run there while the training thread computes.
 
-A communicator lives as long as its generation. The first error ends it: the transport is aborted at once, so that peers
-which wait for this member learn of it in milliseconds, and every later call raises the same error.
+A communicator lives as long as its generation. The first error ends it: the transport is aborted at once, so that
+peers waiting for this member learn of it in milliseconds, and every later call raises the same error.
 """
 
 import os
@@ -24,18 +24,18 @@ from ringleader.comm.transports import SharedSums, Transport
 from ringleader.errors import ExchangeBroken
 
 BULK, EXPRESS = 0, 1
-"""The two lanes: buckets in their order; words, small sums and state beside them."""
+"""The two lanes: BULK for buckets in their order, EXPRESS for words, small sums and state beside them."""
 
 LANES = (BUCKETS, WORDS)
-"""Their names in a timeline."""
+"""The lanes' names in a timeline."""
 
 JOIN_S = 2.0
 LOOK_S = 1.0
-EX_SOFTWARE = 70
+EX_SOFTWARE = 70  # as in sysexits.h
 
 
 class Ticket:
-    """One exchange handed to a lane."""
+    """A handle for one exchange on a lane."""
 
     __slots__ = ("bucket", "finished", "nbytes", "phase", "schedule")
 
@@ -51,10 +51,10 @@ Job = tuple[Ticket, Callable[[Scratch], None]]
 
 
 class Communicator:
-    """Runs exchanges over one transport. `submit`, `wait`, `close` belong to the training thread, `abort` to any.
+    """The lanes over one transport. `submit`, `wait`, `close` belong to the training thread, `abort` to any.
 
     Args:
-        timeline: where to write down what the lanes do and how long the training thread is blocked.
+        timeline: records what the lanes do and how long the training thread is blocked.
     """
 
     def __init__(self, transport: Transport, timeline: Timeline | None = None) -> None:
@@ -105,7 +105,7 @@ class Communicator:
         schedule: str = "",
         lane: int = BULK,
     ) -> Ticket:
-        """Start an exchange that is no schedule on `rows`, which belong to the lane until `wait` returns."""
+        """Start an exchange other than a schedule on `rows`, which belong to the lane until `wait` returns."""
         ready = _recorded(rows)
 
         def run(scratch: Scratch) -> None:
@@ -115,7 +115,7 @@ class Communicator:
         return self._submit(run, Ticket(phase, bucket, sum(row.nbytes for row in rows), schedule), lane)
 
     def beside(self, act: Callable[[Transport], None], *, phase: str) -> Ticket:
-        """Start an exchange of any length on a thread of its own: it may wait for what others do in their own time."""
+        """Start an exchange of any length on a thread of its own, where its waits block no lane."""
         self.check()
         ticket = Ticket(phase, None)
         with self._changed:
@@ -123,12 +123,14 @@ class Communicator:
         thread = threading.Thread(
             target=self._run_beside, args=(ticket, act), name=f"ringleader-{phase}", daemon=True
         )
+        # Threads that have ended are dropped, or a long generation would collect them.
         self._threads = [t for t in self._threads if t.is_alive()] + [thread]
         thread.start()
         return ticket
 
     def check(self) -> None:
-        """Raises ExchangeBroken once this generation is over."""
+        """Raise ExchangeBroken once this generation is over."""
+        # Read without the lock: an error is set once and never taken back.
         if self._error is not None:
             raise _again(self._error)
 
@@ -168,11 +170,11 @@ class Communicator:
         return self._submit(run, Ticket("reduce", bucket, homes[0].nbytes, "in_place"), BULK)
 
     def submit_act(self, act: Callable[[], None], *, phase: str, bucket: int | None) -> Ticket:
-        """Start anything that waits for others, in its order among the buckets."""
+        """Start any call that waits for peers, in its order among the buckets."""
         return self._submit(lambda _: act(), Ticket(phase, bucket), BULK)
 
     def wait(self, tickets: Sequence[Ticket]) -> None:
-        """Block until all are done.
+        """Block until all tickets are done.
 
         Raises:
             ExchangeBroken: a peer is lost, a deadline passed, or `abort` was called; without delay.
@@ -194,7 +196,8 @@ class Communicator:
 
     @contextmanager
     def as_one(self, name: str) -> Iterator[None]:
-        """All that is exchanged meanwhile is one span of the timeline: thousands would leave no room for the step's."""
+        """Record everything exchanged meanwhile as one span of the timeline: thousands would leave no room for the
+        step's."""
         timeline, self._timeline = self._timeline, None
         since, blocked_s = time.perf_counter(), self.blocked_s
         try:
@@ -206,7 +209,7 @@ class Communicator:
                 timeline.add(TRAINING, "exposed", until - (self.blocked_s - blocked_s), until)
 
     def done(self, ticket: Ticket, patience_s: float = 0.0) -> bool:
-        """Whether an exchange is done, or is within that time. Raises ExchangeBroken as `wait` does."""
+        """Whether an exchange is done, after waiting up to `patience_s` for it. Raises ExchangeBroken like `wait`."""
         since = time.perf_counter()
         with self._changed:
             if not ticket.finished and self._error is None and patience_s > 0:
@@ -228,6 +231,7 @@ class Communicator:
         Returns:
             whether the lanes have ended, so that no transfer can touch the memory that was handed to them.
         """
+        # Behind all jobs: a lane in good order finishes what it has before it ends.
         for lane in self._queues:
             lane.put(None)
         if self._error is not None or self._unfinished:
@@ -252,7 +256,9 @@ class Communicator:
             ticket, run = job
             since = time.perf_counter()
             error = _attempt(ticket, run, scratch, self.rank)
+            # Otherwise they would hold a bucket's tensors while this thread waits for the next job.
             del job, run
+            # Read once: `as_one` takes the timeline away meanwhile.
             if (timeline := self._timeline) is not None:
                 _write_down(timeline, lane, ticket, since, error)
             if error is not None:
@@ -282,15 +288,17 @@ class Communicator:
 
 
 def end_process(why: str) -> NoReturn:
-    """For a member that could harm the others by staying: it is lost, and a loss costs nothing."""
+    """End this process, which could harm the others by staying: the member is lost, and a loss costs nothing."""
     print(f"ringleader: this process ends itself: {why}", file=sys.stderr, flush=True)
+    # Without exit handlers, at once: the thread that did not end may be writing into peers' memory.
     os._exit(EX_SOFTWARE)
 
 
 def _attempt(
     ticket: Ticket, run: Callable[[Scratch], None], scratch: Scratch, rank: int
 ) -> ExchangeBroken | None:
-    """Run a job. The error is made anew: its traceback would keep the transfers' memory and sockets alive."""
+    """Run a job; returns its error, made anew because the original's traceback would keep the transfers' memory and
+    sockets alive."""
     try:
         run(scratch)
         return None
@@ -316,9 +324,10 @@ def _again(error: ExchangeBroken) -> ExchangeBroken:
 
 
 def _recorded(rows: Sequence[Tensor]) -> Callable[[], None]:
-    """A wait for what the device still has to do to `rows`; nothing on the CPU."""
+    """A function that waits for the device's pending work on `rows`; it does nothing on the CPU."""
     if not rows or rows[0].device.type != "cuda":
         return lambda: None
     event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    # On the caller's thread: the event stands behind the kernels that its stream has been given so far.
     event.record()
     return event.synchronize

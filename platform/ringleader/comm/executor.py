@@ -1,4 +1,4 @@
-"""Runs the steps of a schedule on tensors over a transport."""
+"""The executor: runs the steps of a schedule on tensors over a transport."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ Transfers = dict[int, list[tuple[Span, Work]]]
 
 
 class Scratch:
-    """Slots for chunks on their way, reused from bucket to bucket by one thread."""
+    """Scratch memory for chunks in flight: numbered slots that one thread reuses from bucket to bucket."""
 
     def __init__(self) -> None:
         self._slots: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
 
     def slot(self, number: int, elements: int, like: Tensor) -> Tensor:
-        """(elements,) of the dtype and device of `like`; its content is what a step left there."""
+        """Slot `number`, (elements,) of the dtype and device of `like`; its content is whatever a step left there."""
         slots = self._slots[like.dtype, like.device]
         while len(slots) <= number:
             slots.append(like.new_empty(elements))
@@ -55,7 +55,7 @@ def execute(
 
 
 class _Run:
-    """The transfers under way, by place: a step waits for those that touch its span."""
+    """The transfers in flight, by place: a step waits for those that touch its span."""
 
     def __init__(self, rows: Sequence[Tensor], scratch: Scratch, transport: Transport, tag: int) -> None:
         self._rows = rows
@@ -72,6 +72,7 @@ class _Run:
 
     def receive(self, step: Receive) -> None:
         memory = self.memory(step.place, step.span)
+        # No wait for sends out of this memory: a peer sends what arrives there only after it has got them.
         work = self._transport.irecv(memory, step.peer, self._tag + step.channel)
         self._arriving[step.place].append((step.span, work))
 
@@ -84,6 +85,7 @@ class _Run:
     def add(self, step: Add) -> None:
         _wait(self._arriving, step.into, step.span)
         _wait(self._arriving, step.source, step.span)
+        # What is still being sent from `into` must not change under the transfer.
         _wait(self._leaving, step.into, step.span)
         self.memory(step.into, step.span).add_(self.memory(step.source, step.span))
 

@@ -16,14 +16,14 @@ from ringleader.comm.transports.transport import Messages
 from ringleader.comm.tree import TreeNode
 
 Round = Callable[[Messages, Messages], None]
-"""(sends, receives): all of them at once; returns when they are done. Raises ExchangeBroken."""
+"""Transfers all (sends, receives) of a round at once; returns when they are done. Raises ExchangeBroken."""
 
 
 def canonical_sum(part: RankPart, rows: Sequence[Tensor], scratch: Scratch, together: Round) -> None:
-    """Leave the canonical sum of everybody's rows in row 0 of everybody.
+    """Leave the canonical sum of all ranks' rows in row 0 of every rank.
 
     Args:
-        rows: (length,) tensors; row 0 is there also where this rank has no partial sum.
+        rows: (length,) tensors; row 0 exists even where this rank has no partial sum.
     """
     spans = even_spans(part.length, part.world)
     mine = slice(*spans[part.rank])
@@ -35,6 +35,7 @@ def canonical_sum(part: RankPart, rows: Sequence[Tensor], scratch: Scratch, toge
         rows[0][mine].zero_()
     places = [values for _, values in operands]
     numbered = [(node, place) for place, (node, _) in enumerate(operands)]
+    # Peers come in order from this rank on; `fold` takes operands in the order of the tree's leaves.
     in_order = sorted(numbered, key=lambda item: item[0].index << item[0].level)
     for into, source in fold(part.tree, in_order):
         places[into].add_(places[source])
@@ -47,7 +48,8 @@ def canonical_sum(part: RankPart, rows: Sequence[Tensor], scratch: Scratch, toge
 def _operands(
     part: RankPart, rows: Sequence[Tensor], scratch: Scratch
 ) -> tuple[list[tuple[TreeNode, Tensor]], Messages]:
-    """What is added in this rank's span, row 0 first, and what of it comes from others."""
+    """The partial sums to add in this rank's span, the one in row 0 first, and the receives of those from other
+    ranks."""
     start, stop = even_spans(part.length, part.world)[part.rank]
     operands = [(node, rows[k][start:stop]) for k, node in enumerate(part.rows[part.rank])]
     receives: list[tuple[Tensor, int]] = []
@@ -64,5 +66,5 @@ def _operands(
 
 
 def _filled(messages: Messages) -> Messages:
-    """Those with something in them: a bucket may have fewer elements than ranks."""
+    """The messages that are not empty: a bucket may have fewer elements than ranks."""
     return [(values, peer) for values, peer in messages if values.numel()]

@@ -1,9 +1,9 @@
-"""How the C library keeps memory between steps."""
+"""The C library's memory between steps: kept instead of returned to the system."""
 
 import ctypes
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEEP_BYTES = 2**31 - 1
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
+KEEP_BYTES = 2**31 - 1  # the largest int: mallopt takes no more
 
 
 def keep_freed_memory() -> bool:
@@ -19,4 +19,5 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
+    # Both: setting either one ends glibc's own adjustment of the other.
     return bool(mallopt(M_MMAP_THRESHOLD, KEEP_BYTES) and mallopt(M_TRIM_THRESHOLD, KEEP_BYTES))

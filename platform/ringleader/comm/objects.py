@@ -1,11 +1,11 @@
-"""Objects on their way from one member to another, in memory: tensors as they are, everything else sealed.
+"""Objects in transit between members, in memory: tensors as they are, everything else pickled and sealed.
 
 ```
 tag | length of the rest's head | head: what each tensor is, and the object without its tensors | their bytes
 ```
 
-The head is pickled, and a pickle is code for whoever opens it: it is opened only where the tag says that a member made
-it, and where the message's types are known nothing else is made of it. The bytes of tensors are no code: like
+The head is pickled, and a pickle can run code in whoever opens it: it is opened only if the tag says that a member
+made it, and where the message's types are known nothing else is made of it. The bytes of tensors are not code: like
 gradients, they travel as they are.
 """
 
@@ -25,6 +25,7 @@ from ringleader.errors import ObjectRefused, ObjectUnexpected
 OBJECT = b"object"
 LENGTH_BYTES = 8
 HEAD_AT = TAG_BYTES + LENGTH_BYTES
+# A view of other dtype needs an offset that is a multiple of its element size.
 ALIGN_BYTES = 64
 PLAIN = {
     str(dtype).removeprefix("torch."): dtype
@@ -47,17 +48,17 @@ HARMLESS = frozenset(
         *(("torch", name) for name in PLAIN),
     }
 )
-"""What any message may name beside its own types."""
+"""The globals that any message may name besides its own types."""
 
 Kind = tuple[str, tuple[int, ...], str, bool]
-"""Of a tensor: type, shape, device, and whether it was an array of numpy."""
+"""A tensor's type, shape and device, and whether it was a numpy array."""
 
 
 def packed(value: Any, seal: Seal, room: Tensor | None = None) -> Tensor:
-    """(n,) uint8 of an object of any type that can be pickled.
+    """Pack an object of any type that can be pickled into (n,) uint8.
 
     Args:
-        room: (m,) uint8 memory that it may lie in, if that is enough: pages that were written before cost no faults.
+        room: (m,) uint8 memory to use if it is large enough: pages that were written before cost no faults.
     """
     buffer = io.BytesIO()
     apart = _Apart(buffer)
@@ -76,7 +77,7 @@ def packed(value: Any, seal: Seal, room: Tensor | None = None) -> Tensor:
 
 
 def unpacked(payload: Tensor, seal: Seal, *types: type) -> Any:
-    """What `packed` made of plain values, tensors, arrays and objects of these types.
+    """Unpack what `packed` made of plain values, tensors, arrays and objects of these types.
 
     Raises:
         ObjectRefused: it does not carry a member's seal; nothing of it was made.
@@ -86,7 +87,7 @@ def unpacked(payload: Tensor, seal: Seal, *types: type) -> Any:
 
 
 def unpacked_of_any_type(payload: Tensor, seal: Seal) -> Any:
-    """The same where it holds what belongs to the user, whose types nobody knows: a member's seal opens it.
+    """Unpack an object that may hold the user's own types, which nobody here knows: a member's seal suffices.
 
     Raises:
         ObjectRefused: it does not carry a member's seal; nothing of it was made.
@@ -101,7 +102,7 @@ def sent(value: Any, seal: Seal) -> list[Tensor]:
 
 
 def receive(transport: Transport, peer: int, tag: int, *types: type) -> Any:
-    """The object that a peer sent under that tag. Raises as `unpacked`, and ExchangeBroken."""
+    """Receive the object that a peer sent under that tag. Raises as `unpacked`, and ExchangeBroken."""
     length = torch.empty(1, dtype=torch.int64)
     transport.irecv(length, peer, tag).wait()
     payload = torch.empty(int(length), dtype=torch.uint8)
@@ -115,6 +116,7 @@ def _opened(payload: Tensor, seal: Seal, known: frozenset[tuple[str, str]] | Non
     head = payload[HEAD_AT:end].numpy().tobytes()
     if len(front) < HEAD_AT or not seal.fits(front[:TAG_BYTES], OBJECT, head):
         raise ObjectRefused
+    # Plain values only: the outer pickle may name nothing at all.
     kinds, skeleton = _Whole(io.BytesIO(head), [], frozenset()).load()
     places = _places(payload, _aligned(end), kinds)
     tensors = [_own(place, kind) for place, kind in zip(places, kinds, strict=True)]
@@ -122,7 +124,7 @@ def _opened(payload: Tensor, seal: Seal, known: frozenset[tuple[str, str]] | Non
 
 
 def _own(place: Tensor, kind: Kind) -> Any:
-    """A copy: what is taken over must not keep all that came with it."""
+    """A copy of one tensor, so that keeping it does not keep the whole payload."""
     *_, device, array = kind
     return place.clone().numpy() if array else place.to(device, copy=True)
 
@@ -142,18 +144,20 @@ def _aligned(size: int) -> int:
 
 
 def _plain(entry: Any) -> Tensor | None:
-    """The tensor that travels in its place; None for all that stays in the head."""
+    """The tensor that travels in place of `entry`; None for everything that stays in the head."""
     if type(entry) is np.ndarray:
         fits = entry.dtype.name in PLAIN and entry.dtype.isnative and entry.flags.carray
         return torch.from_numpy(entry) if fits else None
+    # Subclasses stay in the head: their bytes alone would not restore a Parameter, for one.
     if type(entry) is not Tensor or entry.requires_grad or entry.layout is not torch.strided:
         return None
     known = str(entry.dtype).removeprefix("torch.") in PLAIN and entry.device.type in {"cpu", "cuda"}
+    # A lazily conjugated or negated tensor's memory does not hold its values.
     return entry if known and not (entry.is_conj() or entry.is_neg()) else None
 
 
 class _Apart(pickle.Pickler):
-    """Replaces plain tensors by their number; memory that is met twice comes once."""
+    """A pickler that replaces plain tensors by their number; memory that is met twice is sent once."""
 
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, protocol=5)
@@ -167,6 +171,7 @@ class _Apart(pickle.Pickler):
             return None
         array, name = tensor is not obj, str(tensor.dtype).removeprefix("torch.")
         place = (tensor.data_ptr(), name, tuple(tensor.shape), tensor.stride(), array)
+        # Empty tensors all have address 0, so an equal place does not make them the same.
         if tensor.numel() == 0 or place not in self._numbers:
             self._numbers[place] = len(self.tensors)
             self.kinds.append((name, tuple(tensor.shape), str(tensor.device), array))
@@ -175,7 +180,7 @@ class _Apart(pickle.Pickler):
 
 
 class _Whole(pickle.Unpickler):
-    """Puts tensors back. `known`: the only globals that it may name; None: any."""
+    """An unpickler that puts the tensors back. `known`: the only globals that the pickle may name; None: any."""
 
     def __init__(
         self, buffer: io.BytesIO, tensors: Sequence[Any], known: frozenset[tuple[str, str]] | None

@@ -1,4 +1,4 @@
-"""What links and adds cost here and now: a few messages to and fro, and all at once, measured together, told to all.
+"""The probe of link and add costs: a few messages back and forth, and all at once, measured together and told to all.
 
 One message alone says what it costs when nothing else is under way. The ranks of a node share its cores, so each
 message also holds up the others: P ranks that all send to their neighbours at once need longer than one, by P - 1
@@ -18,23 +18,24 @@ SMALL, LARGE = 256, 1 << 20
 """Elements of float32: 1 KB, whose time is nearly all latency, and 4 MB."""
 
 ROUNDS, TRIES = {SMALL: 4, LARGE: 1}, {SMALL: 9, LARGE: 5}
-"""Few rounds a try, as an exchange has few hops. The least counts: what else a machine does only makes a try longer."""
+"""Rounds a try, few as an exchange has few hops, and tries. The least counts: what else a machine does only makes a
+try longer."""
 
 ADDED, ADDS = 1 << 21, 4
-"""Elements of a row that no cache holds, and how often it is added."""
+"""Elements of a row that no cache holds, and the number of adds."""
 
 INSIDE, CROWDED, BETWEEN, ADD = 0, 2, 4, 6
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeSender:
-    """How members send while they measure.
+    """The ways in which members send while they measure.
 
     Attributes:
         ping_pong: (peer, values, rounds): send the values to the peer and receive them back, so often; both call it.
         shift: (ranks, values, rounds): each of the ranks sends to the next and receives from the one before, so often,
             half of the values a message; all of them call it.
-        tell: the sum of everybody's values; everybody calls it.
+        tell: returns the sum of everybody's values; everybody calls it.
     """
 
     ping_pong: Callable[[int, Tensor, int], None]
@@ -43,7 +44,7 @@ class ProbeSender:
 
 
 def probe(rank: int, groups: tuple[tuple[int, ...], ...], size: int, lines: ProbeSender) -> ClusterCosts:
-    """Measure; every member calls this at the same time and gets the same answer.
+    """Measure the costs; every member calls this at the same time and gets the same answer.
 
     Args:
         groups: the ranks of each node; empty: all on one.
@@ -51,6 +52,7 @@ def probe(rank: int, groups: tuple[tuple[int, ...], ...], size: int, lines: Prob
     nodes = groups or (tuple(range(size)),)
     near = max(nodes, key=len)
     far = next((r for r in range(size) if r not in nodes[0]), None)
+    # Each entry is written by one rank and zero at all others, as `tell` sums.
     seconds = torch.zeros(ADD + 1, dtype=torch.float64)
     if len(near) > 1:
         _to_and_fro(seconds, INSIDE, rank, (near[0], near[1]), lines)
@@ -64,13 +66,14 @@ def probe(rank: int, groups: tuple[tuple[int, ...], ...], size: int, lines: Prob
         seconds[ADD] = added
     told = lines.tell(seconds).tolist()
     inside, between = (_link(*told[place : place + 2]) for place in (INSIDE, BETWEEN))
+    # A cluster without one kind of link never asks for its cost: the other one stands in.
     inside, between = (inside if len(near) > 1 else between), (between if far is not None else inside)
     crowded = _crowded(told, len(near)) if len(near) > 1 else NOTHING
     return ClusterCosts(inside, between, told[ADD] / (ADDED * 4), crowded)
 
 
 def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], lines: ProbeSender) -> None:
-    """One way of a small and of a large message, written down by the first of the pair."""
+    """Time one way of a small and of a large message; the first of the pair records it."""
     if rank not in pair:
         return
     peer = pair[1] if rank == pair[0] else pair[0]
@@ -82,7 +85,7 @@ def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], l
 
 
 def _all_at_once(seconds: Tensor, rank: int, near: tuple[int, ...], lines: ProbeSender) -> None:
-    """A round in which all ranks of a node send, small and large, written down by the first of them."""
+    """Time a round in which all ranks of a node send, small and large; the first of them records it."""
     if rank not in near:
         return
     for k, length in enumerate((SMALL, LARGE)):
@@ -93,7 +96,7 @@ def _all_at_once(seconds: Tensor, rank: int, near: tuple[int, ...], lines: Probe
 
 
 def _round_s(act: Callable[[int], None], length: int) -> float:
-    """Seconds a round."""
+    """The seconds of one round, the least of several tries."""
     act(1)  # the first message finds cold paths
     took = []
     for _ in range(TRIES[length]):
@@ -104,7 +107,7 @@ def _round_s(act: Callable[[int], None], length: int) -> float:
 
 
 def _crowded(told: list[float], ranks: int) -> LinkCost:
-    """What each message adds to the others of its node."""
+    """The cost that each message adds to the others of its node."""
     more = [
         max(0.0, together - alone) / (ranks - 1)
         for together, alone in zip(told[CROWDED : CROWDED + 2], told[INSIDE : INSIDE + 2], strict=True)
@@ -119,6 +122,7 @@ def _link(small_s: float, large_s: float) -> LinkCost:
 
 def _add_s() -> float:
     into, source = (torch.zeros(ADDED, dtype=torch.float32) for _ in range(2))
+    # Not timed: the first add touches the pages, which the system hands out only then.
     into.add_(source)
     since = time.perf_counter()
     for _ in range(ADDS):

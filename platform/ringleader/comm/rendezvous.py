@@ -1,11 +1,13 @@
-"""The store where the members of attempts meet: a room for each attempt, which opens to those who have its secret.
+"""The store where the members of attempts meet: a room for each attempt, open to those who prove that they have its
+secret.
 
 ```
 store ─► nonce ─► member        member ─► room, its own nonce, tag ─► store        store ─► tag ─► member
 ```
 
-Each side proves that it has the secret before the other says anything more. A stranger gets one nonce, and five seconds
-to answer it in. In a room words lie by meeting, and those of a meeting are gone when a later one of its line begins.
+Each side proves that it has the secret before the other says anything more. A connection that has proven nothing gets
+one nonce, and five seconds to answer it. A room keeps its words by meeting, and drops those of a meeting when a later
+one of its line begins.
 """
 
 import asyncio
@@ -36,21 +38,21 @@ from ringleader.comm.visitor import (
 
 CHALLENGE_S = 5.0
 STRANGERS = 128
-"""Connections that have not proven anything: the oldest goes when there are more."""
+"""The most connections that have not proven anything: beyond it the oldest is closed."""
 
 READ_BYTES = 4 << 10
-"""What is read of a connection before it is asked for; of who has proven nothing a room's name and a proof are."""
+"""The read-ahead of a connection; one that has proven nothing needs room for no more than a name and a proof."""
 
 MOST_NAME_BYTES = 255
 ROOM_BYTES = 64 << 20
 ROOM_S = 600.0
-"""An attempt whose supervisor has not asked for its room for so long has none any more."""
+"""A room is closed when its attempt's supervisor has not asked for it for so long."""
 
 WAIT_S = 60.0
-"""Longer than any meeting."""
+"""The longest wait for a word, longer than any meeting."""
 
 KEPT = {"pair/": 256}
-"""Meetings of a line that may be under way at once; of generations there is one."""
+"""The number of meetings of a line that may be in progress at once; one for lines not named here (generations)."""
 
 
 @dataclass(slots=True)
@@ -68,18 +70,19 @@ class _Room:
     lines: dict[str, dict[tuple[int, ...], _Meeting]] = field(default_factory=lambda: defaultdict(dict))
 
     def meeting(self, place: MeetingPlace) -> _Meeting | None:
-        """None where it is over: a later one has begun."""
+        """The meeting of that name, begun if it is new; None if it is over, because a later one has begun."""
         line, kept = self.lines[place.line], KEPT.get(place.line, 1)
         if place.number not in line:
             if len(line) >= kept and place.number < min(line):
                 return None
             line[place.number] = _Meeting()
+            # Without this every generation of a job would leave its words behind.
             for number in sorted(line)[:-kept]:
                 self._forget(line.pop(number))
         return line[place.number]
 
     def put(self, meeting: _Meeting, key: str, word: bytes) -> bool:
-        """False where there is no room for it."""
+        """Store a word and wake those that wait for it; False if there is no room for it."""
         grown = len(word) - len(meeting.words.get(key, b""))
         if self.size_bytes + grown > ROOM_BYTES:
             return False
@@ -101,24 +104,26 @@ class _Room:
     def _forget(self, meeting: _Meeting) -> None:
         self.size_bytes -= sum(map(len, meeting.words.values()))
         for waiting in (one for ones in meeting.awaited.values() for one in ones):
+            # The waiting `_answer` is cancelled with it, which closes that member's connection.
             waiting.cancel()
 
 
 class Rendezvous:
-    """The server: a thread of this process.
+    """The store's server: a thread of this process.
 
     Args:
-        folder: of this node, in which it takes connections of its own account as well, over a Unix socket: no crowd
-            of strangers at the port keeps those out.
+        folder: a folder of this node in which it takes connections of its own account as well, over a Unix socket: a
+            crowd at the port does not keep those out.
 
     Attributes:
-        port: where it listens, on `host` alone.
-        turned_away: how many connections have not proven that they are a member's.
+        port: the port at which it listens, on `host` alone.
+        turned_away: the number of connections that have not proven that they are a member's.
     """
 
     def __init__(self, host: str, folder: Path | None = None) -> None:
         self.turned_away = 0
         self._rooms: dict[str, _Room] = {}
+        # A dict for its order: the first key is the oldest connection.
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         listener = socket.create_server((host, 0), backlog=1024)
         self.port: int = listener.getsockname()[1]
@@ -133,11 +138,11 @@ class Rendezvous:
         asyncio.run_coroutine_threadsafe(self._admit(room, secret), self._loop).result()
 
     def words(self) -> Mapping[str, Iterable[str]]:
-        """The keys that lie in each room; from any thread."""
+        """The keys stored in each room; from any thread."""
         return asyncio.run_coroutine_threadsafe(self._words(), self._loop).result()
 
     def close(self) -> None:
-        """End it, and every connection."""
+        """Stop the server and close every connection."""
         self._loop.call_soon_threadsafe(self._closed.set)
 
     async def _until_closed(self, listeners: list[socket.socket], ready: threading.Event) -> None:
@@ -170,13 +175,14 @@ class Rendezvous:
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         room = None
         try:
+            # The kernel lets no other account connect to the Unix socket, so nobody can crowd it.
             if not _is_local(writer.get_extra_info("socket")):
                 self._expect(writer)
             room = await self._known(reader, writer)
             while room is not None:
                 await self._answer(room, reader, writer)
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.CancelledError, struct.error):
-            pass  # whoever that was is gone, or says what no member says
+            pass  # the other end is gone, or has sent what no member sends
         finally:
             self._strangers.pop(writer, None)
             if room is not None:
@@ -186,8 +192,9 @@ class Rendezvous:
             writer.close()
 
     def _expect(self, writer: asyncio.StreamWriter) -> None:
-        """A proof, of whoever may have come over the network."""
-        # A word is small, and somebody waits for it; asyncio says so only for sockets that it has made itself.
+        """Demand a proof of a connection that may have come over the network; the oldest such one goes when there are
+        too many."""
+        # Words are small and awaited; asyncio sets this option only on sockets that it has made itself.
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._strangers[writer] = None
         while len(self._strangers) > STRANGERS:
@@ -196,7 +203,7 @@ class Rendezvous:
             oldest.close()
 
     async def _known(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Room | None:
-        """The room of a member; None for everybody else."""
+        """The room of a connection that has proven to be a member's; None for any other."""
         asked = nonce()
         writer.write(asked)
         async with asyncio.timeout(CHALLENGE_S):
@@ -219,6 +226,7 @@ class Rendezvous:
 
     async def _answer(self, room: _Room, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         kind, place_bytes, key_bytes, word_bytes = FRAME.unpack(await reader.readexactly(FRAME.size))
+        # Place and key need no check: 16 bits bound their lengths.
         if word_bytes > MOST_BYTES:
             raise ValueError("no word is so long")
         place = MeetingPlace.read((await reader.readexactly(place_bytes)).decode())
@@ -243,10 +251,11 @@ class Rendezvous:
 
 
 def _listening(path: Path) -> socket.socket:
-    """At a socket to which this account alone may connect."""
+    """A Unix socket to which this account alone may connect."""
     path.unlink(missing_ok=True)  # of one that had this port before, and was killed
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
+    # Nobody can have connected before this: a socket that does not listen yet refuses everybody.
     path.chmod(0o600)
     return listener
 

@@ -50,16 +50,18 @@ def rows_of(gradient: Tensor) -> SparseRows:
     Not by `coalesce`, which sorts in an order that depends on the kind of processor.
     """
     indices, values = gradient._indices()[0], gradient._values()
+    # Only on the CPU does index_add_ go in the order of its index; on a device its adds race.
     if values.device.type == "cpu":
         once, place = torch.unique(indices, return_inverse=True)
         return SparseRows(once, values.new_zeros(len(once), values.shape[1]).index_add_(0, place, values))
+    # Stable, so that equal indices keep the order in which they occur.
     ascending, order = indices.sort(stable=True)
     once, counts = torch.unique_consecutive(ascending, return_counts=True)
     return SparseRows(once, torch.segment_reduce(values[order], "sum", lengths=counts, axis=0, unsafe=True))
 
 
 def added(one: SparseRows, other: SparseRows) -> SparseRows:
-    """The rows of both."""
+    """The sum of two partial sums, row by row."""
     if not one.count or not other.count:
         return one if one.count else other
     indices, place = torch.unique(torch.cat([one.indices, other.indices]), return_inverse=True)
@@ -79,10 +81,10 @@ class SparseTables:
     """The row gradients of one step on one member. Lives as long as the buckets it belongs to.
 
     Attributes:
-        names: of the tables, by parameter number.
-        parameters: of the buckets, tables and others.
+        names: the tables' names, by parameter number.
+        parameters: all parameters of the buckets, tables and others.
         changed: by parameter number: (n,) int64, the rows that the newest update of this member's part changed.
-        wire_bytes: of rows that this member has sent, indices and counts included.
+        wire_bytes: bytes of rows that this member has sent, indices and counts included.
     """
 
     def __init__(self, parameters: Sequence[Parameter], names: Mapping[int, str]) -> None:
@@ -94,16 +96,16 @@ class SparseTables:
         self._place = 0
         self._adds = 0
         if self.names and not check_sparse_tensor_invariants.is_enabled():  # type: ignore[no-untyped-call]
-            # Said explicitly: torch warns of everybody who leaves it open, its own optimisers among them.
+            # Set explicitly: torch warns all callers that leave it open, its own optimisers among them.
             check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
 
     def go_on(self, before: "SparseTables") -> None:
-        """What those of before changed and sent is still true."""
+        """Take over the changed rows and the bytes sent from the tables that these replace."""
         self.changed, self.wire_bytes = before.changed, before.wire_bytes
 
     @property
     def nbytes(self) -> int:
-        """Of all partial sums that are held."""
+        """The bytes of all partial sums that are held."""
         return sum(rows.nbytes for stack in self._stacks.values() for rows in stack)
 
     def __iter__(self) -> Iterator[tuple[int, Parameter]]:
@@ -111,7 +113,8 @@ class SparseTables:
         return ((number, self.parameters[number]) for number in self.names)
 
     def all_changed(self, parameters: Collection[Parameter]) -> None:
-        """What somebody else has updated so far is published whole once: which rows the others lack is not known."""
+        """Mark all rows of these tables as changed, so that they are published whole once: their updates were made
+        elsewhere, and which rows the others lack is not known."""
         wanted = {id(p) for p in parameters}
         for number in self.names:
             if id(table := self.parameters[number]) in wanted:
@@ -122,11 +125,11 @@ class SparseTables:
             stack.clear()
 
     def begin_slice(self, place: int, adds: int) -> None:
-        """The next gradients become partial sum `place`, then are added `adds` times to the one before."""
+        """Take the next gradients as partial sum `place`, then merge the two top ones `adds` times."""
         self._place, self._adds = place, adds
 
     def take(self, number: int, gradient: Tensor) -> None:
-        """A slice's gradient. Raises StepMisuse where it is dense."""
+        """Take a slice's gradient of one table. Raises StepMisuse where it is dense."""
         if not gradient.is_sparse:
             raise StepMisuse(
                 f"the weight {self.names[number]!r} of an embedding with sparse=True received a dense gradient: "
@@ -136,7 +139,7 @@ class SparseTables:
         self._put(number, rows_of(gradient.detach()))
 
     def end_slice(self) -> None:
-        """Tables that the backward did not reach have no rows in this slice."""
+        """Close the slice: tables that the backward did not reach have no rows in it."""
         for number, table in self:
             if len(self._stacks[number]) == self._place:
                 self._put(number, no_rows(table))
@@ -150,7 +153,7 @@ class SparseTables:
         return self._stacks[number]
 
     def expose(self, number: int, total: SparseRows) -> None:
-        """The table's gradient becomes this sum."""
+        """Make this sum the table's gradient, and drop the partial sums."""
         self.parameters[number].grad = as_gradient(total, self.parameters[number])
         self._stacks[number].clear()
 

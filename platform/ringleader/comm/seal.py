@@ -9,7 +9,7 @@ NONCE_BYTES = 32
 
 
 class Seal:
-    """The key of one meeting. Nothing that was said at another one, or in another attempt, fits it.
+    """The key of one meeting. A tag made at another meeting, or in another attempt, does not fit it.
 
     Args:
         secret: the attempt's, which its supervisor hands to the members alone.
@@ -27,24 +27,25 @@ class Seal:
         self._key = hmac.digest(secret, scope.encode(), "sha256")
 
     def tag(self, *parts: bytes) -> bytes:
-        """TAG_BYTES over the parts; where one ends and the next begins is part of it."""
+        """TAG_BYTES over the parts and the boundaries between them."""
+        # Without the lengths the parts b"ab", b"c" and b"a", b"bc" would have one tag.
         lengths = b"".join(len(part).to_bytes(8, "little") for part in parts)
         return hmac.digest(self._key, b"".join((len(parts).to_bytes(8, "little"), lengths, *parts)), "sha256")
 
     def fits(self, tag: bytes, *parts: bytes) -> bool:
-        """Whether `tag` is what somebody who has the key makes of the parts. Takes as long whatever is wrong."""
+        """Whether `tag` was made of these parts with this key. Takes equally long whatever is wrong."""
         return hmac.compare_digest(tag, self.tag(*parts))
 
 
 def new_secret() -> bytes:
-    """SECRET_BYTES that nobody can guess."""
+    """SECRET_BYTES of randomness that nobody can guess."""
     return os.urandom(SECRET_BYTES)
 
 
 def nonce() -> bytes:
-    """NONCE_BYTES that have never been asked before."""
+    """NONCE_BYTES of fresh randomness to ask a proof over."""
     return os.urandom(NONCE_BYTES)
 
 
 WITHIN = Seal(new_secret(), "one process")
-"""For members that are threads of this process, or its forks: they meet nowhere."""
+"""The seal of members that are threads of this process, or its forks: they need no meeting."""

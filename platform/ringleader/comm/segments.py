@@ -17,14 +17,14 @@ NAME = "ringleader"
 ALIGN_BYTES = 64
 WORD_BYTES = 8
 FIRST_BYTES, MOST_BYTES = 1 << 20, 64 << 20
-"""An arena's segments grow from the first size to the second, or to what one tensor needs."""
+"""The sizes from which and up to which an arena's segments grow; one tensor may need more."""
 
 Key = tuple[int, int]
-"""A segment in the eyes of others: (its number among all that its owner ever made, the owner's descriptor). Descriptors
-are used again, numbers are not."""
+"""A segment as other processes know it: (its number among all that its owner ever made, the owner's descriptor).
+Descriptors are reused, numbers are not."""
 
 Address = tuple[int, int, int]
-"""A key and the first byte in that segment."""
+"""A segment's key, and a byte offset in that segment."""
 
 _numbers = count(1)
 
@@ -36,7 +36,7 @@ class Segment:
         self.descriptor = descriptor
         self.number = next(_numbers)
         self._memory = memory
-        # A child that user code forks would write into its parent's gradients.
+        # Otherwise a child forked by user code could write into its parent's gradients.
         memory.madvise(mmap.MADV_DONTFORK)
 
     @property
@@ -45,7 +45,8 @@ class Segment:
 
     @staticmethod
     def create(nbytes: int) -> "Segment":
-        """Zeros. The pages are reserved now: a node without room fails here and not with a signal at first touch.
+        """A segment of zeros. Its pages are reserved now: a node without room fails here and not with a signal at
+        first touch.
 
         Raises:
             OSError: the node has no memory left.
@@ -63,6 +64,7 @@ class Segment:
         """Map what process `pid` has open as `descriptor`. Raises OSError when it is gone or may not be opened."""
         own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
+            # The owner may have closed its segment and reused the number: never write another file.
             if not str(Path(f"/proc/self/fd/{own}").readlink()).startswith(f"/memfd:{NAME}"):
                 raise OSError(f"descriptor {descriptor} of process {pid} is no segment")
             return Segment(mmap.mmap(own, os.fstat(own).st_size), -1)
@@ -76,7 +78,7 @@ class Segment:
         return torch.frombuffer(self._memory, dtype=dtype, count=length, offset=offset)
 
     def words(self) -> memoryview:
-        """All of it as aligned int64: each is read and written by one instruction."""
+        """The whole segment as aligned int64, each read and written by one instruction."""
         return memoryview(self._memory).cast("q")
 
     def close(self) -> None:
@@ -99,7 +101,7 @@ class Arena:
         self._addresses: dict[int, Address] = {}
 
     def empty(self, length: int, dtype: torch.dtype) -> Tensor:
-        """(length,) of zeros that nobody has used yet. Raises OSError when the node has no memory left."""
+        """A fresh (length,) tensor of zeros. Raises OSError when the node has no memory left."""
         nbytes = length * dtype.itemsize
         if not self._segments or self._free + nbytes > self._size_bytes:
             self._size_bytes = max(nbytes, min(MOST_BYTES, max(FIRST_BYTES, 2 * self._size_bytes)))
@@ -112,5 +114,5 @@ class Arena:
         return tensor
 
     def address(self, tensor: Tensor) -> Address:
-        """Where another process finds a tensor that `empty` made."""
+        """The address at which another process finds a tensor that `empty` made."""
         return self._addresses[tensor.data_ptr()]

@@ -21,7 +21,7 @@ from ringleader.comm.schedules.schedule import size
 
 @dataclass(frozen=True, slots=True)
 class LinkCost:
-    """What a message costs: α, the time of an empty one, and β, the time of each byte."""
+    """The cost of a message: α, the time of an empty one, and β, the time of each byte."""
 
     latency_s: float
     s_per_byte: float
@@ -32,10 +32,10 @@ NOTHING = LinkCost(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class TriedSchedule:
-    """What was soonest when members tried it.
+    """The fastest schedule of those that members tried for one kind of sum.
 
     Attributes:
-        part: rank 0's, of the size up to which buckets share an answer.
+        part: rank 0's part, of the size up to which buckets share an answer.
         canonical: whether only canonical schedules stood to choose.
     """
 
@@ -55,7 +55,7 @@ class ClusterCosts:
         add_s_per_byte: γ, of adding one row to another, by the bytes of one.
         crowded: what a message inside a node adds to every other one there; nothing where each rank has a machine of
             its own. As the gap of LogP, Culler et al., "LogP: towards a realistic model of parallel computation", 1993.
-        tried: sums for which no simulation is asked any more.
+        tried: sums that were tried, for which no simulation is asked any more.
     """
 
     inside: LinkCost
@@ -67,12 +67,12 @@ class ClusterCosts:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """How an exchange goes.
+    """The forecast of one exchange.
 
     Attributes:
         finish_s: when each rank has done its last step and transfer.
         left_bytes, entered_bytes: what crosses each node's link, outwards and inwards.
-        messages: of all ranks.
+        messages: the number of messages of all ranks.
     """
 
     finish_s: tuple[float, ...]
@@ -86,13 +86,13 @@ class Forecast:
 
 
 class TooLong(Exception):
-    """A schedule takes longer than anybody wanted to know."""
+    """The schedule takes longer than the caller's limit."""
 
 
 def simulate(
     schedule: Schedule, part: RankPart, costs: ClusterCosts, element_bytes: int = 4, until_s: float = math.inf
 ) -> Forecast:
-    """Run the schedule of all ranks from time 0.
+    """Run the steps of all ranks on the clock, from time 0.
 
     Args:
         part: any rank's part.
@@ -103,6 +103,7 @@ def simulate(
     """
     clock = _Clock(part, costs, element_bytes)
     steps = [list(schedule.steps(replace(part, rank=rank))) for rank in range(part.world)]
+    # The bound costs one pass over the steps; playing all messages of many ranks takes seconds.
     if until_s < math.inf and clock.least_s(steps) > until_s:
         raise TooLong
     ranks = [_Rank(number, each, clock) for number, each in enumerate(steps)]
@@ -121,14 +122,15 @@ def simulate(
     return Forecast(finish_s, tuple(clock.left), tuple(clock.entered), clock.messages)
 
 
+# Compared by identity, so that messages can be held in sets.
 @dataclass(slots=True, eq=False)
 class _Message:
     """One transfer, and its ports.
 
     Attributes:
-        turn: how many messages its sender had sent before it.
-        able_s: when both ends were there.
-        done_s: known once it has begun.
+        turn: the number of messages that its sender had sent before it.
+        able_s: the time at which both ends were there.
+        done_s: the time of its end, known once it has begun.
     """
 
     source: int
@@ -142,7 +144,7 @@ class _Message:
 
     @property
     def rightful(self) -> tuple[float, int, int]:
-        """The order in which messages get their ports."""
+        """The sort key by which messages get their ports."""
         return self.able_s, self.turn, self.source
 
 
@@ -150,7 +152,7 @@ _Transfers = dict[int, list[tuple[Span, _Message]]]
 
 
 class _Clock:
-    """Messages that wait for their ports or are under way.
+    """The clock: messages that wait for their ports or are in flight.
 
     Ports are numbered: 0..P-1 the ranks' own ones, P.. the nodes' links.
     """
@@ -176,11 +178,12 @@ class _Clock:
     def post(
         self, source: int, target: int, channel: int, span: Span, now: float, *, sends: bool
     ) -> _Message:
-        """One end of a message. Ends match in order; with the second the message may begin."""
+        """Post one end of a message. Ends match in order; with the second the message may begin."""
         waiting = self._one_ended[source, target, channel, not sends]
         if waiting:
             message = waiting.popleft()
             message.able_s = max(now, message.able_s)
+            # The number breaks ties: messages themselves have no order.
             heapq.heappush(self.ticks, (message.able_s, next(self._numbers), message))
         else:
             message = self._message(source, target, size(span))
@@ -196,7 +199,7 @@ class _Clock:
         return sum(self._turns)
 
     def least_s(self, steps: Sequence[Sequence[Step]]) -> float:
-        """No exchange is over before its busiest port has sent all it has to. `steps`: of each rank."""
+        """A lower bound in seconds: the busiest port's time to send all it has to. `steps`: of each rank."""
         busy: dict[int, float] = defaultdict(float)
         for source, each in enumerate(steps):
             for step in each:
@@ -206,7 +209,7 @@ class _Clock:
         return max(busy.values(), default=0.0)
 
     def tick(self) -> list[_Message]:
-        """Go to the next moment at which a message ends or becomes able to begin.
+        """Advance to the next moment at which a message ends or becomes able to begin.
 
         Returns:
             the messages that begin now: when they end is known.
@@ -215,6 +218,7 @@ class _Clock:
         hopeful: set[_Message] = set()
         while self.ticks and self.ticks[0][0] == now:
             _, _, message = heapq.heappop(self.ticks)
+            # Each message is on the heap twice: when it becomes able to begin, and when it ends.
             if message.done_s is None:
                 self._wait_out[message.out].append(message)
                 self._wait_in[message.into].append(message)
@@ -223,6 +227,7 @@ class _Clock:
                 self._busy_out[message.out] = self._busy_in[message.into] = False
                 hopeful.update(self._wait_out[message.out], self._wait_in[message.into])
         begun = []
+        # Sorted, as a set's order differs between processes and all ranks must forecast alike.
         for message in sorted(hopeful, key=lambda m: m.rightful):
             if not self._busy_out[message.out] and not self._busy_in[message.into]:
                 self._begin(message, now)
@@ -247,7 +252,7 @@ class _Clock:
         return link.latency_s + link.s_per_byte * message.elements * self._element_bytes
 
     def _enter(self, message: _Message, now: float, carried: int) -> float:
-        """When the node has time for one message more."""
+        """The time at which a message may begin inside its node; the node's next one is kept apart by `crowded`."""
         node, crowded = self._node_of[message.source], self._costs.crowded
         begun = max(now, self._open_s[node])
         self._open_s[node] = begun + crowded.latency_s + crowded.s_per_byte * carried
@@ -261,7 +266,7 @@ class _Clock:
 
 
 class _Rank:
-    """One rank's steps; it stands still at a step that waits for a message of which the end is not known yet."""
+    """One rank's way through its steps; it stops at a step that waits for a message whose end is not known yet."""
 
     def __init__(self, number: int, steps: list[Step], clock: _Clock) -> None:
         self.number = number
@@ -302,7 +307,7 @@ class _Rank:
         return True
 
     def _wait(self, transfers: _Transfers, place: int, span: Span) -> bool:
-        """Move this rank's time behind the transfers that touch the span; False while one has no end yet."""
+        """Advance this rank's time past the transfers that touch the span; False while one has no end yet."""
         under_way = transfers[place]
         if not under_way:
             return True

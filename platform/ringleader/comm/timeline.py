@@ -1,4 +1,4 @@
-"""When each thread of a worker did what: spans of the running step, taken away when it commits. Without torch."""
+"""A worker's timeline: what each thread did in the running step, taken away when it commits. Without torch."""
 
 import threading
 import time
@@ -11,12 +11,12 @@ TRAINING, BUCKETS, WORDS = "training", "buckets", "words"
 """The threads of a worker: the training function's, and the two lanes of a communicator."""
 
 CAPACITY = 4096
-"""Spans of one transaction at most; more are counted."""
+"""The most spans of one transaction; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineSpan:
-    """Something that a thread did; seconds of this process's clock."""
+    """One activity of a thread; seconds of this process's clock."""
 
     track: str
     name: str
@@ -27,12 +27,13 @@ class TimelineSpan:
 
 @dataclass(frozen=True, slots=True)
 class TimelineStretch:
-    """Everything between two commits: the spans of the steps `first` to `last`, none where the last one is past.
+    """All spans between two commits, of the steps `first` to `last`; of no step (`first` beyond `last`) behind the
+    last one.
 
     Attributes:
         rank: of the worker in that generation.
-        epoch_s: what to add to the spans' clock for seconds since 1970.
-        dropped: spans that were too many.
+        epoch_s: the offset of the spans' clock from seconds since 1970.
+        dropped: the number of spans that were too many.
     """
 
     first: int
@@ -56,15 +57,16 @@ class Timeline:
     _spans: list[TimelineSpan] = field(default_factory=list)
     _open: list[tuple[str, float, dict[str, Any]]] = field(default_factory=list)
     _dropped: int = 0
+    # The lanes add spans while the training thread cuts.
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def inside(self) -> bool:
-        """Whether something is begun and not ended."""
+        """Whether the training thread has a span open."""
         return bool(self._open)
 
     def add(self, track: str, name: str, start_s: float, stop_s: float, **facts: Any) -> None:
-        """Something that is over."""
+        """Record a span that is over."""
         with self._lock:
             if len(self._spans) < self.capacity:
                 self._spans.append(TimelineSpan(track, name, start_s, stop_s, facts))
@@ -72,17 +74,17 @@ class Timeline:
                 self._dropped += 1
 
     def begin(self, name: str, **facts: Any) -> None:
-        """The training thread begins something, inside of what it has begun and not ended."""
+        """Open a span of the training thread, inside those that are open."""
         self._open.append((name, self.now(), facts))
 
     def end(self) -> None:
-        """What was begun last is over; nothing where a break has ended it before."""
+        """Close the span opened last; does nothing where a break has closed it before."""
         if self._open:
             name, since, facts = self._open.pop()
             self.add(TRAINING, name, since, self.now(), **facts)
 
     def unwind(self, why: str) -> None:
-        """All that was begun is over, and came to nothing."""
+        """Close all open spans as broken."""
         until = self.now()
         while self._open:
             name, since, facts = self._open.pop()
@@ -91,7 +93,7 @@ class Timeline:
     def cut(
         self, *, first: int, last: int, generation: int, rank: int, since: float, until: float
     ) -> TimelineStretch:
-        """These steps are committed: what was done for them."""
+        """Take away the spans of steps that are committed now."""
         with self._lock:
             spans, self._spans = tuple(self._spans), []
             dropped, self._dropped = self._dropped, 0
@@ -99,19 +101,19 @@ class Timeline:
 
 
 class Unsettled:
-    """Stretches that wait until their steps can no longer be taken back."""
+    """Stretches held back until their steps can no longer be undone."""
 
     def __init__(self) -> None:
         self._waiting: deque[TimelineStretch] = deque()
 
     def add(self, stretch: TimelineStretch) -> None:
-        """A step that is committed again takes the place of what it was before."""
+        """Add a stretch; one of a step that is committed again replaces the earlier one."""
         while self._waiting and self._waiting[-1].last >= stretch.last >= stretch.first:
             self._waiting.pop()
         self._waiting.append(stretch)
 
     def settled(self, step: int) -> list[TimelineStretch]:
-        """Those of steps below `step`, taken away."""
+        """Take away the stretches of steps below `step`."""
         out = []
         while self._waiting and self._waiting[0].last < step:
             out.append(self._waiting.popleft())

@@ -30,7 +30,7 @@ class Tree:
     Attributes:
         total: the number of logical shards L.
         present: the shards that are summed.
-        before: (L+1) how many present shards lie before each shard.
+        before: (L+1) the number of present shards before each shard.
     """
 
     total: int
@@ -46,7 +46,7 @@ class Tree:
         return node.index == 0 and (1 << node.level) >= self.total
 
     def push(self, stack: Sequence[TreeNode], node: TreeNode) -> tuple[list[TreeNode], int]:
-        """Lay the next complete node on a stack of complete nodes in ascending order.
+        """Push the next complete node on a stack of complete nodes in ascending order.
 
         Returns:
             the stack after every possible merge, and how many times the two top nodes were added to get there.
@@ -54,7 +54,9 @@ class Tree:
         after, adds = list(stack), 0
         while not self.is_root(node):
             sibling = TreeNode(node.level, node.index ^ 1)
+            # An absent sibling is skipped: the node's sum is its parent's as it stands.
             if self.holds(sibling):
+                # The sibling's sum is not here: the node stays a partial sum until it comes.
                 if not after or after[-1] != sibling:
                     break
                 after.pop()

@@ -1,7 +1,7 @@
-"""Which schedule is soonest here: those that the forecasts call near sum a bucket a few times, all members together.
+"""The trial of schedules: those with close forecasts sum a bucket a few times, all members together.
 
-The simulator does not know how the ranks of one machine wait for its cores: where there are fewer cores than ranks,
-whom the kernel lets run next decides between schedules whose messages and bytes cost about the same.
+The simulator does not know how the ranks of one machine wait for its cores: with fewer cores than ranks, the kernel's
+choice of whom to run next decides between schedules whose messages and bytes cost about the same.
 """
 
 import time
@@ -18,20 +18,21 @@ from ringleader.comm.schedules import SCHEDULES, RankPart, Step
 from ringleader.comm.simulator import ClusterCosts, TriedSchedule
 
 NEAR, MOST = 2.5, 4
-"""Of the schedules whose forecast is at most so many times the least, so many are tried."""
+"""The largest forecast that is tried, as a multiple of the least, and the most schedules that are."""
 
 BUDGET_S = 0.4
-"""For all turns at the start of a job. Before them each schedule sums once or twice."""
+"""Seconds for all turns at the start of a job; one or two first sums of each schedule come before them."""
 
 TURN_S, TURNS = 2e-3, 9
-"""Shorter sums are made several times a turn. After so many turns those that are beyond `DOUBT` are left out, and the
-others go on while there is time: what disturbs a machine for some turns shall not decide."""
+"""Shorter sums are made several times a turn. After so many turns those beyond `DOUBT` are left out, and the others
+go on while there is time: a disturbance of a few turns must not decide."""
 
 DOUBT = 2.0
-"""So many times the least median. Less than that is between two schedules of which now one is sooner, now the other."""
+"""The multiple of the least median beyond which a schedule is left out. Closer ones take turns at being the
+faster."""
 
 Way = Callable[[str], None]
-"""Sum once with the schedule of that name; every member calls it."""
+"""Sums once with the schedule of that name; every member calls it."""
 
 
 def try_out(
@@ -44,12 +45,13 @@ def try_out(
     tell: Callable[[Tensor], Tensor],
     clock: Callable[[], float] = time.perf_counter,
 ) -> ClusterCosts:
-    """The costs, with what was soonest for these sums. Every member calls this at the same time, with the same answer.
+    """Try schedules for these sums, and return the costs with the fastest ones added. Every member calls this at the
+    same time and gets the same answer.
 
     Args:
-        parts: this rank's in what is to be summed, in the same order on all; of one size the first is tried.
-        way: how a part is summed.
-        tell: the sum of everybody's values; everybody calls it.
+        parts: this rank's parts in the sums, in the same order on all ranks; the first of each size is tried.
+        way: makes the function that sums a part.
+        tell: returns the sum of everybody's values; everybody calls it.
         clock: seconds.
     """
     questions: dict[RankPart, RankPart] = {}
@@ -65,7 +67,7 @@ def try_out(
 
 
 def sums(communicator: Communicator, part: RankPart, like: Tensor, tag: int) -> Way:
-    """Sums of nothing, over rows like that of a bucket."""
+    """A function that sums zeros, over rows like those of a bucket."""
     count = max(1, len(part.rows[part.rank]))
     rows = [torch.zeros(part.length, dtype=like.dtype, device=like.device) for _ in range(count)]
     known: dict[str, tuple[Step, ...]] = {}
@@ -80,7 +82,8 @@ def sums(communicator: Communicator, part: RankPart, like: Tensor, tag: int) -> 
 
 
 def near(part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes: int) -> list[str]:
-    """The schedules that may be the soonest, by their forecasts; of those that take the same steps one."""
+    """The schedules that may be the fastest by their forecasts, best first; of those that take the same steps only
+    one."""
     found = forecasts(part, costs, canonical=canonical, element_bytes=element_bytes)
     least = min(forecast.seconds for forecast in found.values())
     names: dict[tuple[object, ...], str] = {}
@@ -93,7 +96,7 @@ def near(part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Of schedules that sum the same."""
+    """A trial of schedules that make the same sum."""
 
     names: Sequence[str]
     way: Way
@@ -101,13 +104,14 @@ class _Trial:
     clock: Callable[[], float]
 
     def soonest(self, budget_s: float) -> str:
-        """The one with the least median; how often they take turns is agreed by how long each takes."""
+        """The schedule with the least median; the number of turns follows from how long each takes."""
         self.way(self.names[0])  # the first sum finds cold memory
         medians = self._agreed([self._seconds(name, 1) for name in self.names])
         counts = [max(1, int(TURN_S / max(seconds, TURN_S / 20))) for seconds in medians]
         took: list[list[float]] = [[] for _ in self.names]
         near = list(range(len(self.names)))
         while len(near) > 1:
+            # From agreed numbers alone: members whose turns differed would wait for each other for ever.
             turn_s = max(TURN_S / 20, sum(counts[place] * medians[place] for place in near))
             turns = min(TURNS, int(budget_s / turn_s))
             if turns < 2:
@@ -115,7 +119,7 @@ class _Trial:
             self._take_turns(near, counts, turns, took)
             budget_s -= turns * turn_s
             medians = self._agreed([median(one) for one in took])
-            # Who was left out was measured when less may have disturbed.
+            # Only among those still in: the others were measured at another time, perhaps a quieter one.
             least = min(medians[place] for place in near)
             near = [place for place in near if medians[place] <= DOUBT * least]
         return self.names[min(near, key=medians.__getitem__)]
@@ -123,7 +127,7 @@ class _Trial:
     def _take_turns(
         self, places: Sequence[int], counts: Sequence[int], turns: int, took: Sequence[list[float]]
     ) -> None:
-        """Write down what a sum takes, by place; whoever begins a turn is the last in the next one."""
+        """Record the seconds of each schedule's sums; whichever begins a turn is the last in the next one."""
         for turn in range(turns):
             first = turn % len(places)
             for place in (*places[first:], *places[:first]):
@@ -136,6 +140,7 @@ class _Trial:
         return (self.clock() - since) / count
 
     def _agreed(self, seconds: Sequence[float]) -> list[float]:
-        """The mean of all members, the same everywhere."""
+        """The mean over all members, the same everywhere."""
+        # The last entry counts the members.
         *total, members = self.tell(torch.tensor([*seconds, 1.0], dtype=torch.float64)).tolist()
         return [one / members for one in total]

@@ -1,4 +1,4 @@
-"""A member's connection to the rendezvous, and what the two say to each other."""
+"""A member's connection to the rendezvous store, and the frames that the two exchange."""
 
 import os
 import re
@@ -15,25 +15,25 @@ from ringleader.errors import WordRefused
 
 HELLO = struct.Struct("<H")
 FRAME = struct.Struct("<BHHI")
-"""Kind; bytes of place, key and word, which follow."""
+"""The head of a frame: kind, then the bytes of place, key and word, which follow."""
 
 SET, GET, HEARD, OVER = range(4)
 MEMBER, STORE = b"member", b"store"
 MOST_BYTES = 1 << 20
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 _PLACE = re.compile(r"(.*?)(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class MeetingPlace:
-    """Which meeting of a room: `line` is what it is one of, `number` counts these."""
+    """The name of one meeting in a room: `line` is the series it belongs to, `number` its number in there."""
 
     line: str
     number: tuple[int, ...]
 
     @staticmethod
     def read(text: str) -> "MeetingPlace":
-        """Raises ValueError where that names no meeting."""
+        """Parse a meeting's name. Raises ValueError where the text names none."""
         found = _PLACE.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} names no meeting")
@@ -41,7 +41,8 @@ class MeetingPlace:
 
 
 def local_socket(folder: Path, port: int) -> Path:
-    """Where the store that listens on `port` takes connections of its own account on its own node."""
+    """The Unix socket at which the store that listens on `port` takes connections of its own account on its own
+    node."""
     return folder / f"meet-{port}"
 
 
@@ -49,11 +50,11 @@ class StoreConnection:
     """A member's connection to one room. Calls of several threads take turns.
 
     Args:
-        folder: in which the store's socket lies if the store is on this node and of this account. Otherwise the
+        folder: the folder of the store's socket, used if the store is on this node and of this account. Otherwise the
             member goes to `host` and `port`.
 
     Raises:
-        WordRefused: who answers there has not the secret.
+        WordRefused: the store that answers does not have the secret.
         OSError: nobody answers, or the room is closed.
     """
 
@@ -75,20 +76,22 @@ class StoreConnection:
 
     @property
     def lost(self) -> bool:
-        """The other end is gone: it says nothing unasked."""
+        """Whether the other end is gone."""
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
+        # The store sends nothing unasked, so anything to read is the end of the connection.
         return bool(waiting.poll(0))
 
     def close(self) -> None:
         self._socket.close()
 
     def ask(self, kind: int, place: str, asked: Sequence[tuple[str, bytes]]) -> list[bytes]:
-        """What comes back, in order. Raises OSError, also where the meeting is over."""
+        """Send requests and return the answers, in order. Raises OSError, also where the meeting is over."""
         frames = []
         for key, word in asked:
             where, name = place.encode(), key.encode()
             frames.append(FRAME.pack(kind, len(where), len(name), len(word)) + where + name + word)
+        # One caller at a time: answers name no key, they match requests by their order.
         with self._lock:
             self._socket.sendall(b"".join(frames))
             return [self._heard() for _ in frames]
@@ -117,12 +120,13 @@ class StoreConnection:
 
 
 def _near(path: Path, patience_s: float) -> socket.socket | None:
-    """None where nobody listens there whom this account would have listen."""
+    """A connection to the socket at `path`; None where nobody, or another account, listens there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(patience_s)
     try:
         connection.connect(str(path))
         said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        # Whoever can create this path could pose as the store: only this account's processes are believed.
         if _CREDENTIALS.unpack(said)[1] == os.geteuid():
             return connection
     except OSError:
@@ -133,12 +137,13 @@ def _near(path: Path, patience_s: float) -> socket.socket | None:
 
 def _far(host: str, port: int, patience_s: float) -> socket.socket:
     connection = socket.create_connection((host, port), timeout=patience_s)
+    # A word is small and somebody waits for it: Nagle's algorithm would hold it back.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 class RoomStore:
-    """One meeting's words in a room. Implements Corner."""
+    """One meeting's words in a room. Implements MeetingStore."""
 
     def __init__(self, visitor: StoreConnection, place: str) -> None:
         self._visitor = visitor

@@ -1,4 +1,4 @@
-"""Datasets a session can cut into slices: random access by row over Parquet, and how rows become a batch."""
+"""Datasets that a session can cut into slices: random access by row over Parquet, and collating rows into a batch."""
 
 from ringleader.data.collate import collate
 from ringleader.data.copies import CopyFailed

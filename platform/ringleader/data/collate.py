@@ -1,4 +1,4 @@
-"""How the rows of one slice become one batch."""
+"""Collating the rows of one slice into one batch."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -16,7 +16,7 @@ from ringleader.errors import RingleaderError
 
 CHUNK_BYTES = 8 << 20
 STALLED_S = 600.0
-"""So long nothing may come of a file that another worker copies: what it has copied is read once more in the end."""
+"""The longest time without growth of a file that another worker copies: in the end it reads the whole copy again."""
 AGAIN_S = 0.05
 IN_USE = ".in-use"
 
@@ -37,9 +37,9 @@ class NodeCopies:
     """The folder of a node's copies, used by this process as long as it lives.
 
     Args:
-        folder: local to the node, the same for all workers of the attempt that are there. What jobs before left
-            two folders above it, and nobody uses, is removed.
-        stalled_s: how long to wait for another worker's copy that does not grow.
+        folder: local to the node, the same for all workers of the attempt that are there. Copies that earlier jobs
+            left below the folder two above it, and no process uses, are removed.
+        stalled_s: seconds to wait for another worker's copy that does not grow.
 
     Raises:
         CopyFailed: the folder cannot be used.
@@ -55,7 +55,7 @@ class NodeCopies:
                 remove_unused(other.parent)
 
     def of(self, source: str) -> str:
-        """The path of this node's copy of a file. What lies in this process's working directory is here already.
+        """The path of this node's copy of a file. Files in this process's working directory are here already.
 
         Raises:
             CopyFailed: with the source and the reason.
@@ -84,7 +84,7 @@ class NodeCopies:
 
     @contextmanager
     def _alone(self, copy: Path, source: str) -> Iterator[None]:
-        """One worker at a time; the system gives the place of one that dies to the next."""
+        """Run the block in one worker at a time; the system takes the lock from a worker that dies."""
         place = os.open(copy.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             size, since = -1, monotonic()
@@ -111,6 +111,7 @@ def remove_unused(folder: Path) -> None:
         return
     try:
         fcntl.lockf(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Renamed under the lock, removed without it: a worker that opens the mark meanwhile sees that it moved.
         folder.rename(gone)
     except OSError:
         return
@@ -122,7 +123,7 @@ def remove_unused(folder: Path) -> None:
 
 
 def _use(folder: Path) -> None:
-    """Mark the folder as used, until this process ends: the mark is the process's, and goes when it is killed."""
+    """Mark the folder as used until this process ends: the lock is the process's, and goes when it is killed."""
     _own(folder.parent.parent)
     until = monotonic() + STALLED_S
     while monotonic() < until:
@@ -131,6 +132,8 @@ def _use(folder: Path) -> None:
             mark = os.open(folder / IN_USE, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
             continue  # whoever left last is removing it
+        # The mark may be that of a folder renamed since it was opened: then the lock holds nothing. A right one
+        # stays open as long as the process, because closing it would release the lock.
         if _got(fcntl.lockf, mark, fcntl.LOCK_SH) and _is(mark, folder / IN_USE):
             return
         os.close(mark)
@@ -139,7 +142,7 @@ def _use(folder: Path) -> None:
 
 
 def _own(base: Path) -> None:
-    """Make the folder of all copies, which nobody else may look into."""
+    """Make the folder of all copies, which no other user may look into."""
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     if base.is_symlink() or base.stat().st_uid != os.getuid():
         raise CopyFailed("any file", f"{base} belongs to somebody else")
@@ -185,8 +188,9 @@ def _fetch(filesystem: pafs.FileSystem, path: str, size: int, copy: Path) -> Non
 
 
 def _write(filesystem: pafs.FileSystem, path: str, partial: Path) -> bytes:
-    """The digest of what was read."""
+    """Copy the source; returns the digest of the bytes that were read."""
     digest = hashlib.blake2b()
+    # By default pyarrow unpacks a file whose name ends in .gz: the copy has to have the source's bytes.
     with filesystem.open_input_stream(path, compression=None) as stream, partial.open("wb") as file:
         while chunk := stream.read(CHUNK_BYTES):
             digest.update(chunk)

@@ -1,4 +1,4 @@
-"""The Parquet sets that a dataset is made of."""
+"""The Parquet sets inside a dataset."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from ringleader.data.copies import NodeCopies
 from ringleader.data.parquet import ParquetDataset
 
 MANY = 1000
-"""A list of more is rows, not data sets."""
+"""The most entries of a list of data sets: one with more is taken for rows."""
 
 
 def read_copies(dataset: Any, copies: NodeCopies) -> bool:

@@ -75,7 +75,7 @@ class ParquetDataset(Dataset[Row]):
 
     @property
     def decode(self) -> Mapping[str, Decoder]:
-        """By column, what makes tensors of bytes."""
+        """By column, the function that makes a tensor of bytes."""
         return self._decode
 
     def read_copies(self, copies: NodeCopies) -> None:
@@ -105,6 +105,7 @@ class ParquetDataset(Dataset[Row]):
         return [found[n] for n in numbers]
 
     def __getstate__(self) -> dict[str, Any]:
+        # A loading process keeps rows of its own: those kept here would only make the pickle large.
         return {**self.__dict__, "_kept": None if self._kept is None else {}}
 
     def _position(self, row: int) -> int:
@@ -154,7 +155,7 @@ def _tensors(values: list[Any], kind: pa.DataType) -> list[Any]:
 
 
 def _leaf(kind: pa.DataType) -> pa.DataType:
-    """What the innermost lists hold; the type itself where it is no list."""
+    """The type of the innermost lists' values; the type itself where it is no list."""
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
     return kind
@@ -162,5 +163,6 @@ def _leaf(kind: pa.DataType) -> pa.DataType:
 
 def _dtype(kind: pa.DataType) -> torch.dtype:
     """torch's name for a pyarrow number."""
+    # pyarrow calls 16 bits halffloat, and all other numbers as torch does.
     dtype: torch.dtype = getattr(torch, {"halffloat": "half"}.get(str(kind), str(kind)))
     return dtype

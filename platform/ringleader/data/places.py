@@ -1,4 +1,4 @@
-"""Where files of data sets lie: paths and URIs of pyarrow's file systems."""
+"""Places of data sets' files: paths and URIs of pyarrow's file systems."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@ from ringleader.data.places import expand, resolve
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """Where one row group lies: its file, its place in it, and its first row in the whole set."""
+    """The place of one row group: its file, its index there, and its first row in the whole set."""
 
     file: int
     index: int
@@ -27,7 +27,7 @@ class RowGroup:
 
 @dataclass(slots=True)
 class _Opened:
-    """What belongs to one process: open files and cached tables. Never pickled, never shared over a fork."""
+    """The open files and cached tables of one process. Never pickled, never shared over a fork."""
 
     pid: int = field(default_factory=os.getpid)
     lock: Lock = field(default_factory=Lock)
@@ -66,7 +66,7 @@ class RowGroups:
         self._opened = _Opened()
 
     def read_copies(self, copies: NodeCopies) -> None:
-        """Read this node's copies of the files from now on; what was read from the source is read no more.
+        """Read this node's copies of the files from now on, and nothing from the source any more.
 
         Raises:
             CopyFailed: also where a copy is not of the file that was opened.
@@ -91,6 +91,7 @@ class RowGroups:
             if table is None:
                 table = self._read(opened, group)
                 opened.size_bytes += table.nbytes
+            # Popped and put back: the newest used comes last, and the first is the one to drop.
             opened.tables[group] = table
             while opened.size_bytes > self.cache_bytes and len(opened.tables) > 1:
                 _, oldest = opened.tables.popitem(last=False)
@@ -99,7 +100,7 @@ class RowGroups:
 
     @property
     def cached(self) -> int:
-        """How many row groups this process holds now."""
+        """The number of row groups that this process holds now."""
         return len(self._own().tables)
 
     def _own(self) -> _Opened:

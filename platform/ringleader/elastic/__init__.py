@@ -1,4 +1,4 @@
-"""Who belongs: plans, and the pure machine that makes them."""
+"""Membership: plans, and the pure machine that makes them."""
 
 from ringleader.elastic.membership import begin, handle
 from ringleader.elastic.plan import NOWHERE, Meeting, Plan

@@ -1,4 +1,4 @@
-"""What can happen to an attempt. Every event carries the time it was seen, in seconds of one monotonic clock."""
+"""The events of an attempt. Each carries the time it was seen, in seconds of one monotonic clock."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """There is no place on the cluster yet for a worker that was asked for."""
+    """The cluster has no place yet for a worker that was asked for."""
 
     worker: str
     now: float
@@ -27,12 +27,13 @@ class Parked:
     Attributes:
         generation: the one it leaves, 0 before its first.
         applied: transactions it has applied (steps and evaluations).
-        step: global steps it has applied; negative for a server that has not got its part of the state: it is new.
+        step: global steps it has applied; negative for a new server, which has not got its part of the state.
         why: empty at a planned boundary, before its first plan, and where a shadow has the state of that boundary.
         followed: the number of the last pair in which it followed a member, 0 before any.
-        astray: what a shadow holds otherwise than the member that it followed to this boundary.
-        call: the number of the session call to which its program has come.
-        caught_up: a shadow has run the program's lines up to the call of whom it asked, and there is nothing to follow.
+        astray: what a shadow holds that differs from the member that it followed to this boundary.
+        call: the number of the session call that its program has reached.
+        caught_up: a shadow has run the program's lines up to the call of the member that it asked, and there is nothing
+            to follow.
     """
 
     worker: str
@@ -49,7 +50,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """A worker that shadows a member has applied all that the member has. `pair`: the number of theirs."""
+    """A worker that shadows a member has applied all that the member has. `pair`: the number of that pair."""
 
     worker: str
     now: float
@@ -85,7 +86,7 @@ class Committed:
 
 
 NODE_DIED = "node died"
-"""The cause of a loss that nothing in the worker brought about."""
+"""The cause of a loss to which the worker itself contributed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """Why a worker that was lost before had died: the cluster tells it later than the death itself."""
+    """The cause of an earlier loss, which the cluster tells later than the death itself."""
 
     worker: str
     cause: str
@@ -108,7 +109,8 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """A worker lives but must go: it is frozen or makes no progress. `since`: its last sign of that, where known."""
+    """A worker lives but must go: it is frozen or makes no progress. `since`: its last sign of life or progress, where
+    known."""
 
     worker: str
     cause: str
@@ -118,7 +120,8 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """A worker beats but has made no progress in `phase` for `since_s`. It is told, not acted on: see Evict."""
+    """A worker sends heartbeats but has made no progress in `phase` for `since_s`. This is told, not acted on: see
+    Evict."""
 
     worker: str
     phase: str
@@ -128,11 +131,11 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A worker computes slower than the others.
+    """A straggler: a worker that computes slower than the others.
 
     Attributes:
         step_s, others_s: seconds of own computing for one step's equal share: its own, and the others' median.
-        evict: it shall leave at the next boundary, for a new one.
+        evict: whether it is to leave at the next boundary and be replaced.
     """
 
     worker: str
@@ -144,7 +147,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The training function raised at (step, slice); its worker is done."""
+    """The training function raised at (step, slice), which ends its worker."""
 
     worker: str
     step: int
@@ -175,7 +178,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The job shall have between `min` and `max` workers."""
+    """A request for between `min` and `max` workers."""
 
     min: int
     max: int
@@ -184,7 +187,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The machine of a worker or server goes away at `deadline`; `why` says how that is known."""
+    """A notice that the machine of a worker or server goes away at `deadline`; `why` says how that is known."""
 
     worker: str
     deadline: float
@@ -194,7 +197,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The attempt shall end at the next boundary, at the latest after `grace_s`."""
+    """A request to end the attempt at the next boundary, at the latest after `grace_s`."""
 
     grace_s: float
     now: float
@@ -202,7 +205,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The attempt shall end at the next boundary, with a checkpoint of it; at the latest after `grace_s`, without."""
+    """A request to end the attempt at the next boundary, with a checkpoint of it; at the latest after `grace_s`,
+    without."""
 
     grace_s: float
     now: float
@@ -210,12 +214,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed.
+    """The passing of time.
 
     Attributes:
-        patience_s: how long an interrupted member may take to park at the present pace.
-        unhurried: workers for which that does not count: in start-up, a first step or an evaluation.
-        saving_s: how long a step and the writing of a checkpoint have taken so far, at most.
+        patience_s: the time that an interrupted member may take to park at the present pace.
+        unhurried: workers to which that does not apply: in start-up, a first step or an evaluation.
+        saving_s: the most time that a step and the writing of a checkpoint have taken so far.
     """
 
     now: float
@@ -226,12 +230,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFound:
-    """What a supervisor that came back found of one worker.
+    """The state in which a returned supervisor found one worker.
 
     Attributes:
         process: here; gone for certain (`cause`); silent: it does not answer; none: it never got one.
         generation: the newest plan that the worker has, 0 without any.
-        parked: what it says while it waits for the plan after that; None while it does not.
+        parked: its report while it waits for the plan after that; None while it does not.
     """
 
     worker: str
@@ -243,12 +247,12 @@ class WorkerFound:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The supervisor is a new process: what it wrote down, it has; what was said meanwhile, and what the one before it
-    did not get to say, is lost.
+    """The supervisor is a new process. It has what its predecessor wrote down; what was said meanwhile, and what its
+    predecessor had still to say, is lost.
 
     Attributes:
         start: the number of this start of the supervisor.
-        found: each worker that was written down.
+        found: each worker that the predecessor wrote down.
     """
 
     start: int

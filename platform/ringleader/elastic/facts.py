@@ -1,4 +1,4 @@
-"""What each event says about the workers: the first half of the membership machine, before any decision."""
+"""The facts in each event about the workers: the first half of the membership machine, before any decision."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,6 +49,7 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
         case ev.Evict(worker=worker, cause=cause, since=since):
             return condemn(state, worker, cause, event.now, event.now if since is None else since)
         case ev.Resize():
+            # A worker beyond the number of shards would own none.
             most = min(event.max, state.rules.shards)
             return replace(state, min=min(event.min, most), max=most, resized=True), ()
         case ev.Drain():
@@ -64,7 +65,8 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
 
 
 def end(state: Membership, outcome: End) -> Step:
-    """The attempt is over. What the cluster lost while it was being preempted does not matter: it goes on elsewhere."""
+    """End the attempt. Losses to the cluster while it was being preempted do not matter: it goes on elsewhere."""
+    # A user's cancel outweighs the preemption.
     goes_on = state.preempted and state.cancel_by is None
     if goes_on and (outcome.outcome == "paused" or outcome.reason in RETRIED):
         outcome = End("preempted", PREEMPTED, state.preempted, PREEMPTED_HINT)
@@ -73,7 +75,7 @@ def end(state: Membership, outcome: End) -> Step:
 
 
 def condemn(state: Membership, worker: str, cause: str, now: float, sign: float | None = None) -> Step:
-    """Kill a worker; it counts until its death is certain. `sign`: when the trouble with it began."""
+    """Kill a worker, which counts until its death is certain. `sign`: the time at which the trouble with it began."""
     found = state.find(worker)
     if found is None or found.phase in (Phase.CONDEMNED, Phase.FINISHED):
         return state, ()
@@ -84,7 +86,8 @@ def condemn(state: Membership, worker: str, cause: str, now: float, sign: float 
 
 
 def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") -> Step:
-    """A worker is gone for certain. Behind the final barrier nobody is missed who never committed."""
+    """Note that a worker is gone for certain. Behind the final barrier the loss of one that never committed spends no
+    failure."""
     found = state.find(worker)
     if found is None or found.phase is Phase.FINISHED:
         return state, ()
@@ -92,6 +95,7 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     cause = found.cause or cause
     if (found.role == "server" and state.trained) or (found.cause in ("resize", "drain") and not member):
         return state.drop(worker), ()
+    # Its part of the optimiser's state is nowhere else.
     if found.role == "server" and not (state.copied(found) or state.closing):
         return end(
             state, End("failed", "platform_error", f"the parameter server {worker} was lost: {cause}.")
@@ -107,13 +111,14 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     if member:
         state = replace(_break(state, now), last_loss=now, lost_in=state.generation)
         state = replace(state, recovery=(state.recovery or Recovery(now)).mark("known", now))
+    # A failure is spent only where the program may be at fault.
     if found.proven or spared or cause in ("raised", ev.NODE_DIED) or state.closing:
         return state, ()
     return _spend(state, worker, cause)
 
 
 def report_losses(state: Membership) -> Step:
-    """Tell about the lost, now that the newest step anybody applied is known."""
+    """Report the lost workers, now that the newest step anybody applied is known."""
     steps = [w.step for w in state.members if w.phase is Phase.PARKED]
     state = replace(state, committed=max([state.committed, *steps]))
     return replace(state, losses=()), tuple(_report(state, loss) for loss in state.losses)
@@ -125,7 +130,7 @@ def _report(state: Membership, loss: Loss) -> Report:
 
 
 def _spend(state: Membership, worker: str, cause: str) -> Step:
-    """A worker died before it ever committed, and its node lives: that spends a failure."""
+    """Spend a failure: a worker died before it ever committed, and its node lives."""
     state = replace(state, failures=state.spent + 1, failed_at=state.committed)
     if state.failures <= state.rules.max_failures:
         return state, ()
@@ -162,10 +167,11 @@ def park(state: Membership, event: ev.Parked) -> Membership:
     parked = replace(parked, caught_up=shadowed and event.caught_up)
     if (
         shadowed and event.call > found.call
-    ):  # it followed nobody: it was told of lines to run, and has run them
+    ):  # no try to follow: it was told of lines to run, and has run them
         parked = replace(parked, call=event.call, shadowed=max(0, found.shadowed - 1))
     if event.astray:  # it would go astray again
         parked = replace(parked, shadowed=state.rules.shadowings + 1)
+    # A server without its part holds no state: it must not count as a backup of the others.
     if event.step < 0:
         state = state.put(replace(parked, generation=0, applied=0, step=0))
     else:
@@ -174,21 +180,23 @@ def park(state: Membership, event: ev.Parked) -> Membership:
 
 
 def _said_before_following(state: Membership, event: ev.Parked) -> bool:
-    """Whether a worker only repeats that it waits to join: meanwhile it was told whom to follow."""
+    """Whether a worker only repeats that it waits to join, and has been told whom to follow meanwhile."""
     found = state.find(event.worker)
     return found is not None and found.phase is Phase.SHADOWING and event.followed < found.pair
 
 
 def _level(state: Membership, event: ev.CaughtUp) -> Membership:
     found = state.find(event.worker)
+    # A late word of an earlier pair says nothing of this one.
     if found is None or found.phase is not Phase.SHADOWING or found.level or found.pair != event.pair:
         return state
     return state.put(replace(found, level=True, since=event.now))
 
 
 def _break(state: Membership, now: float) -> Membership:
-    """The exchange of the current plan is over without a boundary."""
+    """Note that the exchange of the current plan ended without a boundary."""
     recovery = state.recovery or Recovery(sign=now)
+    # A second break in one recovery: the time still runs from its first sign.
     if recovery.formed is not None:
         recovery = recovery.again(now)
     return replace(state, broken=True, recovery=recovery)
@@ -230,7 +238,7 @@ def _drained(state: Membership, event: ev.Drain) -> Step:
 
 
 def _slow(state: Membership, event: ev.Slow) -> Step:
-    """Who is slow still works: it leaves as in a drain, between two steps, and another one comes."""
+    """Report a straggler. It still works, so it leaves as in a drain, between two steps, and another one comes."""
     out = _told(
         state, event.worker, "slow", step_s=event.step_s, others_s=event.others_s, evicted=event.evict
     )
@@ -241,7 +249,7 @@ def _slow(state: Membership, event: ev.Slow) -> Step:
 
 
 def _told(state: Membership, worker: str, what: str, **facts: Any) -> tuple[Report, ...]:
-    """What users hear of a member that computes."""
+    """The report to users about a member that computes; none about any other worker."""
     found = state.find(worker)
     if found is None or state.plan is None or found not in state.members or found.phase is not Phase.ACTIVE:
         return ()
@@ -288,6 +296,7 @@ def _raised(state: Membership, event: ev.Raised) -> Step:
         return _spare_who_raised(state, found, event)
     others = [m for m in state.members if m.id != found.id and m.phase in (Phase.PARKED, Phase.ACTIVE)]
     alone = found in state.members and not others  # nobody holds the state to try the slice again
+    # Twice at one place, or with nobody left to try it again: that is the program's error.
     if where in state.raised or found.role == "server" or alone:
         return end(state, End("failed", "entrypoint_raised", event.traceback, RAISED_HINT))
     state = replace(state, raised=state.raised | {where})
@@ -296,7 +305,7 @@ def _raised(state: Membership, event: ev.Raised) -> Step:
 
 
 def _spare_who_raised(state: Membership, worker: WorkerState, event: ev.Raised) -> Step:
-    """What a member raised at a slice counts once a proven one raises there as well."""
+    """Give up a newcomer that raised. What a member raised at a slice counts once a proven one raises there as well."""
     if worker in state.members:
         state = replace(state, raised=state.raised | {(event.step, event.slice)})
     state, out = lose(state, event.worker, "raised", event.now, _gist(event.traceback))
@@ -304,12 +313,13 @@ def _spare_who_raised(state: Membership, worker: WorkerState, event: ev.Raised) 
 
 
 def _gist(text: str) -> str:
-    """Of an exception's text or a traceback the line that says what it was."""
+    """The line of an exception's text or a traceback that says what it was."""
     return text.strip().rpartition("\n")[2][:GIST_CHARS]
 
 
 def _cancelled(state: Membership, event: ev.Cancel) -> Step:
     by = event.now + event.grace_s
+    # Nobody computes, or nobody is to wait: there is no boundary to end at.
     if state.plan is None or state.short or event.grace_s <= 0:
         return end(state, End("cancelled"))
     return replace(state, cancel_by=min(by, state.cancel_by or by)), ()
@@ -318,4 +328,5 @@ def _cancelled(state: Membership, event: ev.Cancel) -> Step:
 def _paused(state: Membership, event: ev.Pause) -> Step:
     if state.plan is None:
         return end(state, End("paused"))  # this attempt has nothing that is not in an earlier checkpoint
+    # The first pause counts: another one does not put the end off.
     return replace(state, pause_by=state.pause_by or event.now + event.grace_s), ()

@@ -1,4 +1,4 @@
-"""How the next plan is made of those who are parked: ranks, where to start, who heals from whom."""
+"""The making of the next plan from those who are parked: ranks, where to start, who heals from whom."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,11 +13,11 @@ Step = tuple[Membership, tuple[Instruction, ...]]
 
 
 def newest(state: Membership) -> int | None:
-    """The newest step that a parked member holds the state of; None when every holder of the state is gone.
+    """The newest step whose state a parked member holds; None when every holder of the state is gone.
 
     As long as no step has been committed anybody may begin from scratch. A server that has applied a step before the
     others could does not count: the plan repeats the step, and that server does not apply it again. Nor do workers
-    count whose weights are of a step that no server is left of: they have no optimiser state to go on with.
+    whose weights are of a step that no server is left of: they have no optimiser state to go on with.
     """
     floor = state.plan.start_step if state.plan else 0
     applied = [w.applied for w in state.members if w.phase is Phase.PARKED and w.step <= level(state)]
@@ -28,11 +28,11 @@ def newest(state: Membership) -> int | None:
 
 
 def level(state: Membership) -> float:
-    """The global steps of which the parked servers together hold the whole state: those that every one has applied
-    where each has a part, those that any has applied where each has a copy. No bound where there are no servers, or
-    where steps say nothing about the state, and -1 where nobody holds a part.
+    """The global steps of which the parked servers together hold the whole state: those that every one has applied if
+    each has a part, those that any has applied if each has a copy. No bound without servers, or where steps say nothing
+    about the state; -1 where some part is held by nobody.
 
-    Where parts have backups the others repeat what some are ahead with, rather than take it from them: so whoever is
+    Where parts have backups the others repeat what some are ahead with, rather than take it from them: a server that is
     lost before they are level again takes nothing along that is nowhere else."""
     rules = state.rules
     if not rules.servers or state.plan is None:
@@ -45,14 +45,14 @@ def level(state: Membership) -> float:
 
 
 def alone(state: Membership) -> bool:
-    """Whether of the parked members a single one holds the whole state, or a part of it."""
+    """Whether a single parked member holds the whole state, or a part of it."""
     if not state.rules.servers:
         return len([w for w in state.members if w.phase is Phase.PARKED]) == 1
     return any(len(servers) == 1 for servers in _held_by(state))
 
 
 def _held_by(state: Membership) -> tuple[tuple[int, ...], ...]:
-    """For each part of the state those of the parked servers that hold it."""
+    """The parked servers that hold each part of the state, by part."""
     rules = state.rules
     others = rules.servers - 1 if rules.copies else rules.backups
     return holders([w.slot for w in _servers(state)], rules.servers, others)
@@ -63,7 +63,7 @@ def _servers(state: Membership) -> list[WorkerState]:
 
 
 def form(state: Membership, start_step: int, now: float) -> Step:
-    """Make the plan after the current one. Everybody in it is parked. Where they are fewer than `min` it is one for
+    """Make the plan after the current one, of parked workers alone. Where they are fewer than `min` it is one for
     saving, unless the attempt ends with it anyway."""
     cause = _cause(state)
     workers = _choose(state, start_step, cause)
@@ -91,10 +91,10 @@ def form(state: Membership, start_step: int, now: float) -> Step:
 
 
 def _choose(state: Membership, start_step: int, cause: str) -> tuple[WorkerState, ...]:
-    """The workers of the plan in rank order: those who stay keep their order, joiners stand behind them.
+    """The workers of the plan in rank order: those that stay keep their order, joiners stand behind them.
 
-    Who shall leave stays for one more generation where `min` or the newest state depends on it; of several those
-    who can stay longest.
+    A worker that has to leave stays for one more generation where `min` or the newest state depends on it; of several
+    those that can stay longest.
     """
     stay = [w for w in state.members if w.phase is Phase.PARKED and w.role == "worker"]
     if state.closing or cause == SHORT or (state.pausing and stay):
@@ -103,6 +103,7 @@ def _choose(state: Membership, start_step: int, cause: str) -> tuple[WorkerState
     joiners = state.where(lambda w: w.ready and w.role == "worker")
     chosen += [w for w in joiners if state.due(w)]
     chosen = chosen[: state.max]
+    # One that could still follow a member is healed while all wait only where `min` needs it.
     chosen += [w for w in joiners if not state.due(w)][: max(0, state.min - len(chosen))]
     leaving = sorted((w for w in stay if w.leaving), key=lambda w: -(w.deadline or inf))
     needed = max(0, state.min - len(chosen))
@@ -113,11 +114,12 @@ def _choose(state: Membership, start_step: int, cause: str) -> tuple[WorkerState
 
 
 def _choose_servers(state: Membership, start_step: int, cause: str) -> tuple[WorkerState, ...]:
-    """All that are parked; a new one comes in when servers can heal it, who alone have the optimiser's state, and none
-    of them is ahead of the others."""
+    """The servers of the plan: all that are parked, but a new one only when servers can heal it, which alone have the
+    optimiser's state, and none of them is ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
     servers = tuple(w for w in servers if not w.ready or state.due(w))
     torn = any(not w.ready and w.step > level(state) for w in servers)
+    # While servers stand at different steps a new one waits: the step is repeated first.
     healed = any(_holds(w, start_step) for w in servers) and not torn
     if not (state.closing or cause == SHORT) and (start_step == 0 or healed):
         return servers
@@ -131,13 +133,14 @@ def _holds(worker: WorkerState, start_step: int) -> bool:
 def _heals(
     workers: Sequence[WorkerState], servers: Sequence[WorkerState], start_step: int, level: float
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of (receiver, donor). Before the first step everybody takes the state of one member, so that all are
-    equal even if the user's function is unseeded; later donors take turns. A server that is ahead gives nothing."""
+    """Pairs of (receiver, donor). Before the first step everybody takes the state of one member, so that all are equal
+    even if the user's function is unseeded; later donors take turns. A server that is ahead is no donor."""
     if start_step == 0:
         donors = [w for w in (*servers, *workers) if w.step <= level][:1]
         behind = [w for w in (*workers, *servers) if w is not donors[0]]
     else:
         holders = [w for w in (*servers, *workers) if _holds(w, start_step) and w.step <= level]
+        # Servers first: only they have the optimiser's state.
         donors = [w for w in holders if w.role == "server"] or holders
         behind = [w for w in (*workers, *servers) if w not in holders]
     return tuple((w.id, donors[i % len(donors)].id) for i, w in enumerate(behind))
@@ -184,6 +187,7 @@ def _seat(state: Membership, members: Sequence[WorkerState], plan: Plan, now: fl
         state,
         generation=plan.generation,
         plan=plan,
+        # The step of the one that is furthest: only a commit beyond it is progress.
         formed_step=max((m.step for m in members), default=0),
         announced=0,
         broken=False,
@@ -194,7 +198,7 @@ def _seat(state: Membership, members: Sequence[WorkerState], plan: Plan, now: fl
 
 
 def _dismiss(state: Membership, plan: Plan) -> Step:
-    """Parked workers that had to leave and are not in the plan may go."""
+    """Dismiss parked workers that had to leave and are not in the plan."""
     gone = state.where(lambda w: w.phase is Phase.PARKED and bool(w.leaving) and w.id not in plan.members)
     for worker in gone:
         state = state.drop(worker.id)

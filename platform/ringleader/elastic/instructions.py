@@ -1,4 +1,4 @@
-"""What the membership machine wants done. The supervisor turns each into calls on real workers."""
+"""The instructions of the membership machine. The supervisor turns each into calls on real workers."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from ringleader.elastic.plan import Plan
 Role = Literal["worker", "server"]
 Outcome = Literal["succeeded", "failed", "cancelled", "paused", "preempted"]
 SAVED: tuple[Outcome, ...] = ("paused", "preempted")
-"""The members have saved the last boundary, and the job may go on from there."""
+"""The outcomes after which the members have saved the last boundary, and the job may go on from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Let this member know that `generation` is coming: all park at the same boundary."""
+    """Tell this member that `generation` is coming: all park at the same boundary."""
 
     worker: str
     generation: int
@@ -37,7 +37,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Hand the plan to all its members. `recorded_step` and `meeting` are filled in where they are known."""
+    """Hand the plan to all its members. The supervisor fills in `recorded_step` and `meeting`."""
 
     plan: Plan
 
@@ -54,7 +54,7 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """A parked worker leaves: unwind its training function and end its process."""
+    """Let a parked worker leave: unwind its training function and end its process."""
 
     worker: str
 
@@ -69,7 +69,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something users are told: an event of the job."""
+    """Tell users about something: an event of the job."""
 
     type: str
     generation: int
@@ -78,8 +78,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The attempt is over; end whatever still runs. `reason` is of `wire.states.Reason` where it failed, `preempted`
-    where it shall go on elsewhere, else empty."""
+    """End the attempt and whatever still runs. `reason` is one of `wire.states.Reason` if it failed, `preempted` if it
+    is to go on elsewhere, else empty."""
 
     outcome: Outcome
     reason: str = ""

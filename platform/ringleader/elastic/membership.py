@@ -30,8 +30,8 @@ from ringleader.elastic.state import AttemptRules, Membership, Phase, WorkerStat
 Step = tuple[Membership, tuple[Instruction, ...]]
 
 LAST_HOLDER = 8
-"""So many times the patience that others get: with this member the attempt would end, so a machine that is only busy
-gets its chance. Members that are frozen are found by their heartbeats, not by this."""
+"""The multiple of the usual patience for the last holder of state: the attempt would end with it, so a machine that is
+only busy gets its chance. Frozen members are found by their heartbeats, not by this."""
 
 
 def begin(rules: AttemptRules, *, minimum: int, maximum: int, now: float) -> Step:
@@ -41,7 +41,7 @@ def begin(rules: AttemptRules, *, minimum: int, maximum: int, now: float) -> Ste
 
 
 def handle(state: Membership, event: ev.Event) -> Step:
-    """Take one event.
+    """Apply one event to the state.
 
     Returns:
         the next state, and the instructions to carry out in their order. Nothing follows an `End`.
@@ -61,7 +61,7 @@ def handle(state: Membership, event: ev.Event) -> Step:
 
 
 def _staff(state: Membership, now: float) -> Step:
-    """Start who is missing, let go who is too many."""
+    """Start workers that are missing, let go those that are too many."""
     if state.closing or state.cancel_by is not None or state.pausing:
         return state, ()
     state, servers = _replace_servers(state, now)
@@ -70,8 +70,9 @@ def _staff(state: Membership, now: float) -> Step:
 
 
 def _replace_servers(state: Membership, now: float) -> Step:
-    """A lost server is replaced where others can heal the new one; elsewhere its loss ends the attempt."""
+    """Replace a lost server where others can heal the new one; elsewhere its loss ends the attempt."""
     rules = state.rules
+    # Where others hold its state, a condemned server's slot is filled before its death is certain.
     condemned = Phase.CONDEMNED if rules.copies or rules.backups else None
     taken = {w.slot for w in state.where(lambda w: w.role == "server" and w.phase is not condemned)}
     slots = [] if held(state, "server", now) else range(rules.servers)
@@ -83,6 +84,7 @@ def _staff_workers(state: Membership, now: float) -> Step:
     missing = state.max - len(staff)
     if missing < 0:
         return _retire(state, staff, -missing, now)
+    # The group is to grow again: whoever still waits to leave stays instead of a new one.
     for worker in state.where(lambda w: w.leaving == "resize")[:missing]:
         state, missing = state.put(replace(worker, leaving="")), missing - 1
     if held(state, "worker", now):
@@ -101,7 +103,7 @@ def _start(state: Membership, role: Role, slots: Sequence[int], now: float) -> S
 
 
 def _retire(state: Membership, staff: tuple[WorkerState, ...], count: int, now: float) -> Step:
-    """Those without work go first, then the highest ranks; members leave at a boundary."""
+    """Let `count` workers go: those without work first, then the highest ranks. Members leave at a boundary."""
     members = [w for w in state.members if w in staff]
     outside = [w for w in staff if w not in members]
     order = sorted(outside, key=lambda w: w.phase is Phase.PARKED) + list(reversed(members))
@@ -118,7 +120,8 @@ def _retire(state: Membership, staff: tuple[WorkerState, ...], count: int, now: 
 
 
 def _close(state: Membership, now: float) -> Step:
-    """Everybody passed the final barrier. Who was lost behind somebody who passed it had passed all steps too."""
+    """End the attempt once everybody passed the final barrier. Whoever was lost behind a member that passed it had
+    passed all steps too."""
     if not state.trained or any(m.phase is Phase.ACTIVE for m in state.members):
         return state, ()  # a server may still have records to hand out
     digests: dict[str, str] = {}
@@ -131,9 +134,11 @@ def _close(state: Membership, now: float) -> Step:
 
 
 def _interrupt(state: Membership, now: float) -> Step:
-    """After a failure every member that still computes has to park; so has whoever shadows one, also where too few are
-    left to go on, for nothing more will come from its donor, and whoever still runs lines is waited for."""
+    """Interrupt every member that still computes after a failure, so that it parks. Interrupt shadows as well then, and
+    where too few are left to go on: nothing more will come from their donors, and the group waits for those that still
+    run lines."""
     stuck = state.plan is not None and _all_stand(state, now) and len(state.pool) < state.min
+    # Not on a planned boundary: there members park by themselves, with nothing broken.
     halted = {Phase.ACTIVE} if state.broken else set()
     halted |= {Phase.SHADOWING} if state.broken or stuck else set()
     out: tuple[Instruction, ...] = ()
@@ -144,7 +149,7 @@ def _interrupt(state: Membership, now: float) -> Step:
 
 
 def _shadow(state: Membership, now: float) -> Step:
-    """Who is ready to join asks and follows a member first, each another one, while the group goes on."""
+    """Let each worker that is ready to join follow a member first, each another one, while the group goes on."""
     donors = [m for m in state.members if m.phase is Phase.ACTIVE and m.role == "worker" and not m.leaving]
     ends = state.closing or state.pausing or state.cancel_by is not None
     if not donors or ends or state.broken or state.announced or state.resting:
@@ -155,6 +160,7 @@ def _shadow(state: Membership, now: float) -> Step:
         if joiner.role == "worker" and _filled(state):
             continue
         number = state.shadowings + 1
+        # Donors take turns: each sends beside its own training.
         donor = donors[number % len(donors)].id
         tries = joiner.shadowed + 1
         follower = replace(joiner, phase=Phase.SHADOWING, since=now, shadowed=tries, pair=number, donor=donor)
@@ -164,7 +170,7 @@ def _shadow(state: Membership, now: float) -> Step:
 
 
 def _announce(state: Membership, now: float) -> Step:
-    """A change that is planned: all members shall park at the same boundary."""
+    """Announce a planned change: all members park at the same boundary."""
     if state.plan is None or state.broken or state.closing or state.announced:
         return state, ()
     ends = state.cancel_by is not None or (state.pausing and not state.saved)
@@ -191,6 +197,7 @@ def _somebody_joins(state: Membership, now: float) -> bool:
     if not due or _filled(state) or (follow and len(state.pool) + len(level) < state.min):
         return False
     starting = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)
+    # Every join parks all members: joiners that come together cost one boundary.
     others_soon = starting or len(level) < len(follow)
     return not others_soon or now - due[0].since >= state.rules.join_grace_s
 
@@ -201,9 +208,10 @@ def _filled(state: Membership) -> bool:
 
 
 def _form(state: Membership, now: float) -> Step:
-    """When nobody computes any more, make the next plan, or wait for enough workers."""
+    """Make the next plan when nobody computes any more, or wait for enough workers."""
     if not (_ready_to_start(state, now) if state.plan is None else _all_stand(state, now)):
         return state, ()
+    # Only now, when everybody is parked, is the newest step known that a loss is reported with.
     state, out = report_losses(state)
     if state.cancel_by is not None:
         state, more = end(state, End("cancelled"))
@@ -229,7 +237,7 @@ def _form(state: Membership, now: float) -> Step:
 
 
 def _secure(state: Membership, start_step: int, now: float) -> Step:
-    """Too few are left to go on. What one of them alone holds is saved while they wait, once."""
+    """Save what a single member holds while too few are left to go on, once."""
     saved = state.resting and not state.broken
     nothing = not (state.committed or start_step)
     if saved or nothing or not state.rules.secures or not alone(state):
@@ -238,14 +246,14 @@ def _secure(state: Membership, start_step: int, now: float) -> Step:
 
 
 def _count_futile(state: Membership, now: float) -> Membership:
-    """An exchange that breaks again and again although everybody lives is no loss that a new plan mends."""
+    """Count exchanges that break again and again although everybody lives: a new plan does not mend that."""
     if not state.broken or state.lost_in == state.generation:
         return replace(state, futile=0)
     return replace(state, futile=state.futile + 1, futile_since=state.futile_since if state.futile else now)
 
 
 def _give_up(state: Membership, now: float) -> Step:
-    """The others try without newcomers that they can do without; where there are none the attempt is over."""
+    """Let the others try without newcomers that they can do without; where there are none end the attempt."""
     newcomers = [member for member in state.members if expendable(state, member)]
     if not newcomers:
         return end(state, _futile(state))
@@ -268,29 +276,32 @@ def _futile(state: Membership) -> End:
 
 
 def _ready_to_start(state: Membership, now: float) -> bool:
-    """Before the first plan: all that have a place are ready, or enough are and the others had their grace."""
+    """Whether the first plan can be formed: all that have a place are ready, or enough are and the others had their
+    grace."""
     servers = state.where(lambda w: w.ready and w.role == "server")
     ready = state.where(lambda w: w.ready and w.role == "worker")
     if len(servers) < state.rules.servers or len(ready) < state.min:
         return False
+    # Workers still waiting for a place are in another phase: nobody waits for those.
     starting = state.where(lambda w: w.phase is Phase.STARTING)
     enough_since = sorted(w.since for w in ready)[state.min - 1]
     return not starting or now - enough_since >= state.rules.grace_s
 
 
 def _all_stand(state: Membership, now: float) -> bool:
-    """Whether nobody computes any more, and nobody who shadows is about to stand at the boundary of the members."""
+    """Whether nobody computes any more, and no shadow is about to reach the boundary of the members."""
     if not state.gathered:
         return False
     ends = state.closing or state.pausing or state.cancel_by is not None
     since = max((m.since for m in state.members), default=now)
+    # A shadow that had been level is waited for, but not for long: all members stand still meanwhile.
     if state.broken or ends or now - since >= state.rules.level_s:
         return True
     return not state.where(lambda w: w.phase is Phase.SHADOWING and w.level)
 
 
 def _too_few(state: Membership) -> End:
-    """No replacement took part in time: none had a place, or one has yet to run the lines above its seat."""
+    """The end where no replacement took part in time: none had a place, or one has yet to run the program's lines."""
     why = f"fewer than {state.min} workers were left for {state.rules.recover_s:.0f} s"
     late = [w.id for w in state.where(lambda w: w.phase in (Phase.STARTING, Phase.SHADOWING))]
     if not late:
@@ -303,15 +314,16 @@ def _too_few(state: Membership) -> End:
 
 
 def _last_holder(state: Membership, worker: WorkerState) -> bool:
-    """Whether a part of the state may be gone with this member."""
+    """Whether a part of the state may be lost with this member."""
     if state.rules.servers:
         return worker.role == "server"
     return not any(m.id != worker.id and m.phase is not Phase.CONDEMNED for m in state.members)
 
 
 def _expire(state: Membership, tick: ev.Tick) -> Step:
-    """Deadlines that have passed."""
+    """Act on deadlines that have passed."""
     now, rules = tick.now, state.rules
+    # Before anything below can end the attempt as failed.
     if state.cancel_by is not None and now >= state.cancel_by:
         return end(state, End("cancelled"))
     if state.pausing and now >= (state.pause_by or now):

@@ -1,7 +1,8 @@
-"""Newcomers, who never committed a step: what ends one of them does not end the others, who go on without it. Pure.
+"""Newcomers, workers that never committed a step: what ends one of them does not end the others, which go on without
+it. Pure.
 
-A node may be broken for all that start there. So the next ones are started after a pause that grows, until one of them
-commits a step. Where the group needs a newcomer, before the first commit and below `min`, nothing of this holds.
+A node may be broken for all that start there, so the next ones are started after a pause that grows until one of them
+commits a step. Nothing of this holds where the group needs a newcomer: before the first commit and below `min`.
 """
 
 from dataclasses import replace
@@ -18,22 +19,24 @@ def expendable(state: Membership, worker: WorkerState) -> bool:
 
 
 def set_back(state: Membership, role: Role, now: float) -> Membership:
-    """A newcomer was lost. Those that had been started with it count as one: a node takes all of them along."""
+    """Note that a newcomer was lost. Those that had been started with it count as one: a node takes all of them
+    along."""
     before = _setback(state, role)
     if now < before.until:
         return state
+    # The exponent is bounded: a float overflows beyond 2^1023.
     pause_s = min(state.rules.setback_s * 2.0 ** min(before.count, 32), state.rules.setback_most_s)
     others = arrived(state, role).setbacks
     return replace(state, setbacks=(*others, Setback(role, before.count + 1, now + pause_s)))
 
 
 def arrived(state: Membership, role: Role) -> Membership:
-    """A newcomer committed a step: whatever was wrong, it was not so there."""
+    """Note that a newcomer committed a step: whatever was wrong, it was not so there."""
     return replace(state, setbacks=tuple(s for s in state.setbacks if s.role != role))
 
 
 def held(state: Membership, role: Role, now: float) -> bool:
-    """Whether nobody is started now whom the group does not need."""
+    """Whether a worker that the group does not need has to wait for its start."""
     return now < _setback(state, role).until
 
 

@@ -1,6 +1,6 @@
-"""Which server holds which part of the state: its own, and as a backup those of the servers before it.
+"""The assignment of the state's parts to servers: to each its own, and as a backup those of the servers before it.
 
-Parts and slots are numbered alike, 0..n-1, for the job's life. A server has one slot; who replaces it takes that slot.
+Parts and slots are numbered alike, 0..n-1, for the job's life. A server has one slot; its replacement takes that slot.
 Part p is held by slots p, p+1, ..., p+b modulo n: the first of them that is there publishes it, the others update it
 too, from the same sum.
 """
@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 
 def slots_of(part: int, parts: int, backups: int) -> tuple[int, ...]:
-    """The slots that hold a part, first the one whose own it is."""
+    """The slots that hold a part, first the one that owns it."""
     return tuple((part + k) % parts for k in range(min(parts, backups + 1)))
 
 
@@ -19,7 +19,7 @@ def parts_of(slot: int, parts: int, backups: int) -> tuple[int, ...]:
 
 
 def holders(slots: Sequence[int], parts: int, backups: int) -> tuple[tuple[int, ...], ...]:
-    """For each part the servers that hold it, as numbers into `slots`, first the one that publishes it."""
+    """The servers that hold each part, by part, as numbers into `slots`, first the one that publishes it."""
     place = {slot: number for number, slot in enumerate(slots)}
     return tuple(
         tuple(place[s] for s in slots_of(part, parts, backups) if s in place) for part in range(parts)
@@ -29,10 +29,10 @@ def holders(slots: Sequence[int], parts: int, backups: int) -> tuple[tuple[int, 
 def gifts(
     held_by: Sequence[Sequence[int]], without: Collection[int]
 ) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """What servers that are new to their slots get from the others: (receiver, donor, parts), in one order for all.
+    """The parts that servers new to their slots get from the others: (receiver, donor, parts), in one order for all.
 
     Args:
-        held_by: for each part the servers that shall hold it; none where servers have left behind the last barrier.
+        held_by: for each part the servers that are to hold it; none where servers have left behind the last barrier.
         without: servers that hold nothing yet.
 
     Raises:

@@ -7,12 +7,12 @@ from ringleader.elastic.parts import holders
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where members meet, and how each knows that the others are members.
+    """The rendezvous of a generation's members, and the secret by which each knows that the others are members.
 
     Attributes:
         address: "host:port" of the rendezvous store.
         secret: the attempt's. Whoever has it is a member: it goes to members alone, and is written nowhere else.
-        near: all of them are on one node.
+        near: whether all of them are on one node.
     """
 
     address: str = ""
@@ -21,7 +21,7 @@ class Meeting:
 
 
 NOWHERE = Meeting()
-"""Nobody meets: it is not known yet where, or there is nobody to meet."""
+"""No meeting: its address is not known yet, or there is nobody to meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,23 @@ class Plan:
     """One agreed membership of an attempt, handed to every member by the supervisor.
 
     Attributes:
-        attempt: which start of the job; fences off ghosts of the one before.
+        attempt: the number of this start of the job; fences off leftovers of the one before.
         generation: grows by one with each plan of the attempt.
         members: worker ids in rank order; servers stand behind the workers.
-        servers: how many of the last members are parameter servers (own no shard, each holds a part of the
-            parameters and of the optimiser's state).
+        servers: the number of parameter servers among the members, the last ones (own no shard, each holds a part of
+            the parameters and of the optimiser's state).
         shards: the number of logical shards L.
-        start_step: transactions (steps and evaluations) applied by the member that is furthest; who has fewer heals.
+        start_step: transactions (steps and evaluations) applied by the member that is furthest; one that has fewer
+            heals.
         heals: (receiver, donor) worker ids; a receiver takes the donor's whole committed state first.
         recorded_step: metrics and ledger rows of all steps below this are stored; rank 0 reports from here.
-        meeting: where its members meet.
+        meeting: the rendezvous of its members.
         cause: what made this generation, in the words of `generation.formed`: start, lost, join, resize, drain; pause
             and short: its members save what they hold and park again.
-        parts: into how many the servers' state is cut, for the job's life; 0: as many as there are servers.
-        backups: how many servers hold a part beside the one whose own it is.
-        slots: which of the parts is each server's own, in rank order; empty: 0, 1, ...
-        start: which start of the supervisor made it; a worker that knows a later one refuses it.
+        parts: the number of parts of the servers' state, for the job's life; 0: as many as there are servers.
+        backups: the number of servers that hold a part beside the one that owns it.
+        slots: the number of each server's own part, in rank order; empty: 0, 1, ...
+        start: the start of the supervisor that made it; a worker that knows a later one refuses it.
     """
 
     attempt: int
@@ -64,7 +65,7 @@ class Plan:
 
     @property
     def held_by(self) -> tuple[tuple[int, ...], ...]:
-        """For each part the servers that hold it, counted among the servers, first the one that publishes it."""
+        """The servers that hold each part, by part, counted among the servers, first the one that publishes it."""
         return holders(self.slots or range(self.servers), self.parts or self.servers, self.backups)
 
     @property

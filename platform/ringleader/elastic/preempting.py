@@ -1,4 +1,5 @@
-"""Machines that go away at a known time: all stop before it where the others could not go on without them."""
+"""Preemption, for machines that go away at a known time: all stop before it where the others could not go on without
+them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +10,9 @@ from ringleader.elastic.state import Membership, WorkerState
 
 
 def preempt(state: Membership, tick: Tick) -> Membership:
-    """Early enough for a checkpoint the attempt is paused, so that the job goes on from there where there is room.
+    """Pause the attempt early enough for a checkpoint, so that the job goes on from there where there is room.
 
-    Where a machine is gone before that, those who are left save what they have: nothing has to be done by the deadline.
+    If a machine is gone before that, those that are left save what they have: nothing has to be done by the deadline.
     """
     ends = state.pause_by is not None or state.cancel_by is not None
     comes = state.announced and not (state.broken or state.gathered)  # at that boundary there may be enough
@@ -20,17 +21,18 @@ def preempt(state: Membership, tick: Tick) -> Membership:
     going = _going(state, tick.now + max(state.rules.save_s, 2 * tick.saving_s))
     if not going or not (why := _missed(state, going)):
         return state
+    # The pause may outlast the machines: whatever is left then still saves.
     latest = max(tick.now, *(w.deadline or tick.now for w in going))
     return replace(state, pause_by=latest + state.rules.recover_s, preempted=why)
 
 
 def _going(state: Membership, by: float) -> tuple[WorkerState, ...]:
-    """The members whose machines will be gone then."""
+    """The members whose machines will be gone by that time."""
     return tuple(m for m in state.members if (m.deadline or inf) <= by)
 
 
 def _missed(state: Membership, going: Sequence[WorkerState]) -> str:
-    """Why the others cannot go on without them; empty where they can."""
+    """The reason for which the others cannot go on without them; empty where they can."""
     left = [w for w in state.pool if w not in going]
     notices = ", ".join(f"{w.id} ({w.notice or 'drain'})" for w in going)
     if len(left) < state.min:

@@ -1,4 +1,4 @@
-"""What a recovery cost, by phase: the times between the first sign of a loss and the next committed step."""
+"""The cost of a recovery, by phase: the times between the first sign of a loss and the next committed step."""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ class Recovery:
     healed: float | None = None
 
     def again(self, now: float) -> "Recovery":
-        """Something else broke before a step was committed: the same recovery goes on."""
+        """The same recovery, going on after something else broke before a step was committed."""
         return Recovery(sign=self.sign, known=now)
 
     def mark(self, name: str, now: float) -> "Recovery":
@@ -32,6 +32,7 @@ class Recovery:
         """The data of a `recovered` event, with the first step committed at `now`."""
         marks = [self.sign]
         for mark in (self.known, self.formed, self.seated, self.healed, now):
+            # Never backwards: a phase that was skipped took no time, and the sum stays the total.
             marks.append(max(marks[-1], mark if mark is not None else marks[-1]))
         names = ("detect_s", "decide_s", "regroup_s", "heal_s", "redo_s")
         spans = {n: round(b - a, 6) for n, a, b in zip(names, marks, marks[1:], strict=False)}

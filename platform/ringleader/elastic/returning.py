@@ -1,8 +1,8 @@
-"""A supervisor that was killed is back: what it had written down, put right by what it finds.
+"""The return of a supervisor that was killed: what it had written down, put right by what it finds.
 
-The state is written down before anything that follows from it is done, so the last deeds may be undone and the last
-words of the workers unheard. Nothing is done twice that would harm: a plan that did not reach somebody is given up for
-the next one, everything else is said again.
+The state is written down before anything that follows from it is done, so the last instructions may not have been
+carried out, and the workers' last messages may not have been heard. Nothing harmful is done twice: a plan that did not
+reach somebody is given up for the next one, everything else is said again.
 """
 
 from dataclasses import replace
@@ -22,9 +22,12 @@ STALE = (
 
 
 def returned(state: Membership, event: ev.Returned) -> Step:
-    """Take over from the supervisor before this one. Whoever is known and was not looked for counts as gone."""
+    """Take over from the supervisor before this one. A known worker without a finding counts as one that never got a
+    process."""
+    # Nobody knows what that plan said: who computes, and from which step, cannot be put right.
     if any(f.generation > state.generation for f in event.found):
         return end(state, End("failed", "platform_error", STALE))
+    # An announcement may not have reached everybody: it is made again.
     state = replace(state, start=event.start, announced=0)
     out: tuple[Instruction, ...] = (_report(state, event),)
     found = {f.worker: f for f in event.found}
@@ -40,6 +43,7 @@ def returned(state: Membership, event: ev.Returned) -> Step:
         if worker.phase is Phase.SHADOWING:  # it may have said that it is level, and says so once
             state = state.put(replace(worker, interrupted=event.now))
             out += (Interrupt(worker.id, state.generation),)
+        # The rules then interrupt it once more: the first time may not have been heard.
         elif state.broken and worker in state.members and worker.phase is Phase.ACTIVE:
             state = state.put(replace(worker, interrupted=None))
     return state, out
@@ -49,12 +53,14 @@ def _take(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: fl
     coming = worker.phase in (Phase.WAITING, Phase.STARTING)
     match found.process:
         case "none" if coming:
+            # The instruction to start it may not have been carried out.
             return state, (Start(worker.id, worker.role),)
         case "none" | "gone":
             return lose(state, worker.id, found.cause, now)
         case "silent" if not coming:
             state, out = condemn(state, worker.id, "frozen", now)
             return state, out or (Kill(worker.id, worker.cause),)
+        # The kill may not have been carried out, so it is repeated.
         case _ if worker.phase is Phase.CONDEMNED:
             return state, (Kill(worker.id, worker.cause),)
         case _:
@@ -62,7 +68,7 @@ def _take(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: fl
 
 
 def _hear(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: float) -> Membership:
-    """It lives. Where it waits for a plan, and that is not known, or it has not got the current one, it says so now."""
+    """Take a living worker's report, where it waits for a plan and that is not known, or has missed the current one."""
     if worker.phase is Phase.WAITING:
         state = state.put(replace(worker, phase=Phase.STARTING, since=now))
     parked = found.parked

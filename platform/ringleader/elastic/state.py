@@ -1,4 +1,4 @@
-"""What is known about an attempt's workers: the state of the membership machine and questions one can ask it."""
+"""The state of the membership machine, all that is known about an attempt's workers, and the questions it answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,15 +10,16 @@ from ringleader.elastic.plan import Plan
 from ringleader.elastic.recovery import Recovery
 
 GIVES_BACK = 10
-"""So many committed steps give one failure back: none is committed while newcomers that are needed keep dying."""
+"""The number of committed steps that give one failure back: none is committed while newcomers that are needed keep
+dying."""
 PAUSE = "pause"
 """The cause of a plan whose members save what they hold and park again."""
 SHORT = "short"
-"""The cause of one in which those who are too few to go on do the same, until there are enough."""
+"""The cause of a plan whose members do the same because they are too few to go on, until there are enough."""
 
 
 class Phase(StrEnum):
-    """Where a worker stands."""
+    """The phases of a worker."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -31,31 +32,31 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttemptRules:
-    """What stays the same for an attempt. Times in seconds.
+    """The rules of an attempt, which stay the same. Times in seconds.
 
     Attributes:
         shards: the number of logical shards; also the most workers that can take part.
         servers: parameter servers beside the workers.
-        copies: each server holds the whole state, so that a lost one is replaced as long as another lives.
-        backups: how many other servers hold each server's part of the state, see `parts`; not with `copies`.
-        shadows: a joiner asks a member what of the program is over, runs its lines, follows the member where it can,
-            and joins then; else all wait while it heals and runs them.
+        copies: whether each server holds the whole state, so that a lost one is replaced as long as another lives.
+        backups: the number of other servers that hold each server's part of the state, see `parts`; not with `copies`.
+        shadows: a joiner asks a member which calls of the program are over, runs their lines, follows the member where
+            it can, and joins then; else all wait while it heals and runs them.
         unlevelled: each member counts the steps it has seen settled, so that a server may be behind a worker.
         secures: what a single member is left with is saved at once where the group cannot go on without others.
-        max_failures: how many workers may die before they ever committed a step, where the group needs them; one less
-            counts with each `GIVES_BACK` steps that are committed since.
-        grace_s: how long enough workers wait for those still starting before the first plan.
-        join_grace_s: how long a ready joiner waits for others, to join with them.
-        kill_s: after that long a killed worker counts as lost without a notice.
-        recover_s: how long too few workers may wait for replacements.
-        level_s: how long parked members wait for shadows that had been level to be so at the boundary.
-        save_s: how long before a machine goes away, at the latest, all stop to save what they hold where too few would
-            be left: a third of the shortest notice there is, see `runtime.notices`.
-        setback_s, setback_most_s: how long nobody is started after a newcomer was lost that the group does without;
-            twice as long each time, at most so long.
-        shadowings: how often a joiner tries to follow before it is healed while all wait.
-        futile, futile_s: so many plans in a row, over so long, whose exchange broke although nobody was lost, and no
-            step was committed: then the cause will not go away by itself.
+        max_failures: the number of workers that may die before they ever committed a step, while the group needs them;
+            one less counts for each `GIVES_BACK` steps that are committed since.
+        grace_s: the time for which enough workers wait for those still starting before the first plan.
+        join_grace_s: the time for which a ready joiner waits for others, to join with them.
+        kill_s: the time after which a killed worker counts as lost without a notice.
+        recover_s: the time for which too few workers may wait for replacements.
+        level_s: the time for which parked members wait for shadows that had been level to be so at the boundary.
+        save_s: the least time before a machine goes away at which all stop to save what they hold, where too few would
+            be left: a third of the shortest notice there is, see `runtime.nodes.notices`.
+        setback_s, setback_most_s: the time for which nobody is started after the loss of a newcomer that the group can
+            do without, doubled each time, and its upper bound.
+        shadowings: the number of times that a joiner tries to follow before it is healed while all wait.
+        futile, futile_s: the number of plans in a row, and their time, whose exchange broke although nobody was lost,
+            without a committed step: after that the cause will not go away by itself.
     """
 
     attempt: int
@@ -85,22 +86,22 @@ class WorkerState:
     """One worker or server.
 
     Attributes:
-        since: when it entered its phase.
+        since: the time at which it entered its phase.
         generation: the last plan it was a member of; 0 before its first.
         applied, step: transactions and global steps it had applied when it last parked.
         why: the broken exchange's sentence, empty at a planned boundary.
-        interrupted: when it was interrupted in its generation, if it was.
-        notice, deadline: how it is known that its machine goes away, and when that is.
-        leaving: why it shall leave (resize, drain, slow), or empty.
+        interrupted: the time at which it was interrupted in its generation, if it was.
+        notice, deadline: the source of the notice that its machine goes away, and the time at which it does.
+        leaving: why it has to leave (resize, drain, slow), or empty.
         proven: whether it was a member of a generation that committed a step.
         cause: why it is condemned.
-        slot: of a server: which part of the state is its own.
+        slot: of a server: the number of the part of the state that is its own.
         level: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
-        caught_up: its program stands where that of a member does, whom it cannot follow: it is healed while all wait.
-        call: the session call to which its program had come when it last parked before its first seat.
-        shadowed: how often it has begun to shadow since a generation broke, but for the times when it only was told of
-            lines to run.
-        pair: the number of the pair in which it does, or last did, and `donor` whom it follows there.
+        caught_up: its program has reached the call of a member that it cannot follow: it is healed while all wait.
+        call: the session call that its program had reached when it last parked before its first plan.
+        shadowed: the number of times it has begun to shadow since a generation broke, without those in which it was
+            only told of lines to run.
+        pair: the number of its current or last pair, and `donor` the member that it follows there.
     """
 
     id: str
@@ -128,13 +129,13 @@ class WorkerState:
 
     @property
     def ready(self) -> bool:
-        """Started, never a member, waiting to join."""
+        """Whether it has started, was never a member, and waits to join."""
         return self.phase is Phase.PARKED and self.generation == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A worker that is gone; `rank` is None when it was no member. `why`: its own words, where it had any."""
+    """A worker that is gone; `rank` is None if it was no member. `why`: its own words, where it had any."""
 
     worker: str
     rank: int | None
@@ -144,8 +145,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """Newcomers were lost that the group does without, `count` times since one committed a step; no other of that role
-    is started before `until`, see `newcomers`."""
+    """Losses of newcomers that the group does without: `count` since one committed a step. No other of that role is
+    started before `until`, see `newcomers`."""
 
     role: Role
     count: int = 0
@@ -154,32 +155,33 @@ class Setback:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The whole state.
+    """The whole state of an attempt's membership.
 
     Attributes:
-        min, max: the size the job shall have.
-        start: how often the supervisor was started; with `generation` it names a membership once and for all.
+        min, max: the number of workers that the job is to have.
+        start: the number of starts of the supervisor; with `generation` it names a membership once and for all.
         workers: those known, in the order they were started.
-        named: how many were ever named.
+        named: the number of workers that were ever named.
         generation: the last one issued; `plan` is its plan.
         announced: the generation that was announced and not formed yet, or 0.
         broken: the exchange of the current plan ended without a boundary.
-        last_loss: when a member was last lost, and `lost_in` of which generation.
-        futile, futile_since: how many plans in a row had to be made because an exchange broke and nobody was lost,
-            without a step between them; when that began.
+        last_loss: the time at which a member was last lost, and `lost_in` its generation.
+        futile, futile_since: the number of plans in a row that had to be made because an exchange broke and nobody was
+            lost, without a step between them; the time at which that began.
         losses: lost workers that are not reported yet: the step is known once everybody is parked.
-        short_since: since when fewer than `min` workers could commit.
+        short_since: the time since which fewer than `min` workers could commit.
         formed_step: the global step at which the current plan was formed.
         committed: the newest global step that any member is known to have applied.
-        failures: how many workers died before they ever committed, while the group needed them, and `failed_at`
-            which step the last one did: see `spent`.
+        failures: the number of workers that died before they ever committed, while the group needed them, and
+            `failed_at` the step of the last one's death: see `spent`.
         setbacks: at most one for each role.
-        raised: where the training function raised so far.
+        raised: the places (step, slice) where the training function raised so far.
         resized: a resize has not led to a plan yet.
-        cancel_by: a cancelled attempt ends at the next boundary, at the latest then.
-        shadowings: how many pairs were ever made.
-        pause_by: the same of one that is paused, once the members have saved what they hold at that boundary.
-        preempted: why it was not users who paused it: it shall go on elsewhere.
+        cancel_by: the latest end of a cancelled attempt, which ends at the next boundary.
+        shadowings: the number of pairs that were ever made.
+        pause_by: the latest end of a paused attempt, which ends once the members have saved what they hold at the next
+            boundary.
+        preempted: the reason, where it was not users who paused it: it is to go on elsewhere.
     """
 
     rules: AttemptRules
@@ -214,7 +216,7 @@ class Membership:
 
     @property
     def spent(self) -> int:
-        """Failures that count: a group that trains is no sign of a program that ends its workers."""
+        """The failures that count: a group that trains shows that the program does not end its workers."""
         return max(0, self.failures - (self.committed - self.failed_at) // GIVES_BACK)
 
     def find(self, worker: str) -> WorkerState | None:
@@ -225,7 +227,7 @@ class Membership:
 
     @property
     def members(self) -> tuple[WorkerState, ...]:
-        """Those of the current plan that are still known, in rank order."""
+        """The members of the current plan that are still known, in rank order."""
         if self.plan is None:
             return ()
         known = {w.id: w for w in self.workers if w.generation == self.generation}
@@ -236,7 +238,9 @@ class Membership:
         rules = self.rules
         if not (rules.copies or rules.backups):
             return False
+        # One that was never a member holds nothing yet.
         others = self.where(lambda w: w.role == "server" and w.id != server.id and w.generation > 0)
+        # A condemned server counts as gone here: what only it holds is held by nobody.
         slots = {w.slot for w in others if w.phase is not Phase.CONDEMNED}
         if self.plan is None or server.generation == 0:
             return True  # it holds nothing yet
@@ -247,12 +251,12 @@ class Membership:
 
     @property
     def closing(self) -> bool:
-        """Somebody passed the final barrier: nobody needs to be replaced any more."""
+        """Whether somebody passed the final barrier: nobody needs to be replaced any more."""
         return any(w.phase is Phase.FINISHED for w in self.workers)
 
     @property
     def pausing(self) -> bool:
-        """The next boundary is saved, and nothing comes after it."""
+        """Whether the next boundary is saved, and nothing comes after it."""
         return self.pause_by is not None and not self.closing
 
     @property
@@ -267,7 +271,7 @@ class Membership:
 
     @property
     def trained(self) -> bool:
-        """Every worker passed the final barrier."""
+        """Whether every worker passed the final barrier."""
         workers = [m for m in self.members if m.role == "worker"]
         return self.closing and all(m.phase is Phase.FINISHED for m in workers)
 
@@ -278,22 +282,22 @@ class Membership:
 
     @property
     def pool(self) -> tuple[WorkerState, ...]:
-        """Workers (not servers) that could be in the next plan: members, also those about to leave, then who is ready
-        to join."""
+        """The workers (not servers) that could be in the next plan: members, also those about to leave, then those
+        ready to join."""
         stay = tuple(w for w in self.members if w.phase in (Phase.PARKED, Phase.ACTIVE))
         return tuple(w for w in (*stay, *self.where(lambda w: w.ready)) if w.role == "worker")
 
     def due(self, worker: WorkerState) -> bool:
         """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait. A
-        generation that broke says nothing of who follows its members. A server needs what servers have recorded of
-        optimisers' states, which no worker can tell it."""
+        generation that broke says nothing about those that follow its members. A server needs what servers have
+        recorded of optimisers' states, which no worker can tell it."""
         asks = self.rules.shadows and self.plan is not None
         asks = asks and (self.broken or worker.shadowed < self.rules.shadowings)
         return worker.role == "server" or worker.level or worker.caught_up or not asks
 
     @property
     def status(self) -> str:
-        """starting, running or recovering, as `wire.states.State` means them."""
+        """The state as `wire.states.State` names it: starting, running or recovering."""
         if self.plan is None:
             return "starting"
         return "recovering" if self.short else "running"

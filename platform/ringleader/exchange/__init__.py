@@ -1,4 +1,4 @@
-"""Ways of keeping members in step: ring and synchronous parameter servers behind one Protocol."""
+"""Exchanges, which keep members in step: ring and synchronous parameter servers behind one Protocol."""
 
 from ringleader.exchange.coded_sums import Coding
 from ringleader.exchange.exchange import Exchange

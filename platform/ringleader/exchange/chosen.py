@@ -1,4 +1,4 @@
-"""Which schedule sums which buckets, in words that leave the process: the data of an `exchange.chosen` event."""
+"""The schedules chosen for the buckets, in words that leave the process: the data of an `exchange.chosen` event."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -7,16 +7,16 @@ from typing import Any
 from ringleader.comm.simulator import ClusterCosts, LinkCost
 
 IN_PLACE = "in_place"
-"""The name of what is no schedule: rows summed where they lie, in memory that all members share."""
+"""The name of a sum without a schedule: rows are added where they lie, in memory that all members share."""
 
 
 def told(algorithm: str, chosen: Iterable[tuple[str, int]], costs: ClusterCosts | None) -> dict[str, Any]:
-    """What is said about an exchange.
+    """The data of the event about an exchange.
 
     Args:
         algorithm: as in the job file.
         chosen: (schedule, bytes) of every bucket, for a batch in which all shards have rows.
-        costs: what the choice was made by; None where nothing was measured.
+        costs: the costs behind the choice; None where nothing was measured.
 
     Returns:
         `algorithm`; `ways`, a schedule each with its number of buckets and their least and most bytes, the largest
@@ -44,5 +44,5 @@ def _link(link: LinkCost) -> dict[str, Any]:
 
 
 def _per_s(s_per_byte: float) -> float | None:
-    """None where bytes took no time that could be measured."""
+    """Bytes a second; None where bytes took no time that could be measured."""
     return 1 / s_per_byte if s_per_byte > 0 else None

@@ -29,12 +29,12 @@ LEAST_BYTES = 64 << 10
 
 @dataclass(slots=True)
 class Coding:
-    """The codec of a job and what a worker owes under it.
+    """The codec of a job and the residuals that a worker owes under it.
 
     Attributes:
         codec: the name of a registered codec.
-        names: of the exchanged parameters, in their order.
-        wire_bytes: of coded gradients that this worker has sent to its peers, indices and scales included.
+        names: the names of the exchanged parameters, in their order.
+        wire_bytes: bytes of coded gradients that this worker has sent to its peers, indices and scales included.
     """
 
     codec: str
@@ -43,7 +43,8 @@ class Coding:
     wire_bytes: int = 0
 
     def heal(self, steps: int) -> None:
-        """This worker takes a state that is `steps` further than its own."""
+        """Settle the residuals for a state that is `steps` further than this worker's own."""
+        # Its messages of that one step are in the sum that others applied, and what they lost with them.
         if steps == 1:
             self.residuals.commit()
         else:
@@ -57,7 +58,7 @@ def is_coded(parameter: Parameter, codec: str) -> bool:
 
 
 class SumMethod(Protocol):
-    """How one bucket is summed."""
+    """The way in which one bucket is summed."""
 
     def sum(
         self,
@@ -67,7 +68,7 @@ class SumMethod(Protocol):
         transport: Transport,
         tag: int,
     ) -> int:
-        """Row 0 becomes the sum, equal on all ranks; `debts` keep what is lost. Returns the bytes sent."""
+        """Leave the sum in `row`, equal on all ranks, and what is lost in `debts`. Returns the bytes sent."""
 
 
 class CodedSums:
@@ -91,15 +92,15 @@ class CodedSums:
         self._residuals.roll_back()
 
     def end_step(self) -> None:
-        """Everybody's gradients are here."""
+        """Commit the residuals of the step: everybody's gradients are here."""
         self._residuals.commit()
 
     def abandon(self) -> None:
-        """The communication thread did not end."""
+        """Give up the residuals of the step: the communication thread, which did not end, may still write into them."""
         self._residuals.abandon()
 
     def alone(self, bucket: Bucket) -> None:
-        """The sum of one worker: its gradient and all it owes."""
+        """Make the sum of a lone worker: its gradient and all it owes."""
         row = bucket.row(0)
         for run, debt in self._open(bucket).items():
             values = row[slice(*run.span)]
@@ -107,7 +108,7 @@ class CodedSums:
             debt.keep(values, values, (0, size(run.span)))
 
     def work(self, bucket: Bucket, tag: int) -> Callable[[Scratch, Transport], None]:
-        """What the communication thread has to do: row 0 becomes the sum."""
+        """The communication thread's work on a bucket, which leaves the sum in row 0."""
         debts = self._open(bucket)
         row, way = bucket.row(0), self._ways[bucket.number]
 
@@ -144,11 +145,12 @@ class CodedSums:
             if run.member >= 0
         ]
         plain = [run for run in runs if run.member < 0]
+        # The root goes by the bucket's number, so that the ranks share the work of roots.
         return FactorSums(matrices, plain, rank=rank, world=world, root=number % world)
 
 
 def _runs(bucket: Bucket, parameters: Sequence[Parameter], name: str) -> list[CodecRun]:
-    """Each coded parameter by itself, neighbours that are not coded together."""
+    """The runs of a bucket: each coded parameter by itself, neighbours that are not coded together."""
     codec: Codec = CODECS.get(name, RAW)
     runs: list[CodecRun] = []
     for member, number in enumerate(bucket.members):
@@ -164,7 +166,7 @@ def _runs(bucket: Bucket, parameters: Sequence[Parameter], name: str) -> list[Co
 
 @dataclass(frozen=True, slots=True)
 class CodedMessages:
-    """One message after another to each owner, and its answer to all. Implements SumMethod."""
+    """The sum by one message after another to each owner, and its answer to all. Implements SumMethod."""
 
     owned: Sequence[Sequence[CodedMessage]]
 
@@ -182,7 +184,7 @@ class CodedMessages:
 
 
 class _Sum:
-    """One bucket's coded sum under way."""
+    """One bucket's coded sum in progress."""
 
     def __init__(
         self,
@@ -205,6 +207,7 @@ class _Sum:
     def run(self, owned: Sequence[Sequence[CodedMessage]]) -> None:
         rank, world = self._transport.rank, self._transport.size
         peers = [(rank + k) % world for k in range(1, world)]
+        # Receives before sends: over one connection notice of them would queue behind the data.
         partials = {peer: [self._receive(m, peer, PARTIALS) for m in owned[rank]] for peer in peers}
         for peer in peers:
             for message in owned[peer]:
@@ -221,7 +224,7 @@ class _Sum:
             work.wait()
 
     def _add(self, message: CodedMessage, arriving: dict[int, tuple[Tensor, Work]]) -> None:
-        """The own span's row becomes the sum of all ranks' values, in rank order."""
+        """Leave the sum of all ranks' values in the own span's row, added in rank order."""
         for peer in sorted(arriving):
             arriving[peer][1].wait()
         for piece in message.pieces:
@@ -230,17 +233,20 @@ class _Sum:
             for rank in range(self._transport.size):
                 if rank in arriving:
                     piece.run.codec.decode(arriving[rank][0][piece.bytes], term)
+                # In rank order, wherever this rank stands: not in the order of arrival, which changes bits.
                 values = term if rank in arriving else mine
                 total.copy_(values) if rank == 0 else total.add_(values)
             mine.copy_(total)
 
     def _encode(self, message: CodedMessage, row: Tensor, *, take: bool = False) -> Tensor:
-        """The message of this row's values, whose error is owed from then on; `take`: the row becomes what it says."""
+        """The message of this row's values, whose error is owed from then on; `take`: the row becomes what the message
+        decodes to."""
         memory = self._slot(message)
         for piece in message.pieces:
             values, encoded = row[slice(*piece.span)], memory[piece.bytes]
             piece.run.codec.encode(values, encoded)
             debt = self._debts.get(piece.run)
+            # Nothing asks what the message decodes to.
             if debt is None and not take:
                 continue
             decoded = self._scratch.slot(0, values.numel(), like=values)
@@ -261,7 +267,7 @@ class _Sum:
             self.sent_bytes += memory.nbytes
 
     def _slot(self, message: CodedMessage) -> Tensor:
-        """Memory of a message, this bucket's until all its transfers are done."""
+        """Memory for a message, which is this bucket's until all its transfers are done."""
         self._slots += 1
         return self._scratch.slot(self._slots, message.nbytes, like=self._wire)
 

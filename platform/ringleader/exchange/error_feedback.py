@@ -1,4 +1,4 @@
-"""What coded gradients still owe: one residual per parameter name, kept by the worker that made the error.
+"""The residuals that coded gradients still owe: one per parameter name, kept by the worker that made the error.
 
 Error feedback (Seide et al. 2014; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD"): what an encoding loses is
 added to the next gradient of the same parameter, so it arrives later instead of never. A worker loses in two places:
@@ -15,12 +15,12 @@ from ringleader.comm.schedules.schedule import Span
 
 
 class ErrorFeedback:
-    """Lives as long as the worker, through every generation. A step's new residuals count once it is committed.
+    """A worker's residuals, kept through every generation. A step's new ones count once it is committed.
 
-    Heals and resizes: a worker keeps its residuals whoever else comes or goes. A step that is done again starts from
+    Heals and resizes: a worker keeps its residuals whoever else joins or leaves. A step that is done again starts from
     the committed ones. A worker that heals over a step which others have applied takes the ones it made for that step,
-    because its messages are in the sum. A joiner starts with none. What a worker owes when it is lost or leaves is
-    lost with it: at most what one message could not carry, and never part of the committed state.
+    because its messages are in the sum. A joiner starts with none. What a worker owes when it is lost or leaves is lost
+    with it: at most what one message could not carry, and never part of the committed state.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class ErrorFeedback:
         self._spare: dict[str, Tensor] = {}
 
     def owed(self, name: str) -> Tensor | None:
-        """(numel,) float32: the committed residual; None where nothing was ever lost."""
+        """The committed residual, (numel,) float32; None where nothing was ever lost."""
         return self._owed.get(name)
 
     def open(self, name: str, like: Tensor, *, joins: bool) -> "ParameterResidual":
@@ -48,19 +48,20 @@ class ErrorFeedback:
         return ParameterResidual(self._owed[name], made, joins)
 
     def commit(self) -> None:
-        """The step whose residuals were made is part of the weights."""
+        """Commit the residuals that were made: their step is part of the weights."""
         for name, made in self._made.items():
+            # Two tensors a parameter, swapped: a step allocates nothing.
             self._spare[name] = self._owed[name]
             self._owed[name] = made
         self._made = {}
 
     def roll_back(self) -> None:
-        """The step did not happen."""
+        """Drop the residuals that were made: their step did not happen."""
         self._spare |= self._made
         self._made = {}
 
     def abandon(self) -> None:
-        """The same, where a thread may still write into what it made."""
+        """Roll back without using the memory again: a thread may still write into it."""
         self._made = {}
 
 
@@ -69,8 +70,8 @@ class ParameterResidual:
     """One parameter's residual in the running step.
 
     Attributes:
-        owed: (numel,) from the steps before.
-        made: (numel,) what is owed after this one.
+        owed: (numel,) the residual from the steps before.
+        made: (numel,) the residual after this one.
     """
 
     owed: Tensor
@@ -83,9 +84,10 @@ class ParameterResidual:
             gradient.add_(self.owed)
 
     def keep(self, wanted: Tensor, sent: Tensor, at: Span) -> None:
-        """Owe `wanted` less `sent` from now on; what is not finite is not worth owing."""
+        """Owe `wanted` less `sent` from now on, over the span `at`; what is not finite is dropped."""
         part = slice(*at)
         made = torch.sub(wanted, sent, out=self.made[part])
+        # Nothing of the old residual was in `wanted`, so it is still owed.
         if not self.joins:
             made.add_(self.owed[part])
         made.nan_to_num_(0.0, 0.0, 0.0)

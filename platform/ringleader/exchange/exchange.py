@@ -1,4 +1,5 @@
-"""What a training step needs from a way of synchronising: slice gradients go in, the next weights come out."""
+"""The exchange that a training step needs from a way of synchronising: slice gradients go in, the next weights come
+out."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ Check = Callable[[Tensor], bool]
 
 
 def accept(_: Tensor) -> bool:
-    """Any word is fine."""
+    """Accept any word."""
     return True
 
 
@@ -32,7 +33,7 @@ class Exchange(Protocol):
 
     @property
     def part(self) -> list[Parameter] | None:
-        """What this member updates, one server of several; None: all that anybody updates."""
+        """The parameters that this member updates, as one server of several; None: all that anybody updates."""
 
     @property
     def used(self) -> list[bool]:
@@ -48,24 +49,25 @@ class Exchange(Protocol):
 
     @property
     def buckets(self) -> Buckets:
-        """Handed to `open_exchange` for the next generation, which uses their memory again where that is safe."""
+        """The buckets, for `open_exchange` of the next generation, which reuses their memory where that is safe."""
 
     def lay(self, buckets: Buckets) -> None:
-        """From the next step on these are exchanged, in memory of the same kind. All members call this at the same
+        """Exchange these buckets from the next step on, in memory of the same kind. All members call this at the same
         point, with the same layout; no step is open."""
 
     def begin_step(self, present: frozenset[int]) -> None:
         """Open a step. `present` are the shards of the whole batch with rows; absent ones are skipped in the sum."""
 
     def begin_slice(self, shard: int) -> None:
-        """The next backward computes the gradient of `shard`, from zero. Shards come in ascending order."""
+        """Announce the next backward, which computes the gradient of `shard`, from zero. Shards come in ascending
+        order."""
 
     def end_slice(self) -> None:
-        """The backward is done; parameters it did not reach count as zero. After the last present owned shard
-        every bucket is on its way (most left during the backward)."""
+        """Close the slice after its backward; parameters it did not reach count as zero. After the last present owned
+        shard every bucket is on its way (most left during the backward)."""
 
     def meet(self, word: Tensor) -> Tensor:
-        """The sum of the members' control words without any gradient: the head of an evaluation or a barrier."""
+        """Sum the members' control words without any gradient: at the head of an evaluation, or as a barrier."""
 
     def finish(self, word: Tensor, check: Check = accept) -> Tensor:
         """Wait until all buckets and the control word are reduced.
@@ -82,18 +84,19 @@ class Exchange(Protocol):
         """
 
     def complete(self, values: Tensor) -> Tensor:
-        """Between `finish` and the update, by every member that updates: what each says of its part put together, a
-        float64 tensor without negative entries, zeros elsewhere; the values themselves where there is one part."""
+        """Put together what the updating members say of their parts: a float64 tensor without negative entries, zeros
+        elsewhere. All of them call it between `finish` and the update; the values themselves where there is one
+        part."""
 
     def publish(self) -> None:
-        """After the update: servers send their weights, everybody receives them; a ring has nothing to do."""
+        """Send the servers' weights to everybody, after the update; a ring has nothing to do."""
 
     def all_reduce(self, values: Tensor) -> Tensor:
-        """Sum of a small float64 tensor whose non-zero entries are disjoint between members. Blocks."""
+        """Sum a small float64 tensor whose non-zero entries are disjoint between members. Blocks."""
 
     @property
     def seal(self) -> Seal:
-        """What objects carry that go to members of this generation: `comm.objects` makes payloads with it."""
+        """The seal of objects for members of this generation: `comm.objects` makes payloads with it."""
 
     def send_state(self, rank: int, payload: Tensor) -> None:
         """Send (n,) uint8 to another member."""
@@ -102,20 +105,22 @@ class Exchange(Protocol):
         """Receive what `send_state` sent: (n,) uint8."""
 
     def measure(self, known: ClusterCosts | None = None) -> ClusterCosts | None:
-        """What the links and adds cost, the same for all members, who call this together.
+        """Measure the costs of links and adds, the same for all members, who call this together.
 
         Args:
-            known: what this member knows of before; where all know the same, or nothing is chosen by it, that stays.
+            known: the costs that this member knows from before; where all know the same, or nothing is chosen by them,
+                they stay.
         """
 
     def go_by(self, costs: ClusterCosts | None) -> None:
         """Choose algorithms by these costs, which are the same for all members."""
 
     def chosen(self) -> dict[str, Any] | None:
-        """How buckets are summed, as `ways.told` says it; None where nothing is sent, or there is nothing to choose."""
+        """The data of the `exchange.chosen` event, see `chosen.told`; None where nothing is sent, or there is nothing
+        to choose."""
 
     def abort(self) -> None:
-        """From any thread: end every wait of this generation soon."""
+        """End every wait of this generation soon; from any thread."""
 
     def close(self) -> None:
         """Release sockets and threads; idempotent. Parameters keep their values."""

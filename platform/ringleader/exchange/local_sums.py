@@ -12,10 +12,11 @@ from ringleader.elastic import Plan
 
 
 class LocalSums:
-    """Follows the slices of a step and hands out every bucket, in the fixed order, once its partial sums are final.
+    """The slices of a step on one member: every bucket is handed out, in the fixed order, once its partial sums are
+    final.
 
-    Where the job is not reproducible a worker's rows come as one merged slice and the tree stands over ranks, so
-    `total` is the world and rank r owns "shard" r.
+    If the job is not reproducible, a worker's rows come as one merged slice and the tree stands over ranks, so `total`
+    is the world and rank r owns "shard" r.
 
     Args:
         submit_rows: called once a step, behind all buckets: the sums of the tables are final.
@@ -47,6 +48,7 @@ class LocalSums:
         self._submit_rows = submit_rows
         self._tree: Tree = tree_over(self.total, frozenset(range(self.total)))
         self.most_rows = max(1, *map(len, self.nodes))
+        # By present shards and bucket: batches of one shape make these once.
         self._parts: dict[tuple[frozenset[int], int], RankPart] = {}
         self._stack: list[TreeNode] = []
         self._last_shard = -1
@@ -61,6 +63,7 @@ class LocalSums:
         self._last_shard = mine[-1] if mine else -1
         self.buckets.begin_step()
         if not mine:
+            # No backward will complete them: this member takes part in every sum without a row of its own.
             for bucket in self.buckets.buckets:
                 self._submit(bucket)
             self._submit_rows()
@@ -96,7 +99,8 @@ class LocalSums:
         return self._parts[key]
 
     def _final(self, bucket: Bucket) -> None:
-        """All members exchange buckets in the same order: one that is complete early waits for those before it."""
+        """Submit buckets in their order, the same on all members: one that is complete early waits for those before
+        it."""
         self._ready.add(bucket.number)
         while self._next in self._ready:
             self._submit(self.buckets.buckets[self._next])
@@ -104,7 +108,7 @@ class LocalSums:
 
 
 def _partial(_: Bucket) -> None:
-    """More slices of this member follow."""
+    """Do nothing: more slices of this member follow."""
 
 
 def reusable(
@@ -116,7 +120,7 @@ def reusable(
     shared: bool,
     active: Sequence[int] | None = None,
 ) -> Buckets:
-    """The buckets of before where nothing can still write into them, else fresh ones.
+    """The buckets of the generation before if they fit and nothing can still write into them, else fresh ones.
 
     Args:
         owners: the server of each parameter.
@@ -126,6 +130,7 @@ def reusable(
     """
     fresh = SparseTables(parameters, tables)
     if buckets is not None:
+        # Also where the buckets are replaced: which rows are still to be published does not depend on them.
         fresh.go_on(buckets.tables)
         same = (active is None or buckets.active == tuple(active)) and buckets.tables.names == fresh.names
         if same and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):

@@ -28,12 +28,12 @@ from ringleader.exchange.sparse_sums import SparseSums, store
 
 
 class ParameterServer:
-    """Implements Exchange wherever `sync` names a `parameter_server`, on workers and on servers.
+    """The exchange wherever `sync` names a `parameter_server`, on workers and on servers. Implements Exchange.
 
     Args:
         buckets: in shared memory where the transport shares it; each with its owner.
-        timeline: where to write down when what is exchanged.
-        routes: who keeps what, and through whom it goes.
+        timeline: records what is exchanged and when.
+        routes: the servers that keep each part, and the ranks through which it goes.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class ParameterServer:
             submit=self._push,
             submit_rows=self._push_rows,
         )
+        # Two slots a bucket: one for the workers' rows, one for the weights.
         in_place, slots = buckets.arena is not None and bool(buckets.buckets), 2 * len(buckets.buckets)
         board = self._transport.board(slots, self._mine.most_rows) if in_place else None
         self._in_place = board is not None
@@ -98,7 +99,7 @@ class ParameterServer:
 
     @property
     def communicator(self) -> Communicator:
-        """For who leases items and pushes them beside the transactions of this exchange."""
+        """The communicator, also for leased items that are pushed beside the transactions of this exchange."""
         return self._communicator
 
     @property
@@ -132,7 +133,8 @@ class ParameterServer:
         return total
 
     def finish(self, word: Tensor, check: Check = accept) -> Tensor:
-        """Server 0 answers a word only when it holds every gradient of its own, so no worker is ahead of it.
+        """Exchange the words: server 0 answers one only when it holds every gradient of its own, so no worker is ahead
+        of it.
 
         Its answer also says that everybody has taken over the weights of the step before: they called `finish`.
         """
@@ -143,6 +145,7 @@ class ParameterServer:
             self._communicator.wait(self._tickets)
             self._tell(part, total)
         else:
+            # The word first: a member elsewhere in the program pushes no buckets, and `check` names it.
             self._tell(part, total)
             check(total)
             self._communicator.wait(self._tickets)
@@ -161,20 +164,21 @@ class ParameterServer:
         return said.amax(dim=0).to(values.device)
 
     def _ask(self, total: Tensor) -> RankPart:
-        """Every word goes to server 0, which then holds the sum in `total`."""
+        """Sum all words at server 0, which then holds the sum in `total`."""
         part = everyones_part(self._rank, self._first + self._servers, total.numel())
         self._side_steps(tuple(push(part, self._first)), total)
         return part
 
     def _tell(self, part: RankPart, total: Tensor) -> None:
-        """Server 0's sum goes to everybody."""
+        """Copy server 0's sum to everybody."""
         self._side_steps(tuple(pull(part, self._first)), total)
 
     def _side_steps(self, steps: tuple[Step, ...], total: Tensor) -> None:
         self._communicator.wait([self._side.start(steps, total, tag=WORD, phase="word")])
 
     def publish(self) -> None:
-        """Weights change only once all of them have arrived: a broken publication leaves the old ones.
+        """Publish weights and take over those of others, once all of them have arrived: a broken publication leaves the
+        old ones.
 
         Servers with copies or backups wait for each other: all have applied a step before any worker has it, so
         whichever is lost, nobody has to take a step back.
@@ -183,6 +187,7 @@ class ParameterServer:
             self._sum_over_servers(torch.zeros(1, dtype=torch.float32))
         taken = self._rows.pull()
         self._delivery.publish(self._mine.part)
+        # Rows are written only now, when all weights have come: all are taken over, or none.
         store(taken)
         self._buckets.forget_gradients()
 
@@ -203,7 +208,7 @@ class ParameterServer:
         return known
 
     def go_by(self, costs: ClusterCosts | None) -> None:
-        """Pushes and pulls have one way only."""
+        """Do nothing: pushes and pulls have one way only."""
 
     def chosen(self) -> None:
         return None
@@ -224,7 +229,7 @@ class ParameterServer:
             )
 
     def _sum_over_servers(self, total: Tensor) -> None:
-        """Leave the sum of what the servers say in `total`; by servers only."""
+        """Leave the sum of what the servers say in `total`; called by servers only."""
         steps = sum_steps(self._rank - self._first, self._servers, total)
         among_servers = tuple(_shifted(step, self._first) for step in steps)
         self._communicator.wait([self._side.start(among_servers, total, tag=PARTS, phase="complete")])
@@ -237,7 +242,7 @@ class ParameterServer:
 
 
 def _ranks_of(plan: Plan, part: int) -> tuple[int, ...]:
-    """Who completes the sums of a part's tables, first who publishes them."""
+    """The ranks that complete the sums of a part's tables, first the one that publishes them."""
     return tuple(plan.world + server for server in plan.held_by[part])
 
 

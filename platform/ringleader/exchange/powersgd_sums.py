@@ -28,7 +28,7 @@ class CodedMatrix:
     """One coded parameter of a bucket.
 
     Attributes:
-        left, right: where its factors lie in the two vectors that are summed.
+        left, right: the spans of its factors in the two vectors that are summed.
     """
 
     run: CodecRun
@@ -84,6 +84,7 @@ class FactorSums:
         for matrix in self._matrices:
             torch.mm(_of(row, matrix), self._guess(matrix, row), out=_left(lefts, matrix))
         execute(self._gather, [lefts], scratch, transport, tag)
+        # At one rank: a library's decomposition has other bits on another kind of CPU.
         if transport.rank == self._root:
             for matrix in self._matrices:
                 powersgd.make_orthogonal(_left(lefts, matrix))
@@ -109,7 +110,7 @@ class FactorSums:
     def _project(
         self, matrix: CodedMatrix, row: Tensor, lefts: Tensor, rights: Tensor, debt: ParameterResidual
     ) -> None:
-        """This worker's second factor, and what lies outside of the first one is owed."""
+        """Make this worker's second factor; what lies outside the span of the first one is owed."""
         values, left, right = _of(row, matrix), _left(lefts, matrix), _right(rights, matrix)
         torch.mm(values.t(), left, out=right)
         product = torch.mm(left, right.t())

@@ -1,4 +1,4 @@
-"""The registry of exchanges: from the words of the job file to what a session talks to."""
+"""The registry of exchanges: from the words of the job file to the exchange that a session uses."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,16 +73,17 @@ def open_exchange(
         same_bits: one slice per logical shard in canonical order. False: a worker's rows come as one merged slice,
             and `present` and `begin_slice` speak of ranks instead of shards.
         transport: None for a world of one.
-        buckets: the exchange of the generation before's `.buckets`, or None; used again where that is safe.
-        coding: how gradients are coded; the same object in every generation of a worker, which keeps what it owes.
+        buckets: `.buckets` of the exchange of the generation before, or None; reused where that is safe.
+        coding: the codec and residuals; the same object in every generation of a worker, which keeps what it owes.
         tables: the names of the parameters whose gradients come as rows, by number; the same in every generation.
-        timeline: where to write down when what is exchanged; None: nowhere.
+        timeline: records what is exchanged and when; None: nothing is recorded.
         leased: workers push and pull in their own time, so what all of them do together goes in messages.
         active: the numbers of the parameters whose gradients travel, until the exchange is laid anew; None: of those
             that are trainable.
         later: the numbers of those that are not trained at first; the same in every generation.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
+    # Only `auto` and servers sum in place: a schedule by name, a codec and leased items need messages.
     messages = (not plan.servers and algorithm != AUTO) or coding is not None or leased
     in_place = not messages and transport is not None and transport.shared
     owners = share_out(parameters, _shares(architecture, plan), later)
@@ -102,7 +103,7 @@ def open_exchange(
 
 
 def admit(algorithm: str, *, same_bits: bool) -> str:
-    """The algorithm itself.
+    """The algorithm itself, once it is found to be allowed.
 
     Raises:
         ValueError: it does not exist, or its bits depend on the world although they may not.
@@ -123,7 +124,7 @@ def admit(algorithm: str, *, same_bits: bool) -> str:
 
 
 def refuse_coding(coding: Coding | None, architecture: str, algorithm: str, *, same_bits: bool) -> None:
-    """Raises ValueError where gradients cannot be coded; the job file is refused with the reasons before."""
+    """Raise ValueError where gradients cannot be coded; the job file is refused with the reasons before."""
     if coding is None:
         return
     if architecture != "ring" or algorithm not in {AUTO, DIRECT.name} or same_bits:
@@ -149,7 +150,7 @@ def _with_servers(make_routes: MakeRoutes, opening: ExchangeOpening) -> Exchange
     plan, copies = opening.plan, make_routes is between_copies
     left = not (plan.servers if copies else all(plan.held_by))
     if left or len(plan.members) == 1:
-        # Somebody passed the last barrier, and servers have left; or no worker is left: words are all that is to come.
+        # Servers have left behind the last barrier, or no worker is left: only words are still to come.
         return _ring(opening)
     if opening.transport is None:
         raise ValueError(
@@ -167,7 +168,7 @@ def _with_servers(make_routes: MakeRoutes, opening: ExchangeOpening) -> Exchange
 
 
 def _shares(architecture: str, plan: Plan) -> int:
-    """Into how many parts the parameters are cut."""
+    """The number of parts into which the parameters are divided."""
     return 1 if architecture in COPYING else plan.parts or plan.servers
 
 
@@ -185,4 +186,4 @@ ARCHITECTURES: dict[str, Callable[[ExchangeOpening], Exchange]] = {
 """By name: the one word for between and inside nodes, or both as `inter_node/intra_node`."""
 
 COPYING = frozenset({"ring/parameter_server"})
-"""Where every server keeps all parameters."""
+"""The architectures in which every server keeps all parameters."""

@@ -30,19 +30,20 @@ from ringleader.exchange.sparse_sums import SparseSums
 AUTO, NATIVE = "auto", "native"
 ON_DEVICE = "direct, on the device"
 UNMEASURED = "direct"
-"""What `auto` stands for before anything is measured: canonical, two hops."""
+"""The schedule of `auto` before anything is measured: canonical, two hops."""
 
 
 class Ring:
-    """Implements Exchange for `sync: ring` over any schedule, or the library's own all-reduce. Alone it sends nothing.
+    """The exchange of `sync: ring` over any schedule, or the library's own all-reduce. Alone it sends nothing.
+    Implements Exchange.
 
     Args:
         algorithm: a registered schedule, `native`, or `auto`: in place where all members share memory, on the devices
             where each has its own, else for each bucket the schedule that is quickest by the measured costs.
         same_bits: one slice per logical shard, added in canonical order; else one merged slice per worker.
         transport: None for a world of one.
-        coding: how gradients are coded; None: they are not.
-        timeline: where to write down when what is exchanged.
+        coding: the codec of gradients; None: they are not coded.
+        timeline: records what is exchanged and when.
     """
 
     updates = True
@@ -153,7 +154,7 @@ class Ring:
         return values
 
     def publish(self) -> None:
-        """Everybody has made the weights already."""
+        """Do nothing: everybody has made the weights already."""
 
     def all_reduce(self, values: Tensor) -> Tensor:
         return self._side.all_reduce(values)
@@ -171,6 +172,7 @@ class Ring:
     def measure(self, known: ClusterCosts | None = None) -> ClusterCosts | None:
         if self._communicator is None or self._algorithm != AUTO or not self._buckets.buckets:
             return known
+        # Sums in place and on devices are not chosen by costs.
         if self._board is not None or self._together is not None:
             return known
         size = self._communicator.size
@@ -180,7 +182,8 @@ class Ring:
         return self._tried(probe(self._rank, self._groups, size, lines))
 
     def _tried(self, costs: ClusterCosts) -> ClusterCosts:
-        """What the forecasts leave open is tried once, with the sums of a batch in which all shards have rows."""
+        """The costs with the winners of a trial, which settles once what the forecasts leave open, with the sums of a
+        batch in which all shards have rows."""
         assert self._communicator is not None
         communicator, buckets = self._communicator, self._buckets.buckets
         like = buckets[0].like
@@ -197,6 +200,7 @@ class Ring:
     def _all_know(self, known: ClusterCosts | None, size: int) -> bool:
         """Whether all members know the same: a break may have come when some had measured and others not."""
         signs = torch.zeros(size, dtype=torch.float64)
+        # Zero is the sign of knowing nothing, so that of costs is never zero.
         signs[self._rank] = 0 if known is None else 1 + crc32(repr(known).encode())
         first, *others = self._side.all_reduce(signs).tolist()
         return bool(first) and all(sign == first for sign in others)
@@ -220,7 +224,7 @@ class Ring:
             return
         self._closed = True
         ended = self._communicator is None or self._communicator.close()
-        # This object stands in a circle: what it holds is let go now and not when the collector comes by.
+        # This object is part of a reference cycle: what it holds is dropped now and not when the collector runs.
         self._communicator, self._transport, self._side = None, None, SideChannel(None)
         self._rows.close()
         in_place, self._board = self._board is not None, None
@@ -262,6 +266,7 @@ class Ring:
             )
         elif NATIVE in {self._algorithm, on_device}:
             if not part.rows[part.rank]:
+                # The library adds every rank's row, also that of a rank without a partial sum.
                 rows[0].zero_()
             ticket = self._communicator.submit_native(rows[0], phase="reduce", bucket=bucket.number)
         else:
@@ -299,7 +304,7 @@ class Ring:
         return self._steps[key]
 
     def _way(self, bucket: Bucket) -> str:
-        """What will sum the bucket, in one word."""
+        """The name of what will sum the bucket."""
         if self._coded is not None and self._coded.takes(bucket):
             return f"{DIRECT.name}, {self._coded.codec}"
         if self._board is not None:
@@ -307,7 +312,7 @@ class Ring:
         return self._on_device(bucket) or self._schedule(self._mine.part(bucket), bucket)
 
     def _on_device(self, bucket: Bucket) -> str:
-        """How `auto` sums what lies on devices that reach each other; empty elsewhere."""
+        """The name of what sums the bucket for `auto` on devices that reach each other; empty elsewhere."""
         if self._together is None or not bucket.like.is_cuda or self._algorithm != AUTO:
             return ""
         return ON_DEVICE if self._same_bits else NATIVE

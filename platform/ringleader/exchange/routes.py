@@ -1,4 +1,4 @@
-"""The routes between workers and servers: through which ranks a bucket's sum and its weights go, node by node.
+"""The routes between workers and servers: the ranks through which a bucket's sum and its weights go, node by node.
 
 Two things differ between the architectures with servers: what a server keeps, a share of the parameters or a copy of
 all of them, and who sums inside a node, one aggregator or all workers together.
@@ -17,11 +17,11 @@ from ringleader.elastic import Plan
 
 Nodes = tuple[tuple[int, ...], ...]
 MakeHouse = Callable[[tuple[int, ...], int], NodeRanks]
-"""(ranks of a node, a root): who collects there for it."""
+"""(ranks of a node, a root): the ranks that collect there for it."""
 
 
 class Routes(Protocol):
-    """The same on all members. A bucket's owner is the number of a part of the parameters.
+    """The routes of a generation, the same on all members. A bucket's owner is the number of a part of the parameters.
 
     Attributes:
         copied: whether some bucket is updated by more than one server.
@@ -33,18 +33,18 @@ class Routes(Protocol):
         """The owners whose buckets the server of that rank updates; None: all."""
 
     def source(self, rank: int, owner: int) -> int:
-        """From whom `rank` gets the weights of the owner's buckets; `rank` itself if it makes them."""
+        """The rank from which `rank` gets the weights of the owner's buckets; `rank` itself if it makes them."""
 
     def push(self, part: RankPart, owner: int) -> Iterable[Step]:
-        """The sum ends in row 0 of every server that updates the bucket."""
+        """Steps that leave the sum in row 0 of every server that updates the bucket."""
 
     def pull(self, part: RankPart, owner: int) -> Iterable[Step]:
-        """Row 0 of whoever updates the bucket gets to everybody else."""
+        """Steps that copy row 0 of whoever updates the bucket to everybody else."""
 
     def sum_in_place(
         self, board: SharedSums, slot: int, part: RankPart, owner: int, into: tuple[Tensor, Address]
     ) -> None:
-        """On a server that updates the bucket: the same as `push`, of rows that the workers offer."""
+        """Do as `push` does, with rows that the workers offer; on a server that updates the bucket."""
 
 
 class PartitionedRoutes:
@@ -52,7 +52,7 @@ class PartitionedRoutes:
     Implements Routes.
 
     Args:
-        houses: who collects on each node for a root.
+        houses: the collectors on each node, for a root.
         same_bits: whether partial sums have to be nodes of the job's tree.
     """
 
@@ -95,7 +95,7 @@ class ReplicatedRoutes:
     Args:
         roots: for each part of the parameters the ranks that update it, first the one that publishes where the sums may
             differ in their last bits from one root to another.
-        one_source: all others take the weights of the first root.
+        one_source: whether all others take the weights of the first root.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ MakeRoutes = Callable[[Plan, Nodes, bool], Routes]
 
 
 def through_aggregators(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
-    """`parameter_server` between and inside nodes."""
+    """The routes of `parameter_server` between and inside nodes."""
     if plan.backups:
         return _backed(plan, nodes, by_one, same_bits)
     return PartitionedRoutes(
@@ -166,7 +166,8 @@ def through_aggregators(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
 
 
 def through_rings(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
-    """`parameter_server` between nodes, `ring` inside: every worker collects and pushes its part of the node's sum."""
+    """The routes of `parameter_server` between nodes and `ring` inside: every worker collects and pushes its part of
+    the node's sum."""
     workers = plan.world
 
     def house(ranks: tuple[int, ...], root: int) -> NodeRanks:
@@ -180,23 +181,24 @@ def through_rings(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
 
 
 def between_copies(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
-    """`ring` between nodes, `parameter_server` inside: the servers sum among themselves, each updates and serves."""
+    """The routes of `ring` between nodes and `parameter_server` inside: the servers sum among themselves, each updates
+    and serves."""
     return ReplicatedRoutes(
         [tuple(range(plan.world, plan.world + plan.servers))], nodes, by_one, same_bits=same_bits
     )
 
 
 def _backed(plan: Plan, nodes: Nodes, house: MakeHouse, same_bits: bool) -> Routes:
-    """Each part of the parameters is updated by all servers that hold it.
+    """The routes of parts with backups: each is updated by all servers that hold it.
 
-    Who is ahead after a failure has the first sum of a step that the others repeat. Where a repetition may differ in
-    its last bits all take the weights of one."""
+    A server that is ahead after a failure has the first sum of a step that the others repeat. Where a repetition may
+    differ in its last bits, all take the weights of one."""
     roots = [tuple(plan.world + server for server in servers) for servers in plan.held_by]
     return ReplicatedRoutes(roots, nodes, house, same_bits=same_bits, one_source=not same_bits)
 
 
 def nodes_of(transport: Transport) -> Nodes:
-    """The ranks of each node. Where nobody knows, every rank counts as alone on one."""
+    """The ranks of each node. Where that is not known, every rank counts as alone on one."""
     if transport.groups:
         return transport.groups
     everybody = tuple(range(transport.size))
@@ -204,8 +206,8 @@ def nodes_of(transport: Transport) -> Nodes:
 
 
 def regions(nodes: Nodes, roots: Sequence[int]) -> list[Nodes]:
-    """For each root the ranks on its own node, itself and its even part of the others there, then the nodes without a
-    root that it serves, each as a whole and neighbours alike."""
+    """The ranks that each root serves: on its own node itself and its even part of the others there, then nodes without
+    a root, each as a whole and neighbours alike."""
     served: dict[int, list[tuple[int, ...]]] = {root: [] for root in roots}
     homeless: list[tuple[int, ...]] = []
     for ranks in nodes:
@@ -223,7 +225,7 @@ def regions(nodes: Nodes, roots: Sequence[int]) -> list[Nodes]:
 
 
 def _one_relay(roots: Sequence[int], nodes: Nodes, house: MakeHouse) -> Relay:
-    """From the first root to all ranks but the other roots."""
+    """The relay from the first root to all ranks but the other roots."""
     apart = [tuple(rank for rank in ranks if rank not in roots[1:]) for ranks in nodes]
     return Relay(roots[0], tuple(house(ranks, roots[0]) for ranks in apart if ranks))
 

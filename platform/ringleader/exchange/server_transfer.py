@@ -1,4 +1,4 @@
-"""How gradients get to the servers and weights come back: by messages, or in memory that all members share.
+"""The transfer of gradients to the servers and of weights back: by messages, or in memory that all members share.
 
 Every bucket is updated by its owner among the servers, or by all of them. A push leaves the canonical sum of all
 partial sums in row 0 of whoever updates it; a publication brings the weights to everybody else, who takes over all of
@@ -23,7 +23,7 @@ Route = Callable[[RankPart, int], Iterable[Step]]
 
 
 class ServerTransfer(Protocol):
-    """One member's end, whatever its role."""
+    """One member's end of the transfers, whatever its role."""
 
     def push(self, bucket: Bucket, part: RankPart) -> Ticket:
         """Start this member's part in the sum of a bucket."""
@@ -51,6 +51,7 @@ class MessageTransfer:
         self._communicator.wait(
             [self._submit(b, part_of(b), self._routes.pull, "publish") for b in self._buckets.buckets]
         )
+        # Only once every bucket has come: weights are taken over all at once or not at all.
         self._buckets.store_parameters(self._foreign)
 
     def _submit(self, bucket: Bucket, part: RankPart, route: Route, phase: str) -> Ticket:
@@ -71,8 +72,8 @@ class SharedMemoryTransfer:
     A server changes its weights only once everybody has pushed the next step, and so has taken over these.
 
     Args:
-        board: with two slots for each bucket: for what workers offer, and for the weights.
-        workers: the ranks below this have rows to offer.
+        board: has two slots for each bucket: for what workers offer, and for the weights.
+        workers: the number of workers: ranks below it have rows to offer.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class SharedMemoryTransfer:
     def publish(self, part_of: PartOf) -> None:
         for bucket in self._own:
             self._board.offer(self._weights_slot(bucket), [self._address(self._buckets.settle(bucket))])
+        # Behind the own offers: servers that waited for each other's weights first would wait for ever.
         self._communicator.wait([self._communicator.submit_act(self._find, phase="publish", bucket=None)])
         sources = [view for b in self._foreign for view in self._buckets.views(b, self._found[b.number])]
         pairs = zip(self._taken, self._targets, strict=True)
@@ -151,7 +153,7 @@ def _by_source(buckets: Buckets, rank: int, routes: Routes) -> tuple[list[Bucket
 
 
 def _rows_named(steps: Iterable[Step]) -> int:
-    """How many rows the steps need; row 0 is always there."""
+    """The number of rows that the steps need; row 0 is always there."""
     return 1 + max((place for step in steps for place in _places(step)), default=0)
 
 
@@ -164,4 +166,4 @@ def _places(step: Step) -> tuple[int, ...]:
 
 
 def _nothing() -> None:
-    """A server has no part in another's bucket."""
+    """Do nothing: a server has no part in another's bucket."""

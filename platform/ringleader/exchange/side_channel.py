@@ -1,4 +1,4 @@
-"""What members exchange beside the buckets: control words, small exact sums, and the state of a healing member."""
+"""The channel of members beside the buckets: control words, small exact sums, and the state of a healing member."""
 
 import torch
 from torch import Tensor
@@ -13,14 +13,14 @@ WORD, SUM, STATE, PROBE, PARTS, LEVEL, TOKENS, BUCKETS = 0, 2, 4, 6, 8, 10, 12, 
 """Message tags: each takes two, one a channel; tokens take three; bucket b has BUCKETS + 2b."""
 
 GATHER_BYTES = 64 << 10
-"""Below this one hop with more bytes beats two hops with fewer."""
+"""The size up to which one hop with more bytes beats two hops with fewer."""
 
 STATE_CHUNK, STATE_WINDOW = 4 << 20, 16 << 20
 """Bytes in one message, and on their way at once: a transport may hold a copy of them."""
 
 
 def everyones_part(rank: int, size: int, length: int) -> RankPart:
-    """A sum to which every member brings one row."""
+    """The part of a rank in a sum to which every member brings one row."""
     tree = tree_over(size, frozenset(range(size)))
     return RankPart(rank, length, tuple((TreeNode(0, r),) for r in range(size)), tree)
 
@@ -39,7 +39,7 @@ class SideChannel:
 
     @property
     def seal(self) -> Seal:
-        """What objects carry that go to other members."""
+        """The seal of objects that go to other members."""
         assert self._communicator is not None, "a member that is alone sends nothing"
         return self._communicator.seal
 
@@ -59,11 +59,13 @@ class SideChannel:
         return total
 
     def send_state(self, rank: int, payload: Tensor) -> None:
-        """A header with the length, then the bytes: so many at a time as the receiver has said to have room for."""
+        """Send a header with the length, then the bytes: so many at a time as the receiver has said to have room
+        for."""
         header = torch.tensor([payload.numel()], dtype=torch.int64)
         self._block(_sends(rank, (0, 1)), header)
         for window in chunks((0, payload.numel()), STATE_WINDOW):
             self._block(_sends(rank, window), payload)
+            # The receiver's answer: the transport holds a copy of one window, never of the whole state.
             self._block(_receives(rank, (0, 1)), header)
 
     def receive_state(self, rank: int) -> Tensor:
@@ -76,7 +78,7 @@ class SideChannel:
         return payload
 
     def ping_pong(self, peer: int, values: Tensor, rounds: int) -> None:
-        """The lower rank sends the values and gets them back, so often; the other does the reverse."""
+        """Send the values and get them back, so often, as the lower rank of the two; the other does the reverse."""
         assert self._communicator is not None, "a member that is alone has nobody to measure with"
         whole = (0, values.numel())
         turn = (Send(peer, 0, whole, 0), Receive(peer, 0, whole, 0))
@@ -84,14 +86,15 @@ class SideChannel:
         self._communicator.wait([self.start(steps, values, tag=PROBE, phase="probe")])
 
     def shift(self, ranks: tuple[int, ...], values: Tensor, rounds: int) -> None:
-        """Each of the ranks sends one half of its values to the next and receives the other from the one before; the
-        next round sends what came."""
+        """Send one half of the values to the next of the ranks and receive the other from the one before; the next
+        round sends what came."""
         assert self._communicator is not None, "a member that is alone has nobody to measure with"
         me, half = ranks.index(self._communicator.rank), values.numel() // 2
         after, before = ranks[(me + 1) % len(ranks)], ranks[me - 1]
         halves = ((0, half), (half, 2 * half))
         steps: list[Step] = []
         for turn in range(rounds):
+            # By turns, so that nothing is received into the half that is being sent.
             out, into = halves[turn % 2], halves[1 - turn % 2]
             steps += [Receive(before, 0, into, 0), Send(after, 0, out, 0)]
         self._communicator.wait([self.start(tuple(steps), values, tag=PROBE, phase="probe")])

@@ -1,4 +1,4 @@
-"""The bytes of rows on their way: indices, then values, of one table after the other."""
+"""The wire format of rows: indices, then values, of one table after the other."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ringleader.comm.rows import SparseRows
 
+# An odd number of 4-byte indices must not leave float64 values unaligned.
 ALIGN_BYTES = 8
 COUNT_BYTES = 8
 SHORT_INDEX = 1 << 31
@@ -23,7 +24,7 @@ def message_bytes(counts: Sequence[int], tables: Sequence[Tensor]) -> int:
 
 
 def packed(rows: Sequence[tuple[Tensor, SparseRows]]) -> Tensor:
-    """(n,) uint8 of rows of these tables."""
+    """Pack rows of these tables into (n,) uint8."""
     body = torch.empty(body_bytes([part.count for _, part in rows], [t for t, _ in rows]), dtype=torch.uint8)
     at = 0
     for table, part in rows:
@@ -47,7 +48,7 @@ def unpacked(body: Tensor, counts: Sequence[int], tables: Sequence[Tensor]) -> l
 
 
 def body_bytes(counts: Sequence[int], tables: Sequence[Tensor]) -> int:
-    """Bytes of so many rows of each table."""
+    """Bytes of `counts` rows of the tables."""
     return sum(sum(_sizes(count, table)) for count, table in zip(counts, tables, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""How the rows of sparse gradients travel: to whoever completes a table's sum, and from its server to all as weights.
+"""The transfer of sparse gradients' rows: to whoever completes a table's sum, and from its server to all as weights.
 
 Every sender's message to a receiver is two: a header with the count of each partial sum's rows, then all indices and
 values together. In a ring everybody completes every table, so all send to all, as DDP gathers sparse gradients; with
@@ -28,9 +28,9 @@ class SparseSums:
     """The sums of all tables' gradients in one generation; alone (no communicator) they are the own ones.
 
     Args:
-        completers: by parameter number: the ranks that need the table's sum, first who publishes its rows.
+        completers: by parameter number: the ranks that need the table's sum, first the one that publishes its rows.
         tag: of the messages, which take two.
-        number: the place behind all buckets, for errors.
+        number: the number behind those of all buckets, for errors.
     """
 
     def __init__(
@@ -83,10 +83,11 @@ class SparseSums:
         return [self._communicator.submit_call(act, rows, phase="push", bucket=self._number)]
 
     def expose(self) -> None:
-        """The tables that this member completes get their sums as gradients.
+        """Set the sums as gradients of the tables that this member completes.
 
-        What it changes by the next update is what it will publish. In a generation's first step also what it changed
-        in the update before: a server that is a step ahead does not update again, and nobody else has those rows.
+        The rows that it changes by the next update are those it will publish. In a generation's first step it adds
+        those that it changed in the update before: a server that is a step ahead does not update again, and nobody else
+        has those rows.
         """
         for number, total in self._totals.items():
             self._tables.expose(number, total)
@@ -125,7 +126,7 @@ class SparseSums:
         return taken
 
     def close(self) -> None:
-        """Let go of the communicator."""
+        """Drop the communicator."""
         self._communicator = None
 
     def _complete(
@@ -178,11 +179,12 @@ class _Mail:
         counts = [part.count for _, part in rows]
         body = packed(rows)
         self._post(peer, torch.tensor(counts, dtype=torch.int64))
+        # The header has told the receiver not to wait for an empty body.
         if body.numel():
             self._post(peer, body)
 
     def receive(self, expected: Mapping[int, Sequence[Tensor]]) -> dict[int, list[SparseRows]]:
-        """By sender: one Rows for each of the tables it sends rows of."""
+        """Receive rows; returns by sender one SparseRows for each of the tables it sends rows of."""
         headers = {peer: torch.zeros(len(tables), dtype=torch.int64) for peer, tables in expected.items()}
         arriving = [self._transport.irecv(header, peer, self._tag) for peer, header in headers.items()]
         for work in arriving:
@@ -198,7 +200,7 @@ class _Mail:
         return {peer: unpacked(bodies[peer], counts[peer], tables) for peer, tables in expected.items()}
 
     def finish(self) -> int:
-        """Wait until all is sent; returns the bytes."""
+        """Wait until everything is sent; returns the bytes."""
         for work, _ in self._leaving:
             work.wait()
         return sum(message.nbytes for _, message in self._leaving)
@@ -223,5 +225,5 @@ def _total(tree: Tree, operands: Sequence[tuple[TreeNode, SparseRows]]) -> Spars
 def _by_table(
     numbers: Sequence[int], rows: Sequence[SparseRows], each: int
 ) -> dict[int, Sequence[SparseRows]]:
-    """Rows in the order of tables, `each` partial sums of every one."""
+    """The rows by table, in the order of tables: `each` partial sums of every one."""
     return {number: rows[k * each : (k + 1) * each] for k, number in enumerate(numbers)}

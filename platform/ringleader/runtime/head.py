@@ -1,7 +1,7 @@
 """A local Ray cluster on loopback that ends with this process: `python -m ringleader.runtime.head --home DIR`.
 
-Prints one JSON line {address, temp_dir} when it is ready. Ends on SIGTERM, SIGINT, or when its parent is gone; with 1
-when a part of Ray has ended without which there is no cluster.
+Prints one JSON line {address, temp_dir} when it is ready. Ends on SIGTERM or SIGINT, or when its parent is gone;
+with exit status 1 when the control store or the raylet of Ray has ended.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from ringleader.runtime.nodes import environment, fork_worker
 OBJECT_STORE_BYTES = 150_000_000
 LOOK_S = 1.0
 PARTS = frozenset({"gcs_server", "raylet"})
-"""Without one of them there is no cluster. A driver of Ray notices after a minute, or never."""
+"""The processes without which there is no cluster. A Ray driver notices their end after a minute, or never."""
 
 
 def main() -> None:
@@ -37,6 +37,7 @@ def main() -> None:
     ended = threading.Event()
     _on_end(lambda *_: ended.set())
     end_with_parent(signal.SIGTERM)
+    # Before `import ray`: its library reads these variables when it is loaded.
     environment.for_head(_token(options.home))
     # Unix socket paths are short: not below the home, which may lie deep. Only this user can enter it.
     temp_dir = Path(tempfile.mkdtemp(prefix="rl-", dir="/tmp"))
@@ -47,6 +48,7 @@ def main() -> None:
         _on_end(lambda *_: ended.set())  # Ray has put its own in place
         print(json.dumps({"address": address, "temp_dir": str(temp_dir)}), flush=True)
         parent = os.getppid()
+        # The signal of `end_with_parent` exists on Linux alone, and a parent that was gone before it sends none.
         while not ended.wait(LOOK_S) and os.getppid() == parent:
             if lost := _lost():
                 _abandon(lost, temp_dir)
@@ -75,8 +77,8 @@ def _start(temp_dir: Path, num_cpus: int | None) -> str:
 
 
 def _without_what_nobody_asks() -> None:
-    """Ray would start three Python processes more, and wait for one of them: for its page, which is off, for lines of
-    workers that go to no driver, and for nodes that an autoscaler brings."""
+    """Keep Ray from starting three more Python processes, one of which it would wait for: the server of its dashboard,
+    which is off, the reader of worker logs for drivers, and the monitor of an autoscaler."""
     from ray._private.node import Node
 
     for name in ("start_api_server", "start_log_monitor", "start_monitor"):
@@ -88,14 +90,15 @@ def _without_what_nobody_asks() -> None:
 
 
 def _lost() -> list[str]:
-    """The parts that have ended."""
+    """The processes of `PARTS` that have ended."""
     from ray._private import worker
 
     return sorted(PARTS.intersection(kind for kind, _ in worker._global_node.dead_processes()))
 
 
 def _abandon(lost: list[str], temp_dir: Path) -> NoReturn:
-    """Kill what is left, and end: Ray's own way out asks those that are gone. Agents are left to the guard."""
+    """Kill what is left and exit with 1: Ray's own shutdown would ask the parts that are gone. Agents are left to the
+    guard."""
     from ray._private import worker
 
     said = f"Ray's {' and '.join(lost)} ended, and with it the cluster and all that ran there."
@@ -108,6 +111,7 @@ def _abandon(lost: list[str], temp_dir: Path) -> NoReturn:
 def _stop(temp_dir: Path) -> None:
     import ray
 
+    # A second signal must not end this before Ray's processes and their folder are gone.
     _on_end(signal.SIG_IGN)
     ray.shutdown()
     shutil.rmtree(temp_dir, ignore_errors=True)

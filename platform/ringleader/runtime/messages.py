@@ -1,4 +1,4 @@
-"""What travels between supervisor, workers and control plane over Ray. No torch in here: the supervisor starts fast."""
+"""The messages between supervisor, workers and control plane over Ray. No torch in here: the supervisor starts fast."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,32 +13,32 @@ from ringleader.wire.views import Spent
 
 NAMESPACE = "ringleader"
 WORKER_THREADS = 8
-"""Threads of a worker's actor: one trains, the others take the supervisor's words."""
+"""Threads of a worker's actor: one trains, the others take the supervisor's calls."""
 WORKING = frozenset({"forward", "backward"})
-"""What a training thread does by itself for its part of a step; in other phases it waits for others, or no deadline
-runs but that of `OWN`."""
+"""The phases in which a training thread works by itself on its part of a step; in the others it waits for other
+members, or no deadline runs but that of `OWN`."""
 OWN = frozenset({"update", "between"})
-"""What it does by itself beside that: an update with what happens once a step, and the program's own code behind a step
-or between two session calls. That takes as long as it does, unless others wait."""
+"""The phases in which it works by itself beside that: an update with what happens once a step, and the program's own
+code behind a step or between two session calls. They have a deadline only while others wait."""
 BEAT_S = 0.2
 GONE_S = 10.0
-"""Who keeps idle processes answers within this."""
+"""The seconds within which the warm pool or a supervisor answers a call; past them it counts as gone or away."""
 AWAY_S = 30.0
-"""A worker that hears nothing from its supervisor for so long ends itself: one that was killed is back long before."""
+"""The silence of its supervisor after which a worker ends itself: one that was killed is back long before."""
 PACKAGE = "package"
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptLaunch:
-    """Everything an attempt starts from. Ray's control store keeps it as long as the attempt lives, for the actor may
-    be started again with it: so it holds no secret of the job, only the token that asks for them.
+    """Everything an attempt starts from. Ray's control store keeps it for as long as the attempt lives, because
+    the actor may be restarted with it: so it holds no secret of the job, only the token that asks for them.
 
     Attributes:
         package: the packed working directory, where the job has one; beside the spool once `set_down`.
         ingest_url: where settled records are posted, with `ingest_token`.
         home: RINGLEADER_HOME; spools and artifacts lie below it.
-        api_gone_s: an attempt whose control plane never answered for so long gives up.
-        run_as: under which account the job's program runs; None: the stack's own.
+        api_gone_s: the silence of the control plane after which the attempt gives up.
+        run_as: the account under which the job's program runs; None: the stack's own.
     """
 
     job_id: str
@@ -57,7 +57,7 @@ class AttemptLaunch:
 
     @property
     def open_home(self) -> Path:
-        """Below it lies what the job's program writes: where that has another account, apart from the home."""
+        """The folder below which the job's program writes; apart from the home where it has another account."""
         return Path(self.home) if self.run_as is None else self.run_as.folder
 
     @property
@@ -66,17 +66,17 @@ class AttemptLaunch:
 
     @property
     def left(self) -> Path:
-        """Where members leave them."""
+        """The folder in which members leave artifacts; that of `artifacts` unless they have another account."""
         return self.open_home / "jobs" / self.job_id / "artifacts"
 
     @property
     def ledgers(self) -> Path:
-        """The rows of all attempts so far."""
+        """The folder with the row ledgers of all attempts so far."""
         return self.artifacts.parent / "ledger"
 
     @property
     def checkpoints(self) -> str:
-        """The URI of their folder."""
+        """The URI of the job's checkpoint folder."""
         uri = self.spec.checkpoint.uri or str(self.open_home / "checkpoints")
         return f"{uri.rstrip('/')}/{self.job_id}"
 
@@ -85,23 +85,25 @@ class AttemptLaunch:
         return spool_of(Path(self.home), self.job_id, self.attempt)
 
     def set_down(self) -> "AttemptLaunch":
-        """With the package in a file: Ray keeps only small arguments for an actor that it may start again."""
+        """Write the package to a file and return a copy without it: Ray keeps only small arguments for an actor that it
+        may restart."""
         if self.package is None:
             return self
         self.spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Complete before it has its name: the control plane may die while it writes, and start the attempt again.
         partial = self.spool / f"{PACKAGE}.partial"
         partial.write_bytes(self.package)
         partial.replace(self.spool / PACKAGE)
         return replace(self, package=None)
 
     def packed(self) -> bytes | None:
-        """The package, wherever it is."""
+        """The package's bytes, from memory or from its file; None without one."""
         path = self.spool / PACKAGE
         return path.read_bytes() if self.package is None and path.exists() else self.package
 
     @property
     def scratch(self) -> Path:
-        """Private folders of the workers of this attempt, one a worker, on each node."""
+        """The folder of the private folders of this attempt's workers, one a worker, on each node."""
         return self.open_home / "scratch" / f"{self.job_id}-a{self.attempt}"
 
 
@@ -124,7 +126,7 @@ def parse_name(name: str) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """Which process a worker is. `life`: what `runtime.life.own` says there."""
+    """The process of a worker. `life`: the descriptor that `death_watch.own` returned there, -1 for none."""
 
     pid: int
     node: str
@@ -134,7 +136,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ParkMessage:
-    """A worker waits for a plan: `train.seams.Parked` and who says it."""
+    """A worker's wait for a plan: its `train.ports.ParkReport`, with the worker and process that sent it."""
 
     worker: str
     identity: ProcessIdentity
@@ -150,7 +152,7 @@ class ParkMessage:
 
 @dataclass(frozen=True, slots=True)
 class MemberTask:
-    """What a process needs to be a member of one attempt."""
+    """Everything a process needs to be a member of one attempt."""
 
     job_id: str
     attempt: int
@@ -169,7 +171,7 @@ class MemberTask:
 
     @property
     def prefix(self) -> str:
-        """Under which this attempt's members meet."""
+        """The name under which this attempt's members meet in the store."""
         return attempt_name(self.job_id, self.attempt)
 
 
@@ -179,9 +181,9 @@ class PrintedLine:
 
     Attributes:
         at: seconds since the epoch.
-        before: the session call before which it stands in the program, where it is no call that printed it: all members
-            print the same there, see `Told`.
-        number: of such a line, among those of its level before that call.
+        before: the session call before which it stands in the program, where all members print the same, see
+            `PrintedOnce`; None where a call, another thread or the platform printed it.
+        number: its place among the lines of its level before that call.
     """
 
     at: float
@@ -211,7 +213,7 @@ class SettledRows:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvent:
-    """An event that a worker tells."""
+    """An event that a worker reports."""
 
     kind: str
     generation: int
@@ -220,12 +222,12 @@ class WorkerEvent:
 
 @dataclass(frozen=True, slots=True)
 class Attendance:
-    """What a worker answers to a supervisor that looks for it.
+    """A worker's answer to a supervisor that looks for it.
 
     Attributes:
         busy: it was given its task.
         generation: the newest plan that it has.
-        standing: with what it waits for the plan after that.
+        standing: the message with which it waits for the next plan; None while it does not wait.
     """
 
     identity: ProcessIdentity
@@ -239,13 +241,13 @@ class Heartbeat:
     """A sign of life from a worker's control thread, with what became settled since the last one that was heard.
 
     Attributes:
-        number: of what it brings (from `metrics` on). What was not heard is told again, under the same number.
-        standing: with what it waits for a plan, while it does: what it said when it parked may not have been heard.
+        number: that of its records (from `metrics` on). What was not acknowledged is sent again under the same number.
+        standing: its park message while it waits for a plan: the one sent when it parked may have been lost.
         moves: grows whenever the training thread gets on.
-        spent: what became of the time since the training function was called.
+        spent: the time since the training function was called, by what it was spent on.
         worked, worked_s: pieces of steps computed since the generation's first commit, and how long that took
             without waiting for others.
-        healed_ago_s, committed_ago_s: how long ago the generation's first work and first commit were; told once.
+        healed_ago_s, committed_ago_s: seconds since the generation's first work and first commit; sent once.
         lines_dropped: printed lines that did not fit into the worker's memory.
     """
 
@@ -280,15 +282,16 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class SecretsAnswer:
-    """The values of a job's secrets, as a worker is answered. `refused` is why it gets nothing, for good."""
+    """The supervisor's answer to a worker that asks for the job's secrets. `refused`: why it gets none, for good."""
 
+    # Not in the repr: a traceback or a log would show them.
     values: dict[str, str] = field(default_factory=dict, repr=False)
     refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """How a worker's run ended. `result` is what `train.run.Finished` holds, where it finished."""
+    """The end of a worker's run. `result`: the fields of `train.run.WorkerResult`, where it finished."""
 
     kind: Literal["finished", "dismissed", "raised", "failed"]
     reason: str = ""

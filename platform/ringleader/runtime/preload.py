@@ -1,8 +1,8 @@
-"""What worker processes import is there before the node is: what `ray start` has ready, and zygotes are forked from.
+"""Imports ahead of a node: a process that `ray start` has ready before its raylet, from which zygotes are forked.
 
 `RAY_START_HOOK=ringleader.runtime.preload.on_ray_start` in the environment of `ray start` (head or node) has Ray call
 `on_ray_start` before it starts anything. The process that it begins imports torch and the engine while the raylet comes
-up, but not Ray: its library reads the raylet and the driver when it is loaded. Ends with its raylet, and where none
+up, but not Ray: its library reads the raylet and the driver when it is loaded. It ends with its raylet, or when none
 comes. Where it does not answer, `fork_worker.py` starts zygotes itself.
 """
 
@@ -30,14 +30,15 @@ LOOK_S = 0.05
 
 
 def on_ray_start(node: "RayParams", head: bool) -> None:
-    """Have the raylet that `ray start` is about to start ask for its worker processes, and begin what they are forked
-    from. Changes nothing where processes are not forked, nor where Ray keeps workers in control groups: a fork stays in
-    its parent's."""
+    """Have the raylet that `ray start` is about to start run `fork_worker.py` for its worker processes, and start the
+    process that zygotes are forked from. Changes nothing where processes are not forked, nor where Ray keeps workers in
+    control groups: a fork stays in its parent's."""
     isolated = node.resource_isolation_config
     if not fork_worker.forks() or (isolated is not None and isolated.is_enabled()):
         return
     node.setup_worker_path = str(Path(fork_worker.__file__).resolve())
     with suppress(OSError):
+        # Without it workers start their zygote themselves: no reason to keep the node from starting.
         _begin(f"ringleader-preloaded-{secrets.token_hex(16)}")
 
 
@@ -57,8 +58,9 @@ def _begin(name: str) -> None:
 
 
 def main() -> None:
-    """`preload.py DESCRIPTOR PID` of a socket that listens and of `ray start`."""
+    """Run `preload.py DESCRIPTOR PID`: the descriptor of a listening socket and the process id of `ray start`."""
     listener, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    # The allocator of pyarrow would start a thread, which a fork does not have.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     from ringleader.runtime.nodes import imports, zygote
 
@@ -72,11 +74,12 @@ def main() -> None:
 
 
 def raylet_with(name: str, parent: int) -> int | None:
-    """A descriptor of the raylet whose environment has that name; None where none has come in `RAYLET_S`, or by the end
-    of `parent`, which this process was started by."""
+    """A pidfd of the raylet whose environment has that name; None where none has come within `RAYLET_S`, or by the end
+    of `parent`, the process that started this one."""
     mark = os.fsencode(f"{fork_worker.PRELOADED}={name}")
     until = monotonic() + RAYLET_S
     while monotonic() < until:
+        # Asked before the look: a raylet that came just before `ray start` ended is still found.
         orphan = os.getppid() != parent
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended, or is somebody else's

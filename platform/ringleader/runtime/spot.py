@@ -1,4 +1,4 @@
-"""Beside a Ray node in a cloud: when the cloud is about to take the machine away, Ray is told to drain the node.
+"""The watcher beside a Ray node in a cloud: tells Ray to drain the node when the cloud is about to take the machine.
 
 `python -m ringleader.runtime.spot --cloud aws --address HOST:PORT --node-ip ADDRESS`, with the cluster's token in
 RAY_AUTH_TOKEN_PATH. It ends when Ray has accepted: the jobs' supervisors see the node and its deadline from there.
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--metadata", default="", help="where the cloud is asked, if not where it usually is")
     given = parser.parse_args()
     kind = CLOUDS[given.cloud]
+    # No proxy: the metadata address is answered by the machine's own host.
     with httpx.Client(
         base_url=given.metadata or kind.METADATA, timeout=ANSWER_S, trust_env=False
     ) as metadata:
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def awaited(cloud: Cloud, say: Say, pause: Callable[[float], None]) -> Notice:
-    """The notice, once it comes. A cloud that gives no answer is asked on; after a minute of that it is said."""
+    """The cloud's notice, once it comes. A cloud that does not answer is asked again, and reported once a minute."""
     silent_s = 0.0
     while True:
         try:
@@ -57,7 +58,7 @@ def awaited(cloud: Cloud, say: Say, pause: Callable[[float], None]) -> Notice:
 
 
 def drained(drain: Callable[[], None], say: Say, pause: Callable[[float], None]) -> None:
-    """Until Ray has accepted: the machine goes anyway, and a head may be away for a moment."""
+    """Call `drain` until Ray has accepted: the machine goes anyway, and a head may be away for a moment."""
     while True:
         try:
             drain()
@@ -69,12 +70,14 @@ def drained(drain: Callable[[], None], say: Say, pause: Callable[[float], None])
 
 
 def drain(address: str, node_ip: str, notice: Notice) -> None:
-    """Tell Ray that the living node at `node_ip` goes. Raises NotDrained, and Ray's errors."""
+    """Have Ray drain the living node at `node_ip`. Raises NotDrained, and Ray's errors."""
     environment.for_address(address)
     import ray
     from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
+    # The control store is asked without `ray.init`: this process is no driver.
     head = ray._raylet.GcsClient(address=address)
+    # State 0 is ALIVE: a node of an earlier machine at the same address may still be listed.
     nodes = [
         node.node_id.hex()
         for node in head.get_all_node_info().values()
@@ -91,7 +94,7 @@ def drain(address: str, node_ip: str, notice: Notice) -> None:
 
 
 class NotDrained(RingleaderError):
-    """The node takes on work as before."""
+    """The node is not drained: it takes on work as before."""
 
     code = "not_drained"
 

@@ -14,18 +14,18 @@ from ringleader.spec.job import JobSpec
 MOST_NAMED = 10
 TAKES_IT = "a function that takes the session, def train(session)"
 OPEN_ENDED = frozenset({"globals", "vars", "exec", "eval", "setattr"})
-"""A module that calls one of these may have names that its text does not tell."""
+"""Builtins by which a module may define names that its text does not show."""
 ELSEWHERE = (b"__path__", b"sys.modules")
-"""A package whose text has one of these may find its modules in other places."""
+"""Words in the text of a package that may find its modules in other places."""
 
 
 @dataclass(slots=True)
 class _Names:
-    """What a module's text defines at its top; `open` where it may have more.
+    """The names that a module's text defines at its top level; `open` where it may have more.
 
     Attributes:
-        why_not: by name, for each of its definitions what keeps it from being a training function; empty where it may
-            be one.
+        why_not: by name, for each of its definitions the reason why it is no training function; empty where it may be
+            one.
     """
 
     functions: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class _Names:
 
 
 def check_entrypoint(spec: JobSpec, folder: Path) -> bool:
-    """Whether the function is in the module's file, where that lies in the working directory `folder`, and takes a
+    """Check that the function is in the module's file, where that lies in the working directory `folder`, and takes a
     session.
 
     Returns:
@@ -56,6 +56,7 @@ def check_entrypoint(spec: JobSpec, folder: Path) -> bool:
     shown = _shown(path, folder)
     try:
         names = _names(parse(path.read_bytes()))
+    # ValueError: a NUL byte, in Python 3.11.
     except (SyntaxError, ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -79,7 +80,7 @@ def python_path(env: dict[str, str], folder: Path) -> list[Path]:
 
 
 def missing_folders(env: dict[str, str], folder: Path) -> list[tuple[str, str]]:
-    """For each of them that is not there what happens, and what to do."""
+    """The folders of `PYTHONPATH` that are missing: for each what happens, and what to do."""
     hint = "Relative folders are looked for in the working directory, and variables such as $HOME are not filled in."
     return [
         (
@@ -92,9 +93,10 @@ def missing_folders(env: dict[str, str], folder: Path) -> list[tuple[str, str]]:
 
 
 def _file_of(module: str, roots: list[Path]) -> Path | None:
-    """The first one that an import would find; None where it is no file of source."""
+    """The file that an import would find first; None where it is no source file."""
     below = Path(*module.split("."))
     for root in roots:
+        # As an import has it, a package goes before a module of the same name.
         for path in (root / below / "__init__.py", root / below.with_suffix(".py")):
             if path.is_file():
                 return path
@@ -102,7 +104,7 @@ def _file_of(module: str, roots: list[Path]) -> Path | None:
 
 
 def _check_packages(spec: JobSpec, module: str, roots: list[Path], folder: Path) -> None:
-    """An import looks for a module only in the first package of its name.
+    """Refuse a module that its package lacks: an import looks only in the first package of that name.
 
     Raises:
         SpecInvalid: such a package lies in one of the folders, and has no module of that name.
@@ -148,17 +150,19 @@ def _names(module: ast.Module) -> _Names:
     for statement in _at_the_top(module.body):
         _define(statement, found)
     for node in ast.walk(module):
+        # A function that runs may set it, from wherever in the module.
         if isinstance(node, ast.Global):
             for name in node.names:
                 found.add(name)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPEN_ENDED:
             found.open = True
+    # PEP 562: such a module makes its names on demand.
     found.open = found.open or "__getattr__" in found.functions
     return found
 
 
 def _at_the_top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module is imported, those inside of others too."""
+    """The statements that run when the module is imported, nested ones too."""
     for statement in body:
         yield statement
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -171,6 +175,7 @@ def _at_the_top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _define(statement: ast.stmt, found: _Names) -> None:
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        # A decorator may return anything, a training function too.
         found.add(statement.name, "" if statement.decorator_list else _why_not(statement))
         if not isinstance(statement, ast.ClassDef):
             found.functions.append(statement.name)
@@ -190,7 +195,7 @@ def _define(statement: ast.stmt, found: _Names) -> None:
 
 
 def _why_not(defined: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
-    """What keeps a definition from being a training function, which is called with the session alone."""
+    """The reason why a definition is no training function, called with the session alone; empty where it may be one."""
     if isinstance(defined, ast.ClassDef):
         return "is a class"
     if isinstance(defined, ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""What is wrong with a job file, in words: one {pointer, value, allowed, message} a finding."""
+"""The errors of a job file, in words: one {pointer, value, allowed, message} a finding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -11,13 +11,13 @@ from ringleader.spec.sync import Architecture
 from ringleader.text import is_utf8, utf8
 
 NO_PART = frozenset({"model_type", "model_attributes_type", "dict_type"})
-"""Pydantic's words for something else where a mapping belongs."""
+"""Pydantic's error types for something else where a mapping belongs."""
 KEY = "[key]"
-"""Pydantic's word behind a key that is wrong itself."""
+"""Pydantic's last part of a location whose key is wrong itself."""
 
 
 def unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
-    """A finding for each string, key or value, that UTF-8 cannot carry. Without recursion: depth is the sender's."""
+    """A finding for each string, key or value, that UTF-8 cannot carry. No recursion: the sender chooses the depth."""
     seen: set[int] = set()  # YAML may name a part twice, or inside itself
     left: list[tuple[tuple[str, ...], Any]] = [((), source)]
     while left:
@@ -38,6 +38,7 @@ def unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _pointer(parts: Sequence[str]) -> str:
+    # RFC 6901: `~` first, else the one in `~1` would be escaped again.
     return "".join("/" + p.replace("~", "~0").replace("/", "~1") for p in parts)
 
 
@@ -47,12 +48,12 @@ def findings(
     patterns: Mapping[str, tuple[str, str]],
     moved: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
-    """In words as far as they are told: of tens of thousands the rest is only counted.
+    """Pydantic's errors in words, the first `FINDINGS_TOLD` of them; the rest are empty, to be counted only.
 
     Args:
-        model: of the whole job file.
-        patterns: for each that text has to match, what is said of text that does not, and what is allowed.
-        moved: pointers to what the job file says elsewhere, and where.
+        model: the model of the whole job file.
+        patterns: by pattern, the complaint about text that does not match, and the text that is allowed.
+        moved: pointers to values that the job file gives elsewhere, and where.
     """
     told: list[dict[str, Any]] = []
     for number, found in enumerate(error.errors(include_url=False)):
@@ -98,7 +99,7 @@ def _finding(error: Any, model: type[BaseModel], patterns: Mapping[str, tuple[st
 
 
 def _part_allowed(place: Sequence[str], model: type[BaseModel]) -> str:
-    """What may stand where a part of the job file belongs."""
+    """The values allowed where a part of the job file belongs, in words."""
     keys = sorted(_keys_at(tuple(place), model))
     mapping = f"a mapping with keys of {', '.join(keys)}" if keys else "a mapping"
     return f"one of {', '.join(get_args(Architecture))}, or {mapping}" if list(place) == ["sync"] else mapping

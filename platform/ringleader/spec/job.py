@@ -29,15 +29,16 @@ JOB_ID = re.compile(r"job_[0-9A-Z]{26}")
 INIT_FROM = r"^(job_[0-9A-Z]{26}$|(/|[a-z][a-z0-9]*://)[^?]*$)"
 
 SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
-"""Of the file systems that a checkpoint may be written to: those of pyarrow."""
+"""URI schemes of the file systems that a checkpoint may be written to: those of pyarrow."""
 Precision = Literal["fp32", "bf16", "fp16"]
 SCALED_CODECS = frozenset({"none", "bf16"})
-"""Codecs that pass on a gradient of any size, and owe nothing that was computed at another loss scale."""
+"""Codecs that pass on a gradient of any size, and keep no residual that was computed at another loss scale."""
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Priority = Annotated[int, Field(strict=True, ge=-1000, le=1000)]
 Seconds = Annotated[float, Field(strict=True, ge=1)]
+# Pydantic matches with Rust's regex: its `$` is the very end, where that of `re` lets a last newline through.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=NAME)]
 LABEL = r"^[^\x00-\x1f\x7f-\x9f]*$"
@@ -57,7 +58,7 @@ PATTERNS = {
     VARIABLE: ("is no name of a variable", "letters, digits and '_', beginning with no digit"),
     ENV_VALUE: ("has a NUL character", "text without one"),
 }
-"""What is said of text that does not match, and what is allowed."""
+"""By pattern, the complaint about text that does not match, and the text that is allowed."""
 
 
 class Batch(SpecPart):
@@ -68,13 +69,13 @@ class Batch(SpecPart):
 
 
 class Data(SpecPart):
-    """From where workers read files of data sets: the source, or a copy of the whole on their node."""
+    """The place that workers read files of data sets from: the source, or a copy of the whole on their node."""
 
     distribution: Literal["sharded", "replicated"] = "sharded"
 
 
 class Checkpoint(SpecPart):
-    """How often the committed state is written to files that a later attempt starts from, and where."""
+    """The intervals at which committed state is written to files that a later attempt starts from, and their place."""
 
     every_steps: PositiveInt | None = 500
     every_s: Seconds | None = 30
@@ -84,7 +85,7 @@ class Checkpoint(SpecPart):
     @model_validator(mode="before")
     @classmethod
     def _none_at_all(cls, given: Any) -> Any:
-        """Who wants none by steps, and says nothing of time, wants none."""
+        """Read `every_steps: null` without an `every_s` as no checkpoints, by steps or by time."""
         if isinstance(given, dict) and given.get("every_steps", 0) is None and "every_s" not in given:
             return given | {"every_s": None}
         return given
@@ -102,15 +103,14 @@ class Checkpoint(SpecPart):
 
 
 class Policy(SpecPart):
-    """When a worker that beats but does not advance is evicted, and whether one that is slow is."""
+    """The eviction of workers: after how long one that beats but does not advance, and whether a straggler."""
 
     evict_slow: Annotated[bool, Field(strict=True)] = False
     stall_timeout_s: Seconds = 300
 
 
 class Debug(SpecPart):
-    """What to record beyond the usual, whether this job may be harmed on purpose, and whether its program is checked
-    beside it."""
+    """Records beyond the usual, and whether this job may be harmed on purpose and its program checked beside it."""
 
     ledger: Annotated[bool, Field(strict=True)] = False
     trace: Annotated[bool, Field(strict=True)] = False
@@ -178,14 +178,14 @@ class JobSpec(SpecPart):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        """A variable comes from `env` or from `secrets`."""
+        """Refuse a variable that is in `env` and in `secrets`."""
         if both := sorted(self.env.keys() & self.secrets.keys()):
             raise ValueError(f"{both[0]} is in env and in secrets; allowed: one of the two")
         return self
 
     @model_validator(mode="after")
     def _scalable(self) -> Self:
-        """The loss scale of fp16 is agreed on with the one update of a batch."""
+        """Refuse fp16 where the gradients of one update may have different loss scales."""
         sync = self.sync
         reasons = {
             f"each replica of {sync.architecture} makes its steps alone": sync.outer_step is not None,
@@ -248,7 +248,7 @@ class JobSpec(SpecPart):
 
     @property
     def each_server(self) -> Workers:
-        """What a server needs."""
+        """The resources of one server."""
         return Workers(**each_server(self.workers.model_dump(), self.servers.model_dump()))
 
     def gpus_of(self, role: Literal["worker", "server"]) -> int:
@@ -262,7 +262,7 @@ class JobSpec(SpecPart):
 
     @property
     def briefed(self) -> bool:
-        """Whether a joiner is told what of the program is over before it has a seat: where workers lease items, or
+        """Whether a joiner learns which part of the program is over before it has a rank: where workers lease items, or
         tokens go round, there is no transaction that all begin together."""
         return not (self.sync.leased or self.sync.circulates)
 
@@ -271,10 +271,10 @@ class JobSpec(SpecPart):
         """Check a mapping (from YAML or JSON).
 
         Args:
-            stored: an earlier version may have accepted it: what it asks for in vain is no reason to refuse it now.
+            stored: an earlier version may have accepted it: settings without effect are no reason to refuse it now.
 
         Raises:
-            SpecInvalid: naming every wrong key, its value and what is allowed; or what the job would ask for in vain.
+            SpecInvalid: naming every wrong key, its value and what is allowed; or the settings without effect.
         """
         if not isinstance(source, dict):
             raise SpecInvalid(
@@ -293,6 +293,7 @@ class JobSpec(SpecPart):
         try:
             spec = cls.model_validate(source)
         except ValidationError as error:
+            # `with_count` has put `servers.count` there: the finding has to name the key that the file has.
             moved = {"/sync/servers": "/servers/count"} if counted(source) else {}
             raise SpecInvalid(findings(error, cls, PATTERNS, moved)) from None
         found = [*uninstallable(spec.requirements), *without_effect(spec.env, spec.workers.threads)]

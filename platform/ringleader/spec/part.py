@@ -1,4 +1,4 @@
-"""What every part of the job file is made of."""
+"""The base model of every part of the job file, and the error for keys that exclude each other."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ MAX_WORKERS = 4096
 class SpecPart(BaseModel):
     """A frozen part of the job file that admits no key it does not know."""
 
+    # YAML has .inf and .nan, and JSON, in which a job file is sent and stored, has neither.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -17,8 +18,8 @@ class Impossible(ValueError):
     """Keys that do not go together.
 
     Attributes:
-        keys: the way from the part that checks to the key to change.
-        value: of that key.
+        keys: the path from the part that checks to the key to change.
+        value: the value of that key.
     """
 
     def __init__(self, keys: str, value: Any, message: str) -> None:

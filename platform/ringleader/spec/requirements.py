@@ -17,7 +17,7 @@ PINNED = re.compile(
     r"\s*==\s*(?P<version>[A-Za-z0-9.!+_-]+)\s*(;.*)?"
 )
 OPTIONS = ("--extra-index-url", "--find-links", "--hash", "--index-url", "--no-index", "--only-binary")
-"""Of a requirements file: what says where packages come from. Others name files that a digest of this one misses."""
+"""Options of a requirements file that say where packages come from. Others name files, which its digest misses."""
 
 
 def pin_of(requirement: str) -> tuple[str, str] | None:
@@ -29,6 +29,7 @@ def pin_of(requirement: str) -> tuple[str, str] | None:
 def entries(text: str) -> Iterator[str]:
     """The requirements and options of a requirements file, one after the other, without comments."""
     for line in text.replace("\\\n", " ").splitlines():
+        # As pip has it: `#` begins a comment only behind white space, so that URLs keep their fragments.
         entry = re.sub(r"(^|\s)#.*$", "", line).strip()
         if entry:
             yield entry
@@ -56,7 +57,7 @@ def clashing(found: Iterable[str]) -> tuple[str, str] | None:
 
 
 def uninstallable(requirements: str | list[str] | None) -> Iterator[dict[str, Any]]:
-    """What keeps a list of them from being installed. For jobs that are new: those of before are stored with it."""
+    """Findings on a list of requirements that cannot be installed. For new jobs only: older ones are stored with it."""
     if isinstance(requirements, list) and (two := clashing(requirements)):
         allowed = "one version of a package"
         message = f"{two[0]} and {two[1]} cannot both be installed; allowed: {allowed}"
@@ -70,7 +71,7 @@ def _known(entry: str) -> bool:
 
 
 def check_requirements(requirements: str | list[str] | None, folder: Path) -> None:
-    """Whether the requirements file, if one is named, is in the working directory `folder`, every entry pinned.
+    """Check that the requirements file, if one is named, is in the working directory `folder`, every entry pinned.
 
     Raises:
         SpecInvalid: it is not.

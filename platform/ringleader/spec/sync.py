@@ -10,7 +10,7 @@ Architecture = Literal["ring", "parameter_server", "local_sgd", "token_ring"]
 SERVERS: Architecture = "parameter_server"
 TOKENS: Architecture = "token_ring"
 MIXED: frozenset[Architecture] = frozenset({"ring", SERVERS})
-"""Architectures of which one may stand between nodes and another inside them."""
+"""Architectures that may be combined: one between nodes, another inside them."""
 LEVELS: frozenset[tuple[Architecture, Architecture]] = frozenset(
     {(TOKENS, "ring"), (TOKENS, SERVERS), (SERVERS, TOKENS)}
 )
@@ -34,18 +34,18 @@ Codec = Literal["none", "bf16", "fp16", "int8", "onebit", "powersgd", "topk"]
 CANONICAL: frozenset[str] = frozenset({"auto", "direct", "gather"})
 """Algorithms whose bits never depend on the world."""
 CODED: frozenset[str] = frozenset({"auto", "direct"})
-"""Algorithms under which an owner adds what others send, so that it may be coded."""
+"""Algorithms under which the owner of a span adds what others send, so that it may be coded."""
 MAX_SERVERS = 64
 MAX_TOKENS = 4096
 MAX_STALENESS = 64
 TOKEN_STALENESS = 2
-"""Left out of a token ring's job file. Four workers on digits end where the ring does, and not without a bound."""
+"""The default of a token ring: with it four workers on digits end where the ring does, without a bound they do not."""
 INNER_STEPS = 16
 MAX_ROUND_SLICES = 1 << 18
 
 
 class Sync(SpecPart):
-    """How the workers' models are kept in step."""
+    """The modes that keep the workers' models in step, between nodes and inside them, with their options."""
 
     intra_node: Architecture = "ring"
     inter_node: Architecture = "ring"
@@ -96,7 +96,7 @@ class Sync(SpecPart):
         return Impossible(key, getattr(self, key), message)
 
     def _levels_possible(self) -> None:
-        """What may stand between nodes over what inside them."""
+        """Refuse a mode between nodes that does not go with the one inside them."""
         inter, intra = self.inter_node, self.intra_node
         if (inter, intra) == ("ring", TOKENS):
             raise self._impossible(
@@ -115,16 +115,17 @@ class Sync(SpecPart):
 
     @property
     def _odd_level(self) -> str:
-        """Which of two levels that do not go together is to be changed: the one that goes with no other, else the one
-        that the job file names."""
+        """The key to change where two levels do not go together: the level that goes with no other, else the one that
+        the job file names."""
         if "local_sgd" in (self.inter_node, self.intra_node):
             return "inter_node" if self.inter_node == "local_sgd" else "intra_node"
         return "inter_node" if "intra_node" not in self.model_fields_set else "intra_node"
 
     def _consistency_possible(self) -> None:
-        """The keys that say when a server updates: which go together, and which leave the same bits."""
+        """Refuse keys on when a server updates that do not go together, or that cannot keep the bits as asked."""
         keys = ("consistency", "staleness", "backup_workers")
         given = [key for key in keys if getattr(self, key) is not None]
+        # A token ring gives staleness a meaning of its own, see `token_staleness`.
         if given == ["staleness"] and self.circulates:
             return
         if given and self.architecture != "parameter_server":
@@ -184,7 +185,7 @@ class Sync(SpecPart):
         return "inter_node" if self.inter_node == "ring" else "intra_node"
 
     def _backups_possible(self) -> None:
-        """Who keeps a part of the state alone may have a backup."""
+        """Refuse backups where servers are too few, are copies of each other already, or hold tokens' weights."""
         if self.server_backups is None:
             return
         if self.servers == self.server_backups == 1:
@@ -208,7 +209,7 @@ class Sync(SpecPart):
             )
 
     def _refuse_codec(self) -> None:
-        """Coded gradients are added by the owner of a span, who alone decodes them, and lose bits."""
+        """Refuse a codec where no span's owner adds what others send, or where bits must not depend on the world."""
         if self.codec == "none":
             return
         if self.architecture != "ring":
@@ -266,7 +267,7 @@ class Sync(SpecPart):
 
     @property
     def architecture(self) -> str:
-        """The word for both, or `inter_node/intra_node` where they differ."""
+        """The mode of both levels, or `inter_node/intra_node` where they differ."""
         same = self.inter_node == self.intra_node
         return self.inter_node if same else f"{self.inter_node}/{self.intra_node}"
 
@@ -308,7 +309,7 @@ class Sync(SpecPart):
 
     @property
     def why_other_bits(self) -> str:
-        """What makes the result depend on who computed what; empty where nothing does."""
+        """The reason why the result depends on who computed what; empty where it does not."""
         meet = "workers add to the weights in the order in which the tokens meet them"
         late = "which weights an item is computed on depends on who is quick"
         reasons = {
@@ -322,14 +323,15 @@ class Sync(SpecPart):
             f"sync.algorithm is {self.algorithm}: the order of its sums depends on the world": (
                 (self.algorithm or "auto") not in CANONICAL
             ),
+            # Last: it is the reason only where none of the others holds.
             "sync.reproducible is false for this job": True,
         }
         return "" if self.same_bits else next(why for why, holds in reasons.items() if holds)
 
     @property
     def token_staleness(self) -> int:
-        """Where weights travel as tokens: how many rounds of a worker, or of a crew, may be on their way when it begins
-        another."""
+        """The number of rounds that a worker, or a node group, may have in flight when it begins another, where weights
+        travel as tokens."""
         return TOKEN_STALENESS if self.staleness is None else self.staleness
 
     @property
@@ -354,5 +356,5 @@ class Sync(SpecPart):
 
     @property
     def outer_step(self) -> OuterStep | None:
-        """How the replicas of a round are put together; None where a batch is the transaction."""
+        """The rule that combines the replicas of a round; None where a batch is the transaction."""
         return (self.outer or "average") if self.architecture == "local_sgd" else None

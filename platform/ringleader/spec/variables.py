@@ -12,14 +12,14 @@ TOO_LATE = {
     "PYTHONOPTIMIZE": "switch checks off by a key of params",
     "PYTHONWARNINGS": "call warnings.filterwarnings in the program",
 }
-"""What to do in place of each."""
+"""The cure by variable: what to do instead of setting it."""
 
 
 def without_effect(env: Mapping[str, str], threads: int) -> Iterator[dict[str, Any]]:
-    """What would have no effect. For jobs that are new: those of before are stored with it.
+    """Findings on variables that would have no effect. For new jobs only: older ones are stored with them.
 
     Args:
-        threads: that compute in a worker.
+        threads: the number that compute in a worker.
     """
     for name, value in env.items():
         if name in TOO_LATE:

@@ -1,4 +1,4 @@
-"""What the job file says of its workers and servers: how many, and what each of them needs."""
+"""The parts of the job file on its workers and servers: their number, and the resources of each."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -9,12 +9,12 @@ from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
 from ringleader.spec.sync import MAX_SERVERS
 
 LEAST_CPUS = 0.001
-"""What a worker that asks for none reserves: there is no empty reservation."""
+"""The CPUs that a worker reserves that asks for none: there is no empty reservation."""
 Device = Literal["auto", "cuda", "cpu"]
 
 
 class Workers(SpecPart):
-    """How many workers, what each one needs, and on what it computes.
+    """The number of workers, the resources of each, and the device it computes on.
 
     `device` is left out where it follows from `gpus`: `cuda` with one, `cpu` with none. `auto` takes the CPU where a
     worker finds no CUDA device on its node, which fails the job otherwise.
@@ -30,7 +30,7 @@ class Workers(SpecPart):
 
     @property
     def threads(self) -> int:
-        """That compute in a worker."""
+        """Threads that compute in a worker."""
         return max(1, int(self.cpus))
 
     @model_validator(mode="after")
@@ -72,7 +72,7 @@ class Autoscale(SpecPart):
     surplus: Annotated[bool, Field(strict=True)] = False
 
     def told(self, workers: Workers, *, grows: bool = True) -> str:
-        """Where those workers come from, in words; empty where there are none.
+        """The source of the workers above `workers.min`, in words; empty where there are none.
 
         Args:
             grows: whether the cluster does, as far as it is known.
@@ -86,7 +86,7 @@ class Autoscale(SpecPart):
 
 
 class Servers(SpecPart):
-    """How many parameter servers, and what each one needs: of CPUs and memory as much as a worker where they are left
+    """The number of parameter servers, and the resources of each: CPUs and memory as a worker has where they are left
     out, and no GPU. Threads are those of a worker: the job's sums depend on their number."""
 
     count: Annotated[int, Field(strict=True, ge=1, le=MAX_SERVERS)] | None = None
@@ -114,6 +114,7 @@ def with_count(source: Any) -> Any:
     if isinstance(sync, str):
         sync = {"intra_node": sync, "inter_node": sync}
     if not isinstance(sync, dict):
+        # The model refuses it, and names the key.
         return source
     if sync.get("servers") not in (None, count):
         raise Impossible(

@@ -1,4 +1,4 @@
-"""A job's working directory, looked at before anything is sent: the folder, and what the job file names in it."""
+"""A job's working directory, checked before anything is sent: the folder, and the files that the job file names."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from ringleader.spec.job import JobSpec
 from ringleader.spec.requirements import check_requirements
 
 PACKED = "sha256:"
-"""With this begins the name of a working directory that is packed already."""
+"""The prefix of a working directory that is packed already; its digest follows."""
 
 
 class JobFileWarning(UserWarning):
-    """What a job file names and the working directory does not hold: the nodes may have it."""
+    """Something that the job file names and the working directory lacks: the nodes may have it."""
 
 
 def root_of(spec: JobSpec, base: Path, given: str | Path | None = None) -> Path | None:
@@ -30,10 +30,10 @@ def root_of(spec: JobSpec, base: Path, given: str | Path | None = None) -> Path 
 
 
 def check_working_dir(spec: JobSpec, root: Path | None) -> list[str]:
-    """Whether the folder is there, with the training function and the requirements file if the job file names one.
+    """Check that the folder exists, with the training function and the requirements file if the job file names one.
 
     Returns:
-        Sentences on what is not there, and keeps no job from starting where the nodes have it.
+        Sentences on what is missing here, and keeps no job from starting where the nodes have it.
 
     Raises:
         SpecInvalid: naming what is wrong.

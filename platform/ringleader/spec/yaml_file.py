@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 MOST_NODES = 10_000
-"""What a file may hold: keys, values and lists, with what each alias stands for. Nine lines can mean a billion."""
+"""The most keys, values and lists of a file, each alias with what it stands for. Nine lines can mean a billion."""
 
 
 class Unreadable(ValueError):
@@ -15,7 +15,7 @@ class Unreadable(ValueError):
 
 
 def read(path: Path) -> Any:
-    """What the file holds, as plain Python values.
+    """Read the file as plain Python values.
 
     Raises:
         Unreadable: it cannot be read, is no YAML, is nested too deeply, holds too much, or names a key twice.
@@ -34,7 +34,7 @@ def read(path: Path) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Compares keys before `<<` is merged: a merged key may be set again. Counts before anything is built."""
+    """A loader that compares keys before `<<` is merged: a merged key may be set again. It counts before it builds."""
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -57,10 +57,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def _count(node: yaml.Node, counted: dict[int, int]) -> int:
-    """How many nodes it stands for, each alias counted as what it names. Raises MarkedYAMLError: too many, or endless.
+    """Count the nodes it stands for, each alias as what it names. Raises MarkedYAMLError: too many, or endless.
 
     Args:
-        counted: what is known, by node; 0 while it is being counted.
+        counted: the number by node, as far as it is known; 0 while it is being counted.
     """
     known = counted.get(id(node))
     if known is not None:

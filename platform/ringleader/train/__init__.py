@@ -1,4 +1,4 @@
-"""What a training function sees: the Session, and the step transaction behind it."""
+"""The training side of the platform: the Session of a training function, and the step transaction behind it."""
 
 from ringleader.train.local import local_session
 from ringleader.train.session import Session

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ringleader.errors import StepMisuse
 
 SCORE, WEIGHTS = "ringleader.best.score", "ringleader.best.weights"
-"""Names of the two kept objects. The score is small, so that lines that run again find the one of their time."""
+"""Names of the two kept objects. The score is small, so every boundary records it and re-run lines find their own."""
 
 
 class BestScore:
@@ -17,7 +17,7 @@ class BestScore:
         self.value: float | None = None
 
     def improves(self, score: float, *, lowest: bool) -> bool:
-        """Whether `score` is better than all before; then it is the best from now on."""
+        """Record `score` if it is better than all before. Returns whether it is."""
         better = self.value is None or (score < self.value if lowest else score > self.value)
         if better:
             self.value = score
@@ -42,10 +42,10 @@ class BestWeights:
         self._weights = _Frozen(copied)
 
     def put_back(self, model: nn.Module) -> None:
-        """Give the model the state that was copied.
+        """Load the copied state into the model.
 
         Raises:
-            StepMisuse: none was.
+            StepMisuse: no state was copied.
         """
         if not self._weights.values:
             raise StepMisuse(
@@ -62,10 +62,11 @@ class BestWeights:
 
 
 class _Frozen:
-    """Tensors that nobody changes."""
+    """Tensors that are never written to."""
 
     def __init__(self, values: dict[str, Tensor]) -> None:
         self.values = values
 
+    # Kept objects are deep-copied at every commit and boundary; these tensors are only replaced, so all share them.
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Frozen":
         return self

@@ -1,4 +1,4 @@
-"""Which schedules sum a generation's buckets, told where it is not what was told before."""
+"""The schedules that sum a generation's buckets, reported as an event when they change."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,14 +7,14 @@ if TYPE_CHECKING:
 
 
 class ChosenSchedules:
-    """One member's; rank 0 tells."""
+    """One member's report of its chosen schedules; rank 0 alone sends it."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
         self._told: dict[str, Any] | None = None
 
     def tell(self) -> None:
-        """A generation is under way."""
+        """Report the schedules of a generation that is under way, if they differ from the last report."""
         group = self._group
         assert group.seat is not None
         assert group.exchange is not None

@@ -1,7 +1,7 @@
-"""What `on_commit` callbacks change beside what a step commits: a worker that joins, a later attempt and lines that run
+"""State that `on_commit` callbacks change and no step commits: a worker that joins, a later attempt and lines that run
 again do not have it.
 
-Looked at are the object that a bound method belongs to, variables around a nested function, and globals that it names,
+Examined are the object that a bound method belongs to, variables around a nested function, and globals that it names,
 around the first calls of each callback.
 """
 
@@ -19,11 +19,11 @@ CURE = "Register what it changes, session.keep(name, object), or change it betwe
 
 
 class CallbackState:
-    """One member's look at its callbacks.
+    """One member's watch over its callbacks.
 
     Args:
-        warn: says that something is not kept: what it is about, a sentence, what to do.
-        around: what stands around each call besides.
+        warn: reports that something is not kept: its subject, a sentence, what to do.
+        around: makes a context that surrounds each call.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class CallbackState:
 
     @contextmanager
     def watched(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Around a call of it."""
+        """Compare what `callback` may change before and after one call of it, and warn if it did."""
         which = id(callback)  # the session holds it
         self._calls[which] += 1
         before = self._texts(callback) if self._calls[which] <= LOOKS else None
@@ -50,6 +50,7 @@ class CallbackState:
             return
         changed = [name for name, text in self._texts(callback).items() if text != before.get(name)]
         if changed:
+            # One warning for each callback: no more looks at this one.
             self._calls[which] = LOOKS
             name = getattr(callback, "__qualname__", type(callback).__name__)
             message = (
@@ -65,7 +66,7 @@ class CallbackState:
 
 
 def _reached(callback: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
-    """By name what a callback may change; nothing of the kept objects, by their identities."""
+    """Named values that a callback may change, without the kept objects, which are given by identity."""
     if isinstance(callback, MethodType):
         yield from _attributes(type(callback.__self__).__name__, callback.__self__, kept)
         callback = callback.__func__
@@ -73,6 +74,7 @@ def _reached(callback: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
         yield from _attributes(type(callback).__name__, callback, kept)
         return
     code = callback.__code__
+    # An empty cell, of a name not assigned yet, raises on cell_contents; it equals a fresh cell.
     around = [
         (name, cell.cell_contents)
         for name, cell in zip(code.co_freevars, callback.__closure__ or (), strict=True)
@@ -87,6 +89,7 @@ def _reached(callback: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(name: str, value: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
+    # Models, optimisers and our own objects change at every step, and are committed in other ways.
     if id(value) not in kept and not type(value).__module__.startswith(("ringleader.", "torch.")):
         for attribute, held in getattr(value, "__dict__", {}).items():
             yield f"{name}.{attribute}", held

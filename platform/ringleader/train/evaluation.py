@@ -31,7 +31,7 @@ Score = Callable[[Any], Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """What is evaluated: `score(batch)` gives per-row values by name."""
+    """One evaluation's input: the dataset, and `score(batch)`, which gives per-row values by name."""
 
     dataset: Any
     score: Score
@@ -41,7 +41,7 @@ class EvaluationRequest:
 
 
 class Evaluation:
-    """One numbered evaluation after the other."""
+    """A session's evaluations, one numbered call after the other."""
 
     def __init__(self, group: Member, outlet: RecordSink, device: torch.device, casting: Autocast) -> None:
         self._group = group
@@ -53,7 +53,7 @@ class Evaluation:
         False
     )  # the program's may be on: members would exchange tensors that nobody can write to
     def run(self, number: int, question: EvaluationRequest) -> dict[str, float]:
-        """The mean of every score over all rows, the same number on every member and for any world."""
+        """Compute the mean of every score over all rows, the same number on every member and for any world."""
         group = self._group
         sums: dict[int, Tensor] = {}
         names: list[str] = []
@@ -64,6 +64,7 @@ class Evaluation:
             assert exchange is not None
             assert group.seat is not None
             self._progress("evaluate")
+            # Sums outlive a broken generation: only shards that this member has gained are scored again.
             missing = [k for k in group.seat.plan.shards_of(group.seat.rank) if k not in sums]
             if group.timeline is not None:
                 group.timeline.begin("evaluate", call=number)
@@ -73,6 +74,7 @@ class Evaluation:
             try:
                 pending = self._meet(exchange, number, EVALUATE)
                 if pending is None:
+                    # The weights may be another member's now, and these sums were made with the ones before.
                     sums.clear()
                     continue
                 reduced = exchange.all_reduce(self._table(sums))
@@ -82,10 +84,10 @@ class Evaluation:
             return self._commit(number, names, reduced, pending)
 
     def barrier(self, number: int, before: Callable[[], None] = lambda: None) -> None:
-        """A transaction without a step: when it is through, all that was before it is settled.
+        """Run a transaction without a step: once it is through, everything before it is settled.
 
         Args:
-            before: is done in each generation that comes to it, and may raise ExchangeBroken.
+            before: called in each generation that comes to the barrier; may raise ExchangeBroken.
         """
         while True:
             exchange = self._group.enter()
@@ -106,7 +108,9 @@ class Evaluation:
 
     def _commit(self, number: int, names: Sequence[str], table: Tensor, pending: bool) -> dict[str, float]:
         group = self._group
+        # Members sum the table over shards in one order: float addition is not associative.
         total = table.sum(dim=0).tolist()
+        # At least 1: an empty dataset has no rows to divide by.
         scores = {name: total[1 + slot] / max(total[0], 1.0) for slot, name in enumerate(names)}
         group.finish_call(number, scores)
         group.applied += 1
@@ -136,6 +140,7 @@ class Evaluation:
         with self._eval_mode():
             for piece, batch in zip(pieces, batches, strict=True):
                 self._progress("evaluate")
+                # From the committed buffers each time: a forward may change some in eval mode too.
                 self._group.buffers.rewind()
                 self._seed(piece, own)
                 values = self._score(question, batch)
@@ -147,7 +152,7 @@ class Evaluation:
         return names
 
     def _seed(self, piece: Slice, own: Sequence[tuple[str, Generator]]) -> None:
-        """What a score draws shall not depend on what was scored or loaded here before."""
+        """Seed every stream by the slice: a score's draws must not depend on what was scored or loaded here before."""
         seed = self._group.spec.seed
         seed_all(seed, "score", *piece.stream)
         seed_own(own, seed, "score", *piece.stream)
@@ -169,7 +174,7 @@ class Evaluation:
         ]
 
     def _names(self, question: EvaluationRequest) -> list[str]:
-        """A member without rows scores the first one to learn the names."""
+        """The scores' names for a member without rows, which scores the first row of the dataset to learn them."""
         piece = Slice(("evaluate", "names"), 0, np.arange(min(1, len(question.dataset)), dtype=np.int64))
         if not len(piece.rows):
             return []
@@ -183,8 +188,8 @@ class Evaluation:
             return question.score(to_device(batch, self._device))
 
     def _meet(self, exchange: Exchange, number: int, kind: int) -> bool | None:
-        """All members at the same call? Returns whether a plan is pending; None where members differed, and do not any
-        more: then what this one computed counts for nothing."""
+        """Check that all members are at the same call. Returns whether a plan is pending; None where members differed
+        and have been levelled: what this one computed then counts for nothing."""
         group = self._group
         assert group.seat is not None
         group.comparison.begin(number)
@@ -208,6 +213,7 @@ class Evaluation:
         """(shards, 1 + MAX_SCORES) float64, the rows of this member's shards only."""
         group = self._group
         assert group.seat is not None
+        # One member writes a shard's row and all others zeros, so that the reduced table is exact in any order.
         table = torch.zeros(group.spec.shards, 1 + MAX_SCORES, dtype=torch.float64)
         for shard in group.seat.plan.shards_of(group.seat.rank):
             if shard in sums:
@@ -245,7 +251,7 @@ def _told(value: Any) -> str:
 
 
 class _EvalMode:
-    """Eval mode, no grad; training flags and committed buffers come back after."""
+    """Eval mode without gradients; training flags and committed buffers are restored afterwards."""
 
     def __init__(self, group: Member) -> None:
         self._group = group

@@ -1,4 +1,4 @@
-"""Warnings of a job: what somebody asked for and does not get, or what will fail later, said once as an event."""
+"""Warnings of a job: requests that are not met and failures that are foreseen, each sent once as an event."""
 
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ WARNING = "warning"
 
 
 class JobWarnings:
-    """One member's. All members come to the same ones, and one of them speaks.
+    """One member's warnings. All members find the same ones, and one of them reports.
 
-    What is found before a generation is under way is said once it is.
+    A warning found before a generation is under way is reported once it is.
     """
 
     def __init__(self, group: "Member") -> None:
@@ -22,10 +22,10 @@ class JobWarnings:
         self._unsaid: list[dict[str, str]] = []
 
     def add(self, about: str, message: str, hint: str) -> None:
-        """Say it, if it has not been said.
+        """Report a warning, unless it was reported before.
 
         Args:
-            about: what it is about, in a word: `codec`, `batch_norm`.
+            about: its subject, in a word: `codec`, `batch_norm`.
             message: a sentence that says what happens.
             hint: what to do.
         """
@@ -37,7 +37,7 @@ class JobWarnings:
             self.tell()
 
     def look(self) -> None:
-        """A generation is under way: say what it has no use for of what is asked, and what was found before."""
+        """Warn of requests that the new generation cannot use, and report what was found before it."""
         group = self._group
         assert group.seat is not None
         workers = group.spec.workers
@@ -48,7 +48,7 @@ class JobWarnings:
         self.tell()
 
     def tell(self) -> None:
-        """Say what has been found so far."""
+        """Report the warnings found so far."""
         seat, unsaid, self._unsaid = self._group.seat, self._unsaid, []
         assert seat is not None
         for warning in unsaid:

@@ -43,6 +43,7 @@ class SingleMember:
             members=("w0",),
             servers=0,
             shards=self._shards,
+            # No other member can be ahead.
             start_step=parked.applied,
             heals=(),
             recorded_step=0,
@@ -63,8 +64,7 @@ class SingleMember:
 
 @dataclass(slots=True)
 class RecordedOutput:
-    """An outlet that keeps what was settled: {step: values}, {step: (shards, rows)}, what happened and what was done
-    when."""
+    """A record sink in memory: {step: values} and {step: (shards, rows)} of settled steps, events and timelines."""
 
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     rows: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class RecordedOutput:
         pass
 
     def leave_trace(self, spec: JobSpec, folder: Path) -> None:
-        """Write trace.json of what is settled, where the job asks for it."""
+        """Write trace.json of the settled steps, where the job asks for it."""
         if not spec.debug.trace:
             return
         with TemporaryDirectory() as spool:
@@ -107,7 +107,7 @@ class RecordedOutput:
             file.finish(folder)
 
     def leave_ledger(self, spec: JobSpec, folder: Path) -> None:
-        """Write ledger.parquet (step, shard, row) of what is settled, where the job asks for it."""
+        """Write ledger.parquet (step, shard, row) of the settled steps, where the job asks for it."""
         if not spec.debug.ledger:
             return
         from pyarrow import parquet, table  # only here: it takes its time
@@ -157,6 +157,7 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     _refuse_checkpoints(checked)
     _refuse_requirements(checked)
     _refuse_jobs(checked)
+    # Before the program makes its models: every worker of a cluster draws the same first weights from here.
     seed_all(checked.seed, "init")
     outlet = RecordedOutput()
     with copies(checked) as folder, _environment(checked.env):
@@ -174,10 +175,11 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
 
 @contextmanager
 def _environment(env: dict[str, str]) -> Iterator[None]:
-    """These variables, and what PYTHONPATH among them stands for, until the end."""
+    """Set these variables, and put the folders of PYTHONPATH among them on sys.path, until the end."""
     before = {name: os.environ.get(name) for name in env}
     added = [str(path) for path in python_path(env, Path.cwd())]
     os.environ.update(env)
+    # In front of all others, as PYTHONPATH is for a new interpreter.
     sys.path[:0] = added
     try:
         yield
@@ -191,7 +193,7 @@ def _environment(env: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def copies(spec: JobSpec) -> Iterator[Path | None]:
-    """A folder for copies of data sets, where the job asks for them."""
+    """A folder for copies of data sets; None where the job does not ask for them."""
     if spec.data.distribution == "sharded":
         yield None
         return
@@ -200,7 +202,7 @@ def copies(spec: JobSpec) -> Iterator[Path | None]:
 
 
 def _refuse_checkpoints(spec: JobSpec) -> None:
-    """Those that a job file leaves at their default are not missed."""
+    """Refuse checkpoints that the job file asks for; keys that it leaves at their default are ignored."""
     asked, keys = spec.checkpoint, ("every_steps", "every_s")
     wanted = {key: getattr(asked, key) for key in keys if getattr(asked, key) is not None}
     named = [key for key in wanted if "uri" in asked.model_fields_set or key in asked.model_fields_set]
@@ -216,7 +218,7 @@ def _refuse_checkpoints(spec: JobSpec) -> None:
 
 
 def _refuse_requirements(spec: JobSpec) -> None:
-    """They would be asked for in vain: this process has the packages that it has."""
+    """Refuse requirements: a local session installs no packages into its process."""
     if spec.requirements is None:
         return
     allowed = "leave requirements out, and install them into this environment"
@@ -225,7 +227,7 @@ def _refuse_requirements(spec: JobSpec) -> None:
 
 
 def _refuse_jobs(spec: JobSpec) -> None:
-    """Only a control plane knows where the weights of a job are."""
+    """Refuse a job as `init_from`: only a control plane knows where its weights are."""
     if spec.init_from is None or not JOB_ID.fullmatch(spec.init_from):
         return
     allowed = "the path or URI of a checkpoint, or of the file that `ringleader export` writes of that job"
@@ -255,8 +257,9 @@ def run_local(
 
 
 def alone(spec: JobSpec) -> JobSpec:
-    """Servers are other processes: alone, the same sums run as a ring of one, with the same bits. Nothing is stale and
-    nobody is slower than another then, but with `async` every item still is an update of its own."""
+    """The job file for one process. Servers are other processes: here the same sums run as a ring of one, with the same
+    bits. Nothing is stale and no worker is slower than another then, but with `async` every item is still an update of
+    its own."""
     if not spec.sync.server_count:
         return spec
     alone = "token_ring" if spec.sync.circulates else "ring"

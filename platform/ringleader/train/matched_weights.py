@@ -1,4 +1,4 @@
-"""Which weights of another job fit a model."""
+"""The weights of another job that fit a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class MatchedWeights:
-    """Of one model: the names of weights that are taken over, and of the others why not.
+    """One model's match: the names of weights that are taken over, and of the others why not.
 
     Attributes:
         taken_numel, own_numel: how many numbers are taken over, of how many that the model has.
@@ -25,6 +25,7 @@ class MatchedWeights:
     @classmethod
     def of(cls, own: Mapping[str, Tensor], given: Mapping[str, Any]) -> "MatchedWeights":
         both = own.keys() & given.keys()
+        # An entry of somebody else's file need not be a tensor.
         fits = {name for name in both if own[name].shape == getattr(given[name], "shape", None)}
         return cls(
             taken=sorted(fits),
@@ -37,7 +38,7 @@ class MatchedWeights:
 
 
 def told(models: Sequence[MatchedWeights], *, numbered: bool) -> dict[str, Any]:
-    """What is said of all models; `numbered`: each name under the number of its model."""
+    """The report on all models; `numbered` puts the number of its model before each name."""
 
     def names(which: str) -> list[str]:
         each: Iterable[tuple[int, MatchedWeights]] = enumerate(models)

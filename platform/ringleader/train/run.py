@@ -1,4 +1,4 @@
-"""One worker's whole run: import the function, run it, leave behind what the result is made of, go with the others."""
+"""One worker's whole run: import the function, run it, leave the result's files, end together with the others."""
 
 import importlib
 import sys
@@ -35,7 +35,7 @@ TrainingFunction = Callable[[Session], None]
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult:
-    """What a worker knows at the end; equal on all members but for the times (seconds).
+    """A worker's summary at the end; equal on all members but for the times (seconds).
 
     Attributes:
         digest: `weights_sha256` of the model.
@@ -112,6 +112,7 @@ def run(
         Dismissed: when this worker has to leave.
     """
     keep_freed_memory()
+    # Before the program makes its models: every worker draws the same first weights.
     seed_all(spec.seed, "init")
     copied = near(spec, None if server else copies)
     session = Session(spec, coordinator, outlet, checkpoints, copied, device=device)
@@ -132,6 +133,7 @@ def _call(function: TrainingFunction, session: Session) -> None:
         if error.code == EntrypointRaised.code:
             error.message += f" This was {_where(session)}{_line_beside(error)}."
         raise
+    # Not every BaseException: Dismissed has to pass, it unwinds a worker that leaves.
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         turn = session._steps.turns.running
         step, shard = (turn.step, turn.shard) if turn else (session.global_step, -1)
@@ -140,7 +142,7 @@ def _call(function: TrainingFunction, session: Session) -> None:
 
 
 def _where(session: Session) -> str:
-    """The place in the program, in the words of `session.global_step` and `session.epoch`."""
+    """The place in the program, as `session.global_step` and `session.epoch` count it."""
     turn, step, epoch = session._steps.turns.running, session.global_step, session.epoch
     if turn is not None:
         return f"in step {turn.step + 1} (session.global_step {step}, epoch {epoch}, slice {turn.shard})"
@@ -152,7 +154,7 @@ def _where(session: Session) -> str:
 
 
 def _line_beside(error: RingleaderError) -> str:
-    """The program's line that led to it, unless its message has that."""
+    """The program's line that led to the error; empty where its message names it."""
     line = line_raising(error)
     return f", at {line}" if line and line not in error.message else ""
 
@@ -162,6 +164,7 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
     group, split = session._group, session._split
     if group.seat is None and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")
+    # All members have applied the last step once this is through: only then are its records settled.
     session._evaluation.barrier(number)
     if session.global_step == 0:
         raise NoStep(
@@ -173,6 +176,7 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
     outlet.settled(session.global_step + 1)
     group.buffers.adopt()  # what the program has made of them since the last step, also if this generation breaks
     digest = weights_sha256(session._held.module)
+    # A second barrier: nobody exits while a lost member's part may still have to be done again by the others.
     session._evaluation.barrier(session._begin_call(), lambda: _leave_behind(session, outlet, artifacts))
     session._steps.recorder.close()
     outlet.settled(session.global_step + 1)
@@ -208,8 +212,8 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
 
 
 def _leave_behind(session: Session, outlet: RecordSink, artifacts: Path) -> None:
-    """What is nowhere else once this member is gone: of rank 0 the weights, of any its files of checkpoints and what it
-    was to tell. Whoever dies before all have come so far is survived by others who do the same again.
+    """Hand over what is nowhere else once this member is gone: the weights of rank 0, and any member's files of
+    checkpoints and unsent reports. If a member dies before all have come this far, the survivors do the same again.
 
     Raises:
         ExchangeBroken: the generation was given up meanwhile.
@@ -235,7 +239,8 @@ def _leave_behind(session: Session, outlet: RecordSink, artifacts: Path) -> None
 
 @torch.no_grad()  # a parameter may hold a tensor that was made in inference mode
 def _check_finite(session: Session) -> None:
-    """A gradient that is no number shows in the loss a step later; after the last step it shows here."""
+    """Check the final weights: a gradient that is not finite shows in the loss a step later, after the last step only
+    here."""
     for name, parameter in session._held.module.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             raise NonFiniteLoss(

@@ -1,4 +1,4 @@
-"""What a training function sees of the platform."""
+"""The session: everything of the platform that a training function uses."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -123,17 +123,17 @@ class Session:
 
     @property
     def device(self) -> torch.device:
-        """Where models and batches live: CUDA where the job asks for a GPU, the CPU otherwise."""
+        """The device of models and batches: CUDA where the job asks for a GPU, the CPU otherwise."""
         return self._device
 
     @property
     def global_step(self) -> int:
-        """Committed steps."""
+        """The number of committed steps."""
         return self._group.step if self._past is None else self._past.step
 
     @property
     def epoch(self) -> int:
-        """How many `batches` loops came before the running (or last) one."""
+        """The number of `batches` loops before the running (or last) one."""
         return max(0, self._epochs - 1)
 
     @property
@@ -209,6 +209,7 @@ class Session:
         best, weights = self._best()
         if not best.improves(float(score), lowest=lowest):
             return False
+        # Watched reads would record all weights at this boundary; the copy ends up in committed state anyway.
         with self._group.sections.unwatched():
             weights.keep(model)
         return True
@@ -224,6 +225,7 @@ class Session:
     def _best(self) -> tuple[BestScore, BestWeights]:
         kept = self._held.kept
         if SCORE not in kept:
+            # Two objects: boundaries always record the small score, the weights only where the program touches them.
             self.keep(SCORE, BestScore())
             self.keep(WEIGHTS, BestWeights())
         best, weights = kept[SCORE], kept[WEIGHTS]
@@ -275,6 +277,7 @@ class Session:
                 leaves no batch.
         """
         check_dataset(dataset)
+        # Here and not in the generator, whose caller is whoever iterates: this frame's caller is the program's line.
         place = calling_place(0)
         check_not_counted(place)
         bring(dataset, self._near)
@@ -294,6 +297,7 @@ class Session:
             StepMisuse: when called twice in a turn or outside the loop.
             NonFiniteLoss: when the loss over all rows is NaN or infinite.
         """
+        # torch advises to run the backward outside autocast.
         self._casting.leave()
         if self._rehearsal.runs:
             self._past = self._rehearsed
@@ -357,6 +361,7 @@ class Session:
         number = self._begin_call()
         index, self._epochs = self._epochs, self._epochs + 1
         if index == 0:
+            # Before the first step: else it would fail when the job's weights are written.
             check_writable(self._held.module)
             self._group.sections.variables.warn()
         if not self._calls.is_finished(number) or self._rehearsal.needs(place, number):
@@ -401,12 +406,14 @@ class Session:
             self._past = None
 
     def _raise_again(self, error: NonFiniteLoss) -> None:
-        """No step can be made with that loss: who catches the error and goes on meets it at the next session call."""
+        """Raise the error anew at the next session call, if the program catches it: no step can be made with that
+        loss."""
         # Anew: the one that is raised holds, by its traceback, the loop's iterator.
         self._diverged = partial(NonFiniteLoss, error.message, hint=error.hint)
 
     def _settled(self, turns: Iterator[Any], dataset: Any) -> Iterator[Any]:
-        """The same turns; each begins with the committed settings, and sets what it does before its step."""
+        """The same turns; each begins with the committed settings, and what it sets before its step goes with that
+        step."""
         settings = self._group.settings
         settings.begin_loop()
         self._modes.begin_loop()
@@ -419,12 +426,13 @@ class Session:
             settings.behind_turn()
 
     def _rehearse(self, loop: BatchLoop, place: Place) -> Iterator[Any]:
-        """The loop is over: a turn for its names where there was none."""
+        """Run a dry turn behind a finished loop of which no turn ran here, for the names that its body gives."""
         ended = self._rehearsed = self._calls.finished[loop.number]
         # What the last turn saw: a loop that was left showed its end before a step, any other one behind it.
         left = loop.number in self._calls.left
         self._past = ended if left else replace(ended, step=max(0, ended.step - 1))
         self._inside = True
+        # Nothing of this turn is committed, so what it prints belongs to no step.
         self._outlet.within(told=False)
         try:
             yield from self._casting.turns(self._rehearsal.turns(place, loop))
@@ -432,7 +440,7 @@ class Session:
             self._inside = False
 
     def _warn(self, about: str, message: str, hint: str) -> None:
-        """Of what a loop's body does: the first worker says it, which has one in every mode."""
+        """Warn of something that a loop's body does; the first worker reports, which runs the body in every mode."""
         seat = self._group.seat
         if seat is not None and seat.rank == 0:
             warning = {"about": about, "message": message, "hint": hint}
@@ -443,7 +451,7 @@ class Session:
         return isinstance(self._steps, TokenRingLoop) and self._steps.adds_up()
 
     def _close(self) -> None:
-        """The program is over; idempotent."""
+        """Release everything at the end of the program; idempotent."""
         self._closed = True
         self._states.show()
         self._casting.leave()
@@ -456,19 +464,19 @@ class Session:
         self._group.close()
 
     def _tell_between(self) -> None:
-        """A call is over that this worker took part in: the program goes on."""
+        """Report that the program's own lines run, after a call in which this worker took part."""
         group = self._group
         if group.seat is None:
             return
         self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase="between", rows=0)
 
     def _after(self, number: int) -> None:
-        """Between two calls: the random streams start anew, and what is shown is what the call ended with."""
+        """Begin the lines behind a call: random streams start anew, and what is shown is what the call ended with."""
         self._past = self._calls.finished[number]
         self._begin_section(number)
 
     def _left(self, number: int) -> None:
-        """The loop was left by `break`, or by an exception: the lines behind it begin on the committed state."""
+        """Go back to the committed state after a `break` or an exception: the lines behind the loop begin on it."""
         self._group.trained.left()
         self._group.settings.left()
         if self._calls.is_finished(number):
@@ -483,6 +491,7 @@ class Session:
         seed_all(self._spec.seed, "after", number)
         if not (self._spec.sync.order_free or self._spec.sync.circulates):
             self._group.forget_gradients()
+        # A state dict that the program took without a copy has to show the weights: they go back into its memory.
         self._group.laying.bring_back()
         self._group.sections.begin(number)
         self._outlet.between(number + 1)
@@ -510,6 +519,8 @@ class Session:
                     hint="A worker computes several slices of a batch; global_step and loss change behind the last. "
                     "Leave where they have just changed, or call session.stop(), which ends the loop behind a batch.",
                 )
+            # The lines behind a loop that was left have run before all agree on its end: what they made is
+            # taken up again after.
             sections.put_aside(self._open_call)
             self._steps.end(self._open_call)
             sections.take_up()
@@ -520,14 +531,15 @@ class Session:
         sections.variables.look(number)
         sections.arrive(number)
         if self._calls.is_finished(number):
+            # A worker without a seat may pass many finished calls: if it is wanted, it asks for a seat here.
             self._group.heed()
         else:
             self._group.take_over()
         return number
 
     def _between(self, what: str) -> None:
-        """At the top of the function or between two loops. Where optimisers step whenever an item comes, only at the
-        top."""
+        """Refuse `what` inside a loop. Where optimisers step whenever an item comes, allow it only before the first
+        call."""
         sync = self._spec.sync
         if self._inside:
             raise StepMisuse(
@@ -548,7 +560,8 @@ class Session:
 def _transaction(
     spec: JobSpec,
 ) -> type[SynchronousLoop] | type[LocalSgdLoop] | type[TokenRingLoop] | type[AsyncServerLoop]:
-    """What commits: a batch, a round of several, items that workers lease, or a slice in a span of the weights."""
+    """The mode's loop, by its unit of commit: a batch, a round of several, leased items, or a slice in a span of the
+    weights."""
     if spec.sync.leased:
         return AsyncServerLoop
     if spec.sync.circulates:

@@ -1,4 +1,4 @@
-"""Where a worker's time goes: exposed communication, idle, recovery; the rest is compute."""
+"""A worker's time by kind: exposed communication, idle, recovery; the rest is compute."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from ringleader.comm.timeline import TRAINING, Timeline
 
 @dataclass(slots=True)
 class TimeSplit:
-    """Seconds by kind since the session began; `timeline` gets them one by one."""
+    """Seconds by kind since the session began; `timeline` gets each interval too."""
 
     timeline: Timeline | None = None
     now: Callable[[], float] = perf_counter
@@ -32,7 +32,7 @@ class TimeSplit:
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """Waiting for data, or for the first plan."""
+        """Count the block as waiting for data, or for the first plan."""
         start = self.now()
         try:
             yield
@@ -44,7 +44,7 @@ class TimeSplit:
 
     @contextmanager
     def exposed(self) -> Iterator[None]:
-        """Waiting for the exchange, where no ticket of it is waited for."""
+        """Count the block as waiting for the exchange, where no ticket of it is waited for."""
         start = self.now()
         try:
             yield
@@ -56,7 +56,7 @@ class TimeSplit:
 
     @contextmanager
     def recovery(self) -> Iterator[None]:
-        """Between a broken exchange (or a boundary) and the next generation's first slice."""
+        """Count the block as recovery, from a broken exchange (or a boundary) to the next generation's first slice."""
         start = self.now()
         try:
             yield

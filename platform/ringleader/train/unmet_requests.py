@@ -1,4 +1,4 @@
-"""What the job file asks of its exchange and this generation has no use for, or does in a slower way, in sentences."""
+"""Requests of the job file that this generation cannot use in its exchange, or meets in a slower way, as sentences."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from ringleader.spec import JobSpec
 from ringleader.spec.sync import Sync
 
 Unmet = tuple[str, str, str]
-"""What it is about, what happens, and what to do."""
+"""Its subject, what happens, and what to do."""
 ON_DEVICES = frozenset({"ring", "local_sgd"})
 """Architectures whose sums stay on the devices, where each member has one."""
 
@@ -18,7 +18,7 @@ ON_DEVICES = frozenset({"ring", "local_sgd"})
 def unmet(
     spec: JobSpec, parameters: Sequence[Parameter], transport: Transport | None, *, on_devices: bool
 ) -> Iterator[Unmet]:
-    """All of it.
+    """Yield every unmet request.
 
     Args:
         parameters: whose gradients are exchanged in buckets.
@@ -56,7 +56,7 @@ def _levels(sync: Sync, transport: Transport | None, *, on_devices: bool) -> Ite
 
 
 def _through_host(sync: Sync, transport: Transport) -> Iterator[Unmet]:
-    """Gradients on devices that go from one to the other by way of host memory."""
+    """The warning that gradients on devices go from one to the other by way of host memory."""
     reasons = {
         f"with sync: {sync.architecture} gradients and weights": sync.architecture not in ON_DEVICES,
         "where not every member has a device of its own gradients": transport.together is None,

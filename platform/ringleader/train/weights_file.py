@@ -1,4 +1,4 @@
-"""The weights file: what it can hold, and writing it so that a reader sees all or nothing."""
+"""The weights file: the state that it can hold, and a write of which a reader sees all or nothing."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ from ringleader.errors import StepMisuse
 
 
 def check_writable(module: nn.Module) -> None:
-    """Every entry of the module's state can be written as a plain tensor.
+    """Check that every entry of the module's state can be written as a plain tensor.
 
     Raises:
         StepMisuse: naming the entry that cannot.
@@ -29,10 +29,11 @@ def check_writable(module: nn.Module) -> None:
 
 
 def write(module: nn.Module, path: Path, models: int = 1) -> None:
-    """Write the module's state to `path`; tensors that are one under several names are written once. Of so many
-    `models`, each under its number where there is more than one."""
+    """Write the module's state to `path`; a tensor under several names is written once. `models` is their number: where
+    there are several, names begin with the number of their model."""
     told = {MODELS: str(models)}
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed when it is complete; the pid keeps apart processes that write at the same time.
     partial = path.with_suffix(f".{os.getpid()}.partial")
     try:
         save_model(module, str(partial), metadata=told)
@@ -47,7 +48,7 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _strange(tensor: Tensor, writable: dict[torch.dtype, bool]) -> str:
-    """What keeps `tensor` from being written, or nothing. `writable` keeps what was found out about types."""
+    """The reason why `tensor` cannot be written, empty if it can. `writable` remembers the answer by dtype."""
     if tensor.layout is not torch.strided:
         return f"of layout {tensor.layout}"
     if tensor.is_meta or tensor.is_quantized:
@@ -59,6 +60,7 @@ def _strange(tensor: Tensor, writable: dict[torch.dtype, bool]) -> str:
 
 def _writable(dtype: torch.dtype) -> bool:
     try:
+        # By trial: which dtypes can be written depends on the versions of torch and safetensors.
         save({"one": torch.empty(1, dtype=dtype)})
     except (SafetensorError, KeyError, ValueError, RuntimeError):
         return False

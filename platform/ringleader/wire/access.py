@@ -1,4 +1,4 @@
-"""Who may do what, as the API shows it: roles, users, tokens, projects, secrets and the audit log."""
+"""Access as the API shows it: roles, users, tokens, projects, secrets and the audit log."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -20,7 +20,7 @@ SecretName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za
 
 
 class Role(StrEnum):
-    """What somebody may do in a project; each role may do what those before it may."""
+    """The rights of a user in a project; each role has the rights of those before it."""
 
     VIEWER = "viewer"
     SUBMITTER = "submitter"
@@ -37,8 +37,8 @@ Roles = dict[ProjectOrEvery, Role]
 
 
 class MeView(View):
-    """Who is asking. `roles` are those that the credential leaves of the user's own; `longest_token_s` is how long a
-    token that they make now may last, null for as long as they like."""
+    """The user who asks. `roles` are those that the credential leaves of the user's own; `longest_token_s` is the
+    longest life of a token that they make now, null for no limit."""
 
     name: str
     roles: Roles
@@ -47,7 +47,7 @@ class MeView(View):
 
 
 class UserView(View):
-    """A user. One with `disabled_at` opens nothing any more."""
+    """A user. One with `disabled_at` is refused everywhere."""
 
     name: str
     roles: Roles
@@ -86,7 +86,7 @@ class TokenPage(View):
 
 
 class Quota(View):
-    """What the jobs of a project may hold at once, parameter servers included; null is no limit."""
+    """The most that the jobs of a project may hold at once, parameter servers included; null is no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -99,7 +99,7 @@ Weight = Annotated[float, Field(strict=True, ge=0.001, le=1000, allow_inf_nan=Fa
 
 
 class Held(View):
-    """What the jobs of a project that are at work hold, parameter servers included, and how many wait."""
+    """The resources that the active jobs of a project hold, parameter servers included, and how many jobs wait."""
 
     workers: int = 0
     cpus: float = 0.0
@@ -109,7 +109,7 @@ class Held(View):
 
 
 class ProjectView(View):
-    """A project, the role in it of whoever asks, its weight against the other projects, its quota and what it holds."""
+    """A project, the asking user's role in it, its weight against the other projects, its quota and what it holds."""
 
     name: str
     role: Role

@@ -1,4 +1,4 @@
-"""Faults on purpose: what `POST /jobs/{id}/faults` takes and answers."""
+"""Injected faults: the request and the answer of `POST /jobs/{id}/faults`."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self, get_args
@@ -12,13 +12,13 @@ FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 
 class FaultOrder(View):
-    """One fault. All but `supervisor` name the member that it befalls.
+    """One fault. All but `supervisor` name the member that they hit.
 
     Attributes:
         fault: kill (SIGKILL), freeze (SIGSTOP), slow (stopped three quarters of the time), drain (as if its machine
-            went away), server (SIGKILL of a parameter server), supervisor (SIGKILL of who decides who belongs),
-            joiner (kill, and the same to who comes in its place, while that joins), donor (kill, and the same to the
-            worker that gives its state to who comes). The last two answer when both are done, or nobody came.
+            went away), server (SIGKILL of a parameter server), supervisor (SIGKILL of the job's supervisor), joiner
+            (kill, and the same to its replacement while that joins), donor (kill, and the same to the worker that gives
+            its state to the replacement). The last two answer when both are done, or no replacement came.
         for_s: how long a slow worker is slow, or how long a draining machine stays.
     """
 
@@ -36,7 +36,7 @@ class FaultOrder(View):
 
 
 class FaultView(View):
-    """A fault that was injected: when, what, into whom, and what exactly was done."""
+    """A fault that was injected: its time, kind and target, and what exactly was done."""
 
     at: datetime
     fault: Fault

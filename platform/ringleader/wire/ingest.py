@@ -1,7 +1,7 @@
-"""What a supervisor posts to `POST /jobs/{id}/ingest`: settled records, numbered per stream, and the live status.
+"""The posts of a supervisor to `POST /jobs/{id}/ingest`: settled records, numbered per stream, and the live status.
 
-The receiver keeps, per (attempt, stream), the highest `seq` it has stored and skips what it already has, so a
-record sent twice is stored once. `acked` tells the sender what it may forget.
+The receiver keeps, per (attempt, stream), the highest `seq` it has stored and skips records that it has, so a
+record sent twice is stored once. `acked` tells the sender which it may forget.
 """
 
 import re
@@ -15,14 +15,15 @@ from ringleader.wire.states import State
 from ringleader.wire.views import Progress, Result, Spent, View, Why, WorkerView
 
 DEEP = 50
-"""How deep the data of an event may be nested: not everybody who reads JSON reads it deeper."""
+"""The deepest nesting of an event's data: some readers of JSON read no deeper."""
 MANY = 10_000
-"""So many values the data of an event may have, keys counted: whoever takes it in looks at each."""
+"""The most values of an event's data, keys counted: its receiver looks at each."""
 Whole = Annotated[int, Field(strict=True)]
 Seq = Annotated[Whole, Field(ge=1)]
 
 
 def _spelt_out(given: object) -> object:
+    # Pydantic would take a number, or a text of digits, for seconds since 1970.
     if not isinstance(given, datetime) and not (isinstance(given, str) and _DATE_AND_TIME.match(given)):
         raise ValueError(f"{given!r} is no moment; allowed: a date and a time, as in 2026-01-31T12:00:00Z")
     return given
@@ -39,7 +40,7 @@ def _of_utc(given: datetime) -> datetime:
 
 
 Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out), AfterValidator(_of_utc)]
-"""Seconds since 1970, and a time that does not say of which zone, are none."""
+"""A date and a time with its zone, as UTC: seconds since 1970, and a time without a zone, are refused."""
 
 
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def _plain(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class EventRecord(View):
-    """An event of §5.5, e.g. worker.lost {worker, rank, pid, cause, step} or recovered {detect_s, …, steps_lost}."""
+    """An event, e.g. worker.lost {worker, rank, pid, cause, step} or recovered {detect_s, …, steps_lost}."""
 
     stream: Literal["events"] = "events"
     seq: Seq
@@ -84,8 +85,8 @@ class LogRecord(View):
 
 
 class OutcomeRecord(View):
-    """How the attempt ended: the last record a supervisor sends. `preempted`: its machines go away, so it has saved
-    what it held and shall go on elsewhere."""
+    """The end of the attempt: the last record a supervisor sends. `preempted`: its machines go away, so it has saved
+    its state and is to go on elsewhere."""
 
     stream: Literal["outcome"] = "outcome"
     seq: Seq
@@ -99,7 +100,7 @@ Record = Annotated[EventRecord | MetricRecord | LogRecord | OutcomeRecord, Field
 
 
 class Status(View):
-    """The attempt as it is now; the newest replaces the one before and nothing of it is kept."""
+    """The attempt as it is now; the newest status replaces the one before, of which nothing is kept."""
 
     state: Literal[State.STARTING, State.RUNNING, State.RECOVERING]
     generation: Whole
@@ -126,6 +127,6 @@ class Acknowledged(View):
 
 
 class JobSecrets(View):
-    """What `GET /jobs/{id}/secrets` answers the supervisor of the living attempt: values by environment variable."""
+    """The answer of `GET /jobs/{id}/secrets` to the living attempt's supervisor: values by environment variable."""
 
     values: Annotated[dict[str, str], Field(repr=False)]

@@ -1,16 +1,17 @@
-"""A job's secrets in what it tells: blacked out wherever they stand, by whoever is about to pass it on or cut it."""
+"""Masking of a job's secrets in its output, wherever they stand, before it is passed on or cut."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 LEAST_CHARACTERS, MOST_CHARACTERS = 6, 32_768
-"""What is shorter stands in ordinary words, too."""
+"""The length of values that are masked: shorter ones stand in ordinary words, too."""
 MASK = "***"
 
 
 def masks_of(values: Iterable[str]) -> list[str]:
-    """What must not be told by who has these: each value, and each of its lines; longest first."""
+    """The texts to black out for these secrets: each value, and each of its lines; longest first."""
     texts = {text for value in values for text in (value, *value.splitlines())}
+    # Longest first: masking a secret inside a longer one would leave the rest of that readable.
     return sorted((text for text in texts if sized(text)), key=len, reverse=True)
 
 

@@ -25,6 +25,7 @@ EXCLUDED = frozenset(
 )
 EXCLUDED_SUFFIXES = frozenset({".pyc", ".pyo"})
 
+# Of all files, the earliest that a zip can hold: the digest must not depend on when they were written.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1 << 18
 _MAX_TABLE_BYTES = 16 << 20  # the table of contents, before it is read into memory
@@ -34,7 +35,7 @@ _ENCRYPTED = 0x1 | 0x40 | 0x2000
 
 
 def digest(data: bytes) -> str:
-    """The name a package travels under: `sha256:` and 64 hex digits."""
+    """The name of a package: `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -62,7 +63,9 @@ def pack(directory: Path) -> bytes:
             _few_folders(len(folders) - 1, name)  # the working directory itself is none
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
+            # Unix, wherever it is packed: elsewhere the default differs, and with it the digest.
             entry.create_system = 3
+            # Of the mode only whether it can be run: the rest depends on the machine's umask.
             entry.external_attr = (stat.S_IFREG | (0o755 if status.st_mode & 0o100 else 0o644)) << 16
             archive.writestr(entry, path.read_bytes())
     if packed.tell() > MAX_PACKED_BYTES:
@@ -71,7 +74,7 @@ def pack(directory: Path) -> bytes:
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """The same of files by their name. Raises PackageRefused."""
+    """Zip files, given by their name, as `pack` does. Raises PackageRefused."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             path = Path(folder, name)
@@ -104,7 +107,7 @@ def unpack(data: bytes | Path, destination: Path) -> None:
     try:
         with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as stream:
             _walk(stream, lambda entry, chunks: _write(partial, entry, chunks))
-        partial.chmod(0o755)
+        partial.chmod(0o755)  # mkdtemp made it 0700
         partial.rename(destination)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -114,8 +117,11 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
     """(name in the package, path) of everything to pack, sorted by name."""
     found: list[tuple[str, Path]] = []
     for folder, folders, files in os.walk(root):
+        # In place: os.walk then does not go into the others.
         folders[:] = [f for f in folders if f not in EXCLUDED]
         here = Path(folder)
+        # os.walk lists links to folders as folders, and does not follow them: without this they would be left
+        # out silently.
         for name in [*files, *(f for f in folders if (here / f).is_symlink())]:
             path = here / name
             if name in EXCLUDED or path.suffix in EXCLUDED_SUFFIXES:
@@ -123,7 +129,7 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
             relative = path.relative_to(root).as_posix()
             _packable(relative, path, root)
             found.append((relative, path))
-    return iter(sorted(found))
+    return iter(sorted(found))  # the digest must not depend on the order of a listing
 
 
 def _packable(name: str, path: Path, root: Path) -> None:
@@ -152,10 +158,11 @@ def _walk(stream: IO[bytes], take: Callable[[zipfile.ZipInfo, Iterator[bytes]], 
 
 
 def _bounded_table(stream: IO[bytes]) -> None:
-    """Refuse what would not even let its table of contents be read cheaply."""
+    """Refuse a package whose table of contents could not be read cheaply."""
     size = stream.seek(0, os.SEEK_END)
     if size > MAX_PACKED_BYTES:
         raise PackageRefused("", f"it has {size} bytes, more than {MAX_PACKED_BYTES >> 20} MB")
+    # The end record is followed by a comment of 0xFFFF bytes at most.
     start = max(0, size - _END.size - 0xFFFF)
     stream.seek(start)
     tail = stream.read()
@@ -163,6 +170,7 @@ def _bounded_table(stream: IO[bytes]) -> None:
     if at < 0 or len(tail) - at < _END.size:
         raise PackageRefused("", "it is not a zip file")
     table_bytes = _END.unpack_from(tail, at)[5]
+    # PK 06 07 is Zip64's locator: only more than 65,535 entries, or 4 GB, need one.
     if table_bytes > _MAX_TABLE_BYTES or tail[max(0, at - 20) : at].startswith(b"PK\x06\x07"):
         raise PackageRefused("", f"it has more than {MAX_ENTRIES} entries")
     stream.seek(0)
@@ -190,6 +198,7 @@ def _check_table(entries: list[zipfile.ZipInfo]) -> None:
 
 def _plain(entry: zipfile.ZipInfo) -> None:
     """Refuse all but a plain file or folder with a name that stays inside."""
+    # `filename` is cut at a NUL: the name as it was sent.
     _safe_name(entry.orig_filename)
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
@@ -263,6 +272,7 @@ def _inflated(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
         for raw in _raw(stream, entry.compress_size):
             pending = raw
             while pending:
+                # Bounded: a few bytes may stand for gigabytes, which are counted before they take memory.
                 yield inflater.decompress(pending, _CHUNK)
                 pending = inflater.unconsumed_tail
                 if inflater.unused_data:
@@ -291,6 +301,7 @@ def _write(root: Path, entry: zipfile.ZipInfo, chunks: Iterator[bytes]) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     mode = 0o755 if (entry.external_attr >> 16) & 0o100 else 0o644
+    # O_EXCL and O_NOFOLLOW: no entry writes over another one, or through a link.
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
         for chunk in chunks:
             file.write(chunk)

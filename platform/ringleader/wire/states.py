@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """What a job is doing, as every client sees it."""
+    """The state of a job, as every client sees it."""
 
     QUEUED = "queued"
     STARTING = "starting"
@@ -37,11 +37,11 @@ EDGES: dict[State, frozenset[State]] = {
     State.FAILED: frozenset(),
     State.CANCELLED: frozenset(),
 }
-"""`stopping` stores its target first: the end it will reach is decided before anything is torn down."""
+"""The legal moves. `stopping` stores its target first: the end is decided before anything is torn down."""
 
 
 class Reason(StrEnum):
-    """Why a job failed (`reason.code`)."""
+    """The reason why a job failed (`reason.code`)."""
 
     ENTRYPOINT_IMPORT = "entrypoint_import"
     ENTRYPOINT_RAISED = "entrypoint_raised"

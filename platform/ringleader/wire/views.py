@@ -1,4 +1,4 @@
-"""What the API shows: jobs, events, workers, metric points, log lines, problems. Shared by server, SDK and page."""
+"""The API's shapes: jobs, events, workers, metric points, log lines, problems. Shared by server, SDK and page."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -9,6 +9,7 @@ from ringleader.wire.states import State
 
 
 def _number(given: object) -> object:
+    # Pydantic would take "1" for a number, and true for 1.
     if isinstance(given, (bool, str)):
         raise ValueError(f"{given!r} is no number; allowed: a number")
     return given
@@ -56,21 +57,21 @@ class Failures(View):
 
 
 class Tracking(View):
-    """Where MLflow shows the job."""
+    """The job's run in MLflow."""
 
     run_id: str = ""
     url: str = ""
 
 
 class Urls(View):
-    """Where the job is found: REST and page."""
+    """Addresses of the job: REST and page."""
 
     self: str = ""
     page: str = ""
 
 
 class Spent(View):
-    """What became of the time of one attempt, or of several, in seconds."""
+    """The use of the time of one attempt, or of several, in seconds."""
 
     wall_s: Real = 0.0
     compute_s: Real = 0.0
@@ -80,7 +81,7 @@ class Spent(View):
 
 
 class Totals(Spent):
-    """What a job has cost so far, over all its attempts.
+    """The cost of a job so far, over all its attempts.
 
     Attributes:
         recoveries: how often members were lost and the others went on.
@@ -94,8 +95,8 @@ class Totals(Spent):
 
 
 class Result(View):
-    """What a succeeded job leaves behind. Times in seconds. Times, generations, recoveries and lost steps are those of
-    all attempts together.
+    """The outcome of a succeeded job. Times in seconds. Times, generations, recoveries and lost steps are those of all
+    attempts together.
 
     Attributes:
         steps_lost: committed steps that had to be trained again, because an attempt began behind them.
@@ -133,7 +134,7 @@ class JobView(View):
     """A job as `GET /jobs/{id}` shows it.
 
     Attributes:
-        surplus: where workers above `workers.min` come from on this cluster, in words; empty where there are none, and
+        surplus: the source of workers above `workers.min` on this cluster, in words; empty where there are none, and
             none are asked for.
     """
 
@@ -171,7 +172,7 @@ class JobPage(View):
 class EventView(View):
     """Something that happened: job.<state>, worker.joined, worker.left, worker.lost, generation.formed, recovered,
     exchange.chosen (`algorithm`, `ways`, `costs`: which schedule sums which buckets), warning (`about`, `message`,
-    `hint`: what the job asked for and does not get, or what will fail)."""
+    `hint`: a request of the job that is not met, or something that will fail)."""
 
     seq: int
     type: str

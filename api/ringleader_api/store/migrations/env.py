@@ -1,4 +1,4 @@
-"""How Alembic reaches the database: over the connection that `Store.migrate` hands it."""
+"""Alembic's access to the database: the connection that `Store.migrate` hands it."""
 
 from alembic import context
 

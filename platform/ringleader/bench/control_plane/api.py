@@ -31,7 +31,7 @@ PLAIN = (
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Raises BrokenPromise where a job was lost, started twice or left behind."""
+    """Measure the wanted cases. Raises BrokenPromise where a submission is refused or a follower misses an event."""
     cases: dict[str, Callable[[Wish], Iterator[Figure]]] = {
         "submissions": _submissions,
         "submit-p99": _submit_p99,
@@ -44,7 +44,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _submissions(wish: Wish) -> Iterator[Figure]:
-    """Both sides in turn, each on a server of its own that has taken a job before."""
+    """Submissions a second of both sides in turn, each on a server of its own that has taken a job before."""
     ours: list[float] = []
     theirs: list[float] = []
     for _ in range(6 if wish.full else 3):
@@ -66,16 +66,18 @@ def _submissions(wish: Wish) -> Iterator[Figure]:
 
 
 def _submit_p99(wish: Wish) -> Iterator[Figure]:
-    """Each client sends on its own schedule, so that a slow answer delays none but the client's own next one."""
+    """The 99th percentile at a steady rate; a slow answer delays no request but its own client's next one."""
     del wish
     with home_folder() as home, plane(home, cpus=1) as server, _callers(server) as callers:
         callers[0].submit()
+        # Below what the server can take: at its limit the figure would be the length of the clients' own queue.
         rate = _burst(callers) / 2
         took: list[float] = []
 
         def paced(number: int) -> None:
             began = time.perf_counter() + number / rate
             for n in range(EACH):
+                # By the schedule, not by the answer before: else a slow server would be asked less often.
                 due = began + n * CLIENTS / rate
                 time.sleep(max(0.0, due - time.perf_counter()))
                 sent = time.perf_counter()
@@ -158,11 +160,12 @@ def _kills(database: str, wish: Wish) -> Iterator[Figure]:
 def _rates(runs: int) -> list[float]:
     with home_folder() as home, plane(home, cpus=1) as server, _callers(server) as callers:
         callers[0].submit()
+        # The submission above is not counted: Ray Jobs' cluster has taken a job before, too.
         return [_burst(callers) for _ in range(runs)]
 
 
 def _burst(callers: list[Caller]) -> float:
-    """Submissions a second, all clients sending one after the other."""
+    """Submissions a second of all clients at once, each of which sends one after the other."""
 
     def submit(number: int) -> None:
         for _ in range(EACH):
@@ -179,6 +182,6 @@ def _callers(server: Plane) -> Iterator[list[Caller]]:
 
 @contextmanager
 def home_folder() -> Iterator[Path]:
-    """Of a control plane; its cluster lies beside it."""
+    """A temporary home for a control plane; its cluster's folder lies beside it."""
     with tempfile.TemporaryDirectory(prefix="rl-api-", ignore_cleanup_errors=True) as folder:
         yield Path(folder) / "home"

@@ -1,4 +1,4 @@
-"""SIGKILLs under load: what was accepted is there, was started once, and leaves nothing behind."""
+"""SIGKILLs under load: every accepted job is still there, was started once, and leaves nothing behind."""
 
 import http.client
 import os
@@ -24,14 +24,14 @@ CLIENTS = 4
 CANCELLED = 3
 """Every third job is cancelled as soon as it was accepted."""
 LIVES_S = (0.05, 1.5)
-"""How long a process lives after it began to listen."""
+"""Seconds that a process lives after it began to listen, at least and at most."""
 SETTLE_S = 120.0
 PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
-    """What was found when all was quiet."""
+    """Counts once no job is on its way any more: jobs, control planes, jobs lost, starts too many, attempts left."""
 
     jobs: int
     planes: int
@@ -41,7 +41,7 @@ class Aftermath:
 
 
 class Client:
-    """Submits with a key, and cancels some, until it is told to stop; asks again where no answer came."""
+    """A client that submits with idempotency keys and cancels some, until told to stop; repeats what got no answer."""
 
     def __init__(self, number: int, urls: Sequence[str], home: Path) -> None:
         self._number = number
@@ -65,9 +65,10 @@ class Client:
             self.stop.wait(PAUSE_S)
 
     def _surely(self, method: str, path: str, body: object, headers: dict[str, str]) -> str | None:
-        """The id in the answer, from whichever process gives one; None when it is told to stop first."""
+        """The id in the answer of whichever process gives one; None when told to stop first."""
         while not self.stop.is_set():
             self._asked += 1
+            # In turn, so that a repeated request reaches another process than the killed one.
             url = self._urls[self._asked % len(self._urls)]
             with suppress(OSError, http.client.HTTPException, ValueError):
                 with Caller(url, (self._home / "token").read_text().strip()) as caller:
@@ -79,10 +80,10 @@ class Client:
 
 
 def assault(home: Path, database: str, kills: int, seed: int) -> Aftermath:
-    """Kill control planes `kills` times while clients submit and cancel, then let one finish the work.
+    """Kill control planes `kills` times while clients submit and cancel, then let them finish the work.
 
     Raises:
-        PeerFailed: it never came to rest.
+        PeerFailed: jobs were still on their way after SETTLE_S.
     """
     draw = random.Random(seed)  # noqa: S311 - not for secrets
     with _database(database) as url:
@@ -111,9 +112,11 @@ class _Mortal:
     def __init__(self, home: Path, database_url: str, port: int) -> None:
         self.home = home
         self.url = f"http://127.0.0.1:{port}"
+        # The port is fixed, so that clients find a control plane that comes back.
         self._settings = {
             "port": port,
             "public_url": self.url,
+            # No supervisor of a FolderCluster ever posts: without these limits its attempts would be given up.
             "start_timeout_s": 1e5,
             "silent_after_s": 1e5,
             "tick_s": 0.1,
@@ -148,6 +151,7 @@ def _aftermath(planes: Sequence[_Mortal], clients: Sequence[Client], home: Path)
         _rest(caller, {"queued", "stopping"})
         there = {str(job["id"]): job for job in _jobs(caller)}
         alive = attempts_in(cluster / "alive")
+        # Nobody posts, so a started job stays `starting`, and nothing fails, so it is in its first attempt.
         held = {(job_id, 1) for job_id, job in there.items() if job["state"] == "starting"}
         lost = len(accepted - there.keys()) + len(held - alive)
         twice = started_twice(cluster, [str(job["name"]) for job in there.values()])
@@ -159,8 +163,8 @@ def _aftermath(planes: Sequence[_Mortal], clients: Sequence[Client], home: Path)
 
 
 def started_twice(cluster: Path, names: Sequence[str]) -> int:
-    """How often something was started that had been: an attempt that was there, a job's next attempt, and a submission
-    that became another job.
+    """The number of starts too many: of an attempt that was there, of a job's next attempt, and of a submission that
+    became a second job.
 
     Args:
         cluster: the folder of a FolderCluster, in which no attempt fails by itself.

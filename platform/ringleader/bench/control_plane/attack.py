@@ -26,7 +26,7 @@ JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
 class Target(NamedTuple):
-    """Whom to attack, with which credential ("": none), until when by the monotonic clock, and which job."""
+    """The target of an attack: address, credential ("": none), end by the monotonic clock, and a job."""
 
     address: str
     token: str
@@ -47,14 +47,14 @@ class Blow(NamedTuple):
 
 
 def log_ins() -> list[Blow]:
-    """As large as they were taken once, and as they are taken now."""
+    """Log-ins of 1 MiB, which were accepted once, and of 8 KB, which are accepted now."""
     large = Blow("POST", "/api/v1/login", b"a=1&" * (MIB // 4 - 1), FORM)
     small = Blow("POST", "/api/v1/login", json.dumps({"token": "x" * 8000}).encode())
     return [*[large] * CLIENTS, *[small] * CLIENTS]
 
 
 def bodies() -> list[Blow]:
-    """Of somebody without a role, to where an end of the address made a limit larger, and to where all may ask."""
+    """Large bodies to paths whose ending once raised the limit, and to the route of submissions."""
     large = [
         Blow(method, f"/api/v1/{path}/ingest", b"[" + b"1," * (16 * MIB - 8) + b"1]")
         for method, path in (("PATCH", "jobs"), ("PUT", "secrets/p"), ("PATCH", "projects"))
@@ -63,7 +63,7 @@ def bodies() -> list[Blow]:
 
 
 def findings() -> list[Blow]:
-    """Job files in which everything is wrong, of somebody who may submit."""
+    """Job files in which everything is wrong, for a user who may submit."""
     unknown = json.dumps({f"k{n}": 1 for n in range(FINDINGS)}).encode()
     twice = b"{" + b'"k":1,' * (3 * FINDINGS) + b'"k":1}'
     return [Blow("POST", "/api/v1/jobs", unknown)] * 2 + [Blow("POST", "/api/v1/jobs", twice)] * 2
@@ -82,7 +82,7 @@ BLOWS: Mapping[str, Callable[[], list[Blow]]] = {
 
 
 def strike(target: Target, blows: list[Blow], began: Callable[[], None]) -> Counter[str]:
-    """Each blow from a client of its own, one after the other; how often which status came."""
+    """Send each blow over and over from a client of its own. Returns how often each status came."""
     told: Counter[str] = Counter()
 
     def client(blow: Blow) -> None:
@@ -97,6 +97,7 @@ def strike(target: Target, blows: list[Blow], began: Callable[[], None]) -> Coun
         thread.start()
     began()
     for thread in threads:
+        # A request that is under way at the end may still take its whole timeout.
         thread.join(WAIT_S + target.until_s - time.monotonic())
     return told
 
@@ -117,7 +118,7 @@ def _sent(target: Target, blow: Blow) -> str:
 
 
 def hold(target: Target, sent: list[bytes], began: Callable[[], None]) -> Counter[str]:
-    """Connections that send so much and read nothing, and are opened anew where they were closed."""
+    """Hold connections that send the given bytes and read nothing, and reopen those that were closed."""
     told: Counter[str] = Counter()
     held: dict[int, socket.socket] = {}
     began_already = False
@@ -129,6 +130,7 @@ def hold(target: Target, sent: list[bytes], began: Callable[[], None]) -> Counte
                 with suppress(OSError):
                     held[number] = _dialled(target, words)
                     told["opened"] += 1
+        # Only once all connections stand are the waits of others counted as beside the attack.
         if not began_already:
             began()
             began_already = True
@@ -141,13 +143,15 @@ def _dialled(target: Target, words: bytes) -> socket.socket:
     host, _, port = target.address.rpartition(":")
     made = socket.create_connection((host, int(port)), timeout=WAIT_S)
     made.sendall(words)
+    # From here on a look must not wait for a server that says nothing.
     made.setblocking(False)
     return made
 
 
 def _closed(one: socket.socket) -> bool:
-    """What it was sent stays unread, as far as the system keeps it."""
+    """Whether the server has closed the connection; what it has sent stays unread."""
     try:
+        # Reading would make room in the buffer, and the server could go on sending: a peek takes nothing out.
         gone = one.recv(1, socket.MSG_PEEK) == b""
     except BlockingIOError:
         return False
@@ -159,7 +163,7 @@ def _closed(one: socket.socket) -> bool:
 
 
 def idle() -> list[bytes]:
-    """Nothing, and half a head."""
+    """The bytes of silent connections: for one half nothing, for the other half of a request's head."""
     return [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "] * (IDLE // 2)
 
 

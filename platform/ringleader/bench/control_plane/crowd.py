@@ -33,7 +33,8 @@ class Plane:
 
 @contextmanager
 def plane(home: Path, *, cpus: float, database_url: str = "", **settings: object) -> Iterator[Plane]:
-    """Started, and killed at the end of the block if it still lives. `cpus` are those of its cluster."""
+    """A running control plane, killed at the end of the block if it still lives. `cpus` are those of its cluster."""
+    # All clients share one user, whose limit of requests would be the figure otherwise.
     given = {"home": home, "database_url": database_url, "requests_per_s": 1e6, **settings}
     environ = {f"RINGLEADER_{name.upper()}": str(value) for name, value in given.items()}
     child = Child("ringleader.bench.control_plane.plane", [str(home.parent / "cluster"), str(cpus)], environ)
@@ -44,7 +45,7 @@ def plane(home: Path, *, cpus: float, database_url: str = "", **settings: object
 
 
 class Caller:
-    """One kept connection."""
+    """A client with one kept connection."""
 
     def __init__(self, url: str, token: str) -> None:
         self._address = urlsplit(url).netloc
@@ -67,12 +68,13 @@ class Caller:
             answer = self._connection.getresponse()
             told = answer.read()
         except (OSError, http.client.HTTPException):
+            # In the middle of a request it takes no other; once closed it is opened anew by the next.
             self._connection.close()
             raise
         return answer.status, json.loads(told) if told else None
 
     def submit(self, **job: object) -> str:
-        """The job's id. Raises BrokenPromise where it is not accepted."""
+        """Submit JOB with these changes; returns its id. Raises BrokenPromise where it is not accepted."""
         status, told = self.call("POST", "/api/v1/jobs", {**JOB, **job})
         if status != 201:
             raise BrokenPromise(f"a submission was answered with {status}: {told}")
@@ -80,7 +82,8 @@ class Caller:
 
 
 def at_once(clients: int, work: Callable[[int], None]) -> float:
-    """Seconds from when all begin until the last is done. Raises PeerFailed with the first error."""
+    """Run `work` in so many threads. Returns seconds until the last is done. Raises PeerFailed with the first error."""
+    # One place for this thread: its clock starts when all clients do.
     gate = threading.Barrier(clients + 1)
     errors: list[BaseException] = []
 
@@ -104,5 +107,5 @@ def at_once(clients: int, work: Callable[[int], None]) -> float:
 
 
 def p99(samples: Sequence[float]) -> float:
-    """The 99th percentile; at least one of a hundred samples is above it."""
+    """The 99th percentile, never below the exact one by rank: the largest of a hundred samples."""
     return sorted(samples)[min(len(samples) - 1, round(0.99 * len(samples)))]

@@ -1,4 +1,4 @@
-"""So many followers of one job's events: how late the last of them hears of the last event, and what that takes."""
+"""Many followers of one job's events: the latest arrival of any event, and the memory that they take."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ _RISE = re.compile(r"VmRSS:\s+(\d+) kB")
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """`latest_s`: of any event at any follower; `grown_bytes`: what the server held at most beyond before."""
+    """`latest_s`: the longest delay of any event at any follower; `grown_bytes`: the server's growth at its peak."""
 
     events: int
     latest_s: float
@@ -29,7 +29,7 @@ class Lateness:
 
 
 class _Follower(asyncio.Protocol):
-    """Notes when it first saw each event; an id may be cut in two by the network."""
+    """A follower that notes when it first saw each event; an id may be cut in two by the network."""
 
     def __init__(self, request: bytes) -> None:
         self._request = request
@@ -46,7 +46,9 @@ class _Follower(asyncio.Protocol):
         end = 0
         for found in _ID.finditer(text):
             self.seen.setdefault(int(found[1]), now)
+            # The last line feed stays: it may be the one before the next id.
             end = found.end() - 1
+        # An id that was cut is shorter than 64 bytes; a longer rest would be searched again with every packet.
         self._rest = text[max(end, len(text) - 64) :]
 
 
@@ -85,9 +87,11 @@ async def _measure(server: Plane, job_id: str, token: str, followers: int) -> La
         _, one = await loop.create_connection(lambda: _Follower(request), address.hostname, address.port)
         crowd.append(one)
     await _until(lambda: all(one.seen for one in crowd), "not every follower was served")
+    # Events of the job's start have the lower numbers; posted ones follow.
     known = max(max(one.seen) for one in crowd)
     posted: list[float] = []
     peak = [before]
+    # A blocking call would keep this loop from noting when events arrive.
     poster = threading.Thread(target=_post, args=(server, job_id, token, posted, peak), daemon=True)
     poster.start()
     last = known + POSTS * EACH

@@ -1,4 +1,4 @@
-"""What others wait for while somebody attacks the control plane: real HTTP, the attacker in a process of its own."""
+"""The waits of others while somebody attacks the control plane: real HTTP, the attacker in a process of its own."""
 
 import json
 import time
@@ -24,11 +24,11 @@ MOST_TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A case: what it does in words, with whose role ("": a stranger), what others waited before the defence.
+    """A case: the attack in words, and the waits of others before there was a defence.
 
     Attributes:
         roles: of the attacking user; None: no user at all.
-        target_s: that others may wait.
+        target_s: the longest that others may wait.
     """
 
     words: str
@@ -73,7 +73,7 @@ CASES = tuple(ATTACKS)
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What others waited, seconds: `alone` and `beside` the attack; `told` is how the attacker was answered."""
+    """Waits of others in seconds, `alone` and `beside` the attack; `told` is how the attacker was answered."""
 
     alone: Sequence[float]
     beside: Sequence[float]
@@ -81,15 +81,16 @@ class Waits:
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Raises BrokenPromise where others were refused."""
+    """Measure the wanted attacks. Raises BrokenPromise where others were refused."""
     for case in filter(wish.wants, CASES):
+        # The product's own limit, not the benchmarks': it is part of the defence that is measured.
         with home_folder() as home, plane(home, cpus=1, requests_per_s=1000) as server:
             waits = measured(server, home, case, LONG_S if wish.full else ATTACK_S)
         yield from figures(case, waits)
 
 
 def figures(case: str, waits: Waits) -> Iterator[Figure]:
-    """Median and worst; of writes beside refused ones also how they compare with those alone."""
+    """Figures of the median and the longest wait; of writes beside refused ones also the ratio to those alone."""
     attack = ATTACKS[case]
     said = f"{attack.words} ({waits.told}); others alone: median {median(waits.alone):.4f} s. Before: {attack.before}"
     limit = Target("ringleader", "<=", attack.target_s)
@@ -123,7 +124,7 @@ def figures(case: str, waits: Waits) -> Iterator[Figure]:
 
 
 def measured(server: Plane, home: Path, case: str, for_s: float) -> Waits:
-    """Others ask one after the other, each over a connection of its own."""
+    """Measure requests of others, without and beside the attack: one at a time, each over its own connection."""
     attack = ATTACKS[case]
     with Caller(server.url, server.token) as admin:
         job_id = admin.submit()
@@ -132,6 +133,7 @@ def measured(server: Plane, home: Path, case: str, for_s: float) -> Waits:
             _fill(server, home, job_id)
         ask = _write if case == "refused-writes" else _read
         alone = _asked(server, ask, for_s / 2)
+        # A second longer than the measurement, so that the last request is beside the attack, too.
         child = Child(
             "ringleader.bench.control_plane.attack", [case, server.url, token, str(for_s + 1), job_id]
         )
@@ -147,6 +149,7 @@ def _asked(server: Plane, ask: Callable[[Caller], None], for_s: float) -> list[f
     until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         sent = time.perf_counter()
+        # A new connection each time: an attack may be one on connections.
         with Caller(server.url, server.token) as other:
             ask(other)
         took.append(time.perf_counter() - sent)
@@ -174,7 +177,7 @@ def _user(admin: Caller, roles: dict[str, str]) -> str:
 
 
 def _fill(server: Plane, home: Path, job_id: str) -> None:
-    """Give the job its lines, as its supervisor would."""
+    """Post the job's log lines, as its supervisor would."""
     file = home.parent / "cluster" / "alive" / f"{job_id}.1"
     give_up_at = time.monotonic() + START_S
     while not file.exists():

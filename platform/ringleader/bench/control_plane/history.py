@@ -1,4 +1,4 @@
-"""A database with a long history: so many ended jobs."""
+"""A database with a long history of ended jobs."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -42,5 +42,6 @@ def fill(home: Path, jobs: int) -> None:
             for number in range(first, min(jobs, first + AT_ONCE))
         ]
         with store.write() as session:
+            # Straight into the table: 100,000 submissions over HTTP would take minutes.
             session.execute(insert(Job), rows)
     store.close()

@@ -1,4 +1,4 @@
-"""A control plane as a process, over a cluster that is a folder: what it holds outlives whoever is killed.
+"""A control plane as a process, over a cluster that is a folder: its state outlives any killed process.
 
 `python -m ringleader.bench.control_plane.plane FOLDER` with the `RINGLEADER_*` variables of
 `python -m ringleader_api`. A supervisor is a file; nothing trains.
@@ -35,13 +35,15 @@ class FolderCluster:
             place.mkdir(parents=True, exist_ok=True)
 
     def start(self, launch: Launch) -> None:
-        """As Ray's named actors: asking again for one that is there changes nothing."""
+        """Start a supervisor; as with Ray's named actors, another request for a living one changes nothing."""
         name = f"{launch.job_id}.{launch.attempt}"
         if (self._gone / name).exists():
             raise AttemptGone(f"{name} has been here.")
+        # Whole before it has its name: a control plane may be killed while it writes.
         partial = self._alive / f".{name}.{os.getpid()}"
         partial.write_text(json.dumps({"url": launch.ingest_url, "token": launch.ingest_token}))
         try:
+            # Not a rename: a link fails where the name exists, also for two that start the same attempt at once.
             os.link(partial, self._alive / name)
         except FileExistsError:
             (self._again / name).touch()
@@ -88,13 +90,14 @@ class FolderCluster:
 
 
 def attempts_in(folder: Path) -> set[tuple[str, int]]:
-    """The job and the number of each attempt that has a file there."""
+    """The job's id and the number of each attempt that has a file in the folder."""
+    # A leading dot marks a file that `start` has not finished.
     names = (file.name for file in folder.iterdir() if not file.name.startswith("."))
     return {(job_id, int(attempt)) for job_id, _, attempt in (name.partition(".") for name in names)}
 
 
 def _log_to(path: Path) -> None:
-    """What is logged goes there; standard output says where the process listens."""
+    """Append standard error, and so the log, to a file; standard output says where the process listens."""
     with path.open("ab") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, for a benchmark or a test: started in a folder, gone with whoever started it."""
+"""A private PostgreSQL server for a benchmark or a test: started in a folder, ended with whoever started it."""
 
 import os
 import pwd
@@ -41,7 +41,7 @@ class Postgres:
         self._made = 0
 
     def url(self) -> str:
-        """Of an empty database that nobody has used."""
+        """Create an empty database; returns its address."""
         self._made += 1
         name = f"d{self._made}"
         self._query(f"CREATE DATABASE {name}")
@@ -57,10 +57,10 @@ class Postgres:
 
 @contextmanager
 def postgres(durable: bool = False) -> Iterator[Postgres]:
-    """A server in a folder of its own, reached over a socket there. As root it runs as another user: it refuses root.
+    """A server in a folder of its own, reached over a socket there; run as another user by root, whom it refuses.
 
     Args:
-        durable: whether commits are flushed to disk; a test has no need of it.
+        durable: whether commits are flushed to disk; a test does not need it.
 
     Raises:
         PeerFailed: there are no binaries, or it did not start.
@@ -94,6 +94,7 @@ def _as(owner: pwd.struct_passwd | None) -> dict[str, int]:
 def _initialise(tools: Path, folder: Path, owner: pwd.struct_passwd | None) -> None:
     command = [tools / "initdb", "-D", folder / "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8"]
     made = subprocess.run(
+        # Nothing outlives the block, so nothing needs to reach the disk.
         [*map(str, command), "--no-locale", "--no-sync"],
         cwd=folder,
         capture_output=True,
@@ -111,9 +112,11 @@ def _running(tools: Path, folder: Path, owner: pwd.struct_passwd | None, durable
     flush = (
         [] if durable else ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
     )
+    # Without a port: with `-A trust` whoever can connect is let in, and the folder of the socket is mode 0700.
     quiet = ["-c", "listen_addresses=", "-c", "max_connections=300", "-c", "shared_buffers=64MB"]
     said = folder / "server.log"
     with said.open("wb") as stderr:
+        # SIGQUIT ends PostgreSQL at once with all its processes; SIGKILL would end the first of them alone.
         process = subprocess.Popen(
             [str(tools / "postgres"), "-D", str(folder / "data"), "-k", str(folder), *quiet, *flush],
             cwd=folder,

@@ -46,7 +46,7 @@ SETTINGS = (
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Seconds of a pass, one value a run. Raises BrokenPromise where a pass has done nothing."""
+    """Measure the seconds of a pass, one value a run. Raises BrokenPromise where a pass has done nothing."""
     for case in filter(wish.wants, CASES):
         draw = random.Random(wish.seed)  # noqa: S311 - not for secrets
         full = _full(draw, JOBS[case])
@@ -63,6 +63,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 def _pass(draw: random.Random, full: ClusterSnapshot) -> float:
     """Seconds of the pass after some jobs of a full cluster have ended."""
     snapshot = replace(full, admitted=[c for c in full.admitted if draw.random() >= ENDED])
+    # A collection of the snapshots before would otherwise fall into the measured pass.
     gc.collect()
     started = time.perf_counter()
     decisions = decide(snapshot)

@@ -1,4 +1,4 @@
-"""What training notices when the supervisor is killed: alone, and together with a worker."""
+"""The pause of training when the supervisor is killed, alone and together with a worker."""
 
 import os
 import random
@@ -25,7 +25,7 @@ _PPID, _NAME = 1, b"ray::Supervisor"
 
 
 def alone_figure(gaps: list[float], undisturbed: list[float], away: list[float]) -> Figure:
-    """Of what `measure_gaps` measures."""
+    """The figure of what `measure_gaps` measures."""
     return Figure(
         case=ALONE,
         unit="s",
@@ -54,9 +54,10 @@ def together_figure(seconds: list[float]) -> Figure:
 def measure_gaps(
     job: stack.Run, members: Collection[int], kills: int, seed: int
 ) -> Iterator[tuple[float, float, float]]:
-    """For each kill: the longest gap less a step, the same over as long before it, and how long it was away."""
+    """Seconds for each kill: the longest gap less a step, the same over as long a time after it, and the absence."""
     draw = random.Random(seed)  # noqa: S311
     for _ in range(kills):
+        # At a moment of its own in a step, so that kills do not fall into step with the commits.
         time.sleep(draw.uniform(0, 4 * PAUSE_S))
         returned = count_returns(job)
         killed_at = kill(job, min(members))
@@ -66,6 +67,7 @@ def measure_gaps(
         until, commits = time.monotonic(), job.commits
         if commits.since(killed_at).members(commits.newest() or 0) != set(members):
             raise BrokenPromise("a worker was replaced though only the supervisor was killed.")
+        # An equal time without a kill: the longest gap grows with the time that is looked at.
         time.sleep(until - killed_at)
         yield (
             longest_gap(commits, killed_at, until, members),
@@ -82,8 +84,8 @@ def _await_return(job: stack.Run, before: int) -> None:
 
 
 def longest_gap(commits: Commits, start: float, stop: float, members: Collection[int]) -> float:
-    """Seconds between two commits of one of these processes at most, less its median step; the first of the two may be
-    before `start`."""
+    """The longest time in seconds between two commits of any one of these processes, less its median step; the first
+    of the two may lie before `start`."""
     gaps = []
     for pid in members:
         at = [commit.at for commit in commits.all if commit.pid == pid and commit.at <= stop]
@@ -98,7 +100,7 @@ def count_returns(job: stack.Run) -> int:
 
 
 def kill(job: stack.Run, worker: int) -> float:
-    """SIGKILL to the supervisor beside that worker; when."""
+    """Kill the supervisor on that worker's node. Returns the monotonic time of the kill."""
     pid = wait_for("a supervisor", lambda: supervisor_beside(worker), RETURN_DEADLINE_S, job.check)
     killed_at = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -106,7 +108,7 @@ def kill(job: stack.Run, worker: int) -> float:
 
 
 def supervisor_beside(worker: int) -> int | None:
-    """The supervisor's process on the node of this worker: a child of the same parent."""
+    """The supervisor's process on this worker's node, a child of the same parent; None where there is none."""
     parent = _parent(worker)
     for path in Path("/proc").iterdir():
         if path.name.isdigit() and _parent(int(path.name)) == parent and _is_supervisor(path):
@@ -116,6 +118,7 @@ def supervisor_beside(worker: int) -> int | None:
 
 def _parent(pid: int) -> int | None:
     try:
+        # Behind the last parenthesis: the name before it may hold spaces and parentheses.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_PPID])
     except (OSError, IndexError):
         return None
@@ -123,6 +126,7 @@ def _parent(pid: int) -> int | None:
 
 def _is_supervisor(process: Path) -> bool:
     try:
+        # Ray writes an actor's class over its process's command line.
         return (process / "cmdline").read_bytes().startswith(_NAME)
     except OSError:
         return False

@@ -14,6 +14,7 @@ from ringleader.cli.stack.stack import ForeignCluster
 CASES = ("from-zero",)
 TARGET = Target("ringleader", "<=", 3.0)
 NODE_CPUS = 3
+# Short, so that the nodes are gone again before the next submit.
 IDLE_S, COOL_DOWN_S = 2.0, 1.0
 CONNECT_S, DEADLINE_S = 60.0, 120.0
 SETTINGS = (
@@ -25,7 +26,7 @@ SETTINGS = (
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Raises BrokenPromise where nodes do not come or do not go."""
+    """Seconds from submit to the first step. Raises PeerFailed where nodes do not come or do not go."""
     runs = 6 if wish.full else 3
     bound = {
         "RINGLEADER_AUTOSCALE_CPUS": str(NODE_CPUS),
@@ -42,7 +43,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _submit(opened: stack.Stack, watch: Child, number: int) -> float:
-    """Seconds, without the node's own start. The job has ended and the nodes are gone when it returns."""
+    """Seconds to the first commit, less the node's own start. Returns when the job has ended and the nodes are gone."""
     started = time.monotonic()
     job = opened.submit(f"from-zero-{number}", workload="noise", epochs=1, workers={"min": 3, "max": 3})
 
@@ -51,6 +52,7 @@ def _submit(opened: stack.Stack, watch: Child, number: int) -> float:
         return commits[0].at if commits else None
 
     first = wait_for("a first step", first_commit, DEADLINE_S, watch.check)
+    # The watch prints one line when it is connected and three for each growth: asked, there, gone.
     asked, there = (
         watch.answer(3 * number + 1 + place, DEADLINE_S)[what]
         for place, what in enumerate(("asked", "there"))

@@ -23,14 +23,14 @@ PROVIDER = "ringleader.bench.elasticity.autoscaled_nodes.Provider"
 HEAD, NODES = "127.0.0.2", "127.0.0.3"
 """Ray takes 127.0.0.1 for the machine's own address, and would listen there."""
 HOOK = {"RAY_START_HOOK": "ringleader.runtime.preload.on_ray_start"}
-"""As it is recommended for the environment of each `ray start`."""
+"""The variable that is recommended for the environment of each `ray start`."""
 START_S, END_S = 90.0, 30.0
 STORE_BYTES = 80_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Autoscaled:
-    """`log` is what the head and the nodes print."""
+    """A running cluster; `log` holds what the head and the nodes print."""
 
     address: str
     token: Path
@@ -38,17 +38,18 @@ class Autoscaled:
 
     @property
     def environ(self) -> dict[str, str]:
-        """For a process that connects to it."""
+        """Variables for a process that connects to the cluster."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
 
 
 @contextmanager
 def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterator[Autoscaled]:
-    """The cluster, without a node but its head; every process of it is ended with the block.
+    """A cluster without any node but its head; every process of it is ended with the block.
 
     Args:
-        idle_s: the autoscaler takes a node off after so long.
+        idle_s: seconds without work after which the autoscaler removes a node.
     """
+    # Short: paths of Unix sockets have 107 bytes at most, and Ray's are deep below this folder.
     with tempfile.TemporaryDirectory(prefix="rla", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), _free_port()
         token, log = folder / "token", folder / "head.log"
@@ -73,12 +74,13 @@ def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterat
             )
             yield Autoscaled(f"{HEAD}:{port}", token, log)
         finally:
+            # Over and over until none is found: a node may be starting while others are killed.
             wait_for("the end of the cluster", lambda: None if _end(folder) else True, END_S, lambda: None)
             head.wait(END_S)
 
 
 def _cluster(gcs: str, node_cpus: int, max_nodes: int, idle_s: float) -> dict[str, object]:
-    """What `ray up` takes, for nodes that are processes beside the head."""
+    """A cluster file as `ray up` takes it, for nodes that are processes beside the head."""
     node = {"resources": {"CPU": node_cpus, "object_store_memory": STORE_BYTES}, "node_config": {}}
     return {
         "cluster_name": "local",
@@ -90,6 +92,7 @@ def _cluster(gcs: str, node_cpus: int, max_nodes: int, idle_s: float) -> dict[st
             "module": PROVIDER,
             "gcs_address": gcs,
             "node_ip": NODES,
+            # All nodes have one address, so the autoscaler tells them apart by their ids.
             "use_node_id_as_ip": True,
             "disable_node_updaters": True,
             "disable_launch_config_check": True,
@@ -122,12 +125,14 @@ def _command(folder: Path, port: int, wanted: Path) -> list[str]:
 
 
 def _environ(token: Path) -> dict[str, str]:
+    # RAY_ADDRESS and the like of the caller would lead to another cluster.
     mine = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return {
         **mine,
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         **HOOK,
+        # Ray's provider for tests, which ours extends, refuses to start without it.
         "RAY_FAKE_CLUSTER": "1",
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
     }
@@ -143,8 +148,9 @@ def _text(log: Path) -> str:
 
 
 def _end(folder: Path) -> bool:
-    """Kill every process of the cluster, the nodes that its autoscaler has started too; whether there were any. Asked
-    to end, the autoscaler takes half a minute."""
+    """Kill every process of the cluster, the autoscaler's nodes included. Returns whether there were any. SIGTERM would
+    take the autoscaler half a minute."""
+    # Every process of the cluster has the folder in its command line or its environment.
     mark, found = os.fsencode(folder), False
     for entry in Path("/proc").glob("[0-9]*"):
         try:

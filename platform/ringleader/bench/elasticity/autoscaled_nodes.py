@@ -23,8 +23,8 @@ END_S = 10.0
 
 
 class Provider(FakeMultiNodeProvider):  # type: ignore[misc]
-    """Ray's own for tests, which would make nodes inside the autoscaler: none of them would know what is told to
-    `ray start`. `node_ip` of its configuration is the address of all of them."""
+    """Ray's node provider for tests, with nodes begun by `ray start`: those of Ray's own class are made inside the
+    autoscaler, without what `ray start` is told. `node_ip` of its configuration is the address of all nodes."""
 
     def _create_node_with_resources_and_labels(
         self, node_config: Any, tags: Any, count: int, resources: Any, labels: Any
@@ -42,6 +42,7 @@ class Provider(FakeMultiNodeProvider):  # type: ignore[misc]
                 "node": subprocess.Popen(
                     self._command(resources),
                     env={**os.environ, **_identity(node_id, kind, labels)},
+                    # A group of its own, so that `_terminate_node` kills all that the raylet has started.
                     start_new_session=True,
                 ),
             }
@@ -53,6 +54,7 @@ class Provider(FakeMultiNodeProvider):  # type: ignore[misc]
             f"--node-ip-address={self.provider_config['node_ip']}",
             f"--num-cpus={int(resources['CPU'])}",
             f"--object-store-memory={int(resources['object_store_memory'])}",
+            # Nodes share one address: Ray's fixed ports would be taken by the first of them.
             *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
         ]
 
@@ -67,7 +69,7 @@ class Provider(FakeMultiNodeProvider):  # type: ignore[misc]
 
 
 def _identity(node_id: str, kind: str, labels: Any) -> dict[str, str]:
-    """By which the autoscaler knows the node again."""
+    """Variables by which the autoscaler recognises the node."""
     return {
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": node_id,
         "RAY_CLOUD_INSTANCE_ID": node_id,

@@ -1,4 +1,4 @@
-"""What a checkpoint of 100 MB costs the steps around it, beside a blocking `torch.save` of the same state.
+"""The cost of a 100 MB checkpoint to the steps around it, beside a blocking `torch.save` of the same state.
 
 One run of two workers: at one boundary a checkpoint is due, at another rank 0 saves the state by itself while its
 group waits, as a training script without asynchronous checkpoints does. Neither is under way when the other begins.
@@ -38,7 +38,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What rank 0 saw. Times in seconds.
+    """Rank 0's record of a run. Times in seconds.
 
     Attributes:
         commits: when each step was committed.
@@ -50,37 +50,37 @@ class Course:
 
     @property
     def gaps(self) -> list[float]:
-        """The one at n lies between the commits of steps n + 1 and n + 2."""
+        """Times between commits; the gap at n lies between the commits of steps n + 1 and n + 2."""
         return [b - a for a, b in pairwise(self.commits)]
 
     def pauses(self, turn: int) -> list[float]:
-        """Of every turn of this kind, less the median step: the gap that is the longest by its median over the turns.
+        """The pause of every turn of this kind, less the median step: the gap whose median over the turns is longest.
 
-        Steps differ by themselves: the longest of each turn alone would be some step that the turn has nothing to do
-        with.
+        Steps differ by themselves: the longest gap of a single turn would be some step that has nothing to do with it.
         """
         behind = zip(*self._turns(turn), strict=True)
         return list(max(behind, key=median))
 
     def longest(self, turn: int) -> list[float]:
-        """Of every turn of this kind: the longest gap after it less the median step."""
+        """The longest gap after every turn of this kind, less the median step."""
         return [max(gaps) for gaps in self._turns(turn)]
 
     def _turns(self, turn: int) -> list[list[float]]:
-        """Of every turn of this kind the gaps after it less the median step."""
+        """The gaps after every turn of this kind, less the median step."""
         usual = median(self.gaps)
         starts = range(APART * (turn + 1), len(self.commits) - APART + 1, APART * HELD)
         return [[gap - usual for gap in self.gaps[start - 1 : start - 1 + APART]] for start in starts]
 
     def took(self) -> list[float]:
-        """From the copy to the end of writing."""
+        """Seconds from each copy to the end of writing."""
         return [at - self.commits[step - 1] for step, at in self.written.items()]
 
     def slowed(self) -> list[float]:
-        """How much longer than the median the steps behind the copy were, until the files were written."""
+        """The slowdown behind each copy until its files were written: mean step over median step, less one."""
         usual = median(self.gaps)
         found = []
         for step, at in self.written.items():
+            # From the step behind the copy: the copy itself is what `pauses` measures.
             during = [b - a for a, b in pairwise(self.commits[step:]) if a < at]
             if during:
                 found.append(mean(during) / usual - 1)
@@ -119,7 +119,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _run(place: Path, rounds: int) -> tuple[Course, int]:
-    """One run; the last checkpoint is read back whole. Raises PeerFailed, BrokenPromise."""
+    """Make one run and read its last checkpoint back whole. Raises PeerFailed, BrokenPromise."""
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     words = [f"--port={store.port}", f"--world={WORLD}", f"--rounds={rounds}", f"--place={place}"]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -138,6 +138,7 @@ def _read_back(place: Path, parts: list[dict[str, object]]) -> int:
     folder = Folder(str(place / PIECES))
     pieces = tuple(CheckpointFile(**piece) for part in parts for piece in part["pieces"])  # type: ignore[attr-defined]
     position = CheckpointPosition(**parts[0]["position"])  # type: ignore[arg-type]
+    # There is no supervisor in this run to write the manifest.
     folder.commit(position.name, Manifest(position, pieces, {}))
     (state,) = read(folder, position.name).states
     if state["rest"]["step"] != position.step:

@@ -20,15 +20,15 @@ from ringleader.train.run import run
 
 PIECES = "checkpoints"
 HELD = 3
-"""Kinds of turns: a checkpoint, the peer's, nothing."""
+"""Kinds of turns, in their order: nothing, the peer's save, a checkpoint."""
 APART = 32
-"""Steps between two turns: what a turn has begun is over by then, as a rule."""
+"""Steps between two turns: as a rule a turn's work is over by the next one."""
 WIDTH, HIDDEN, BATCH = 1024, 2660, 16
 
 
 class Desk(Nowhere):
-    """Notes when a part of a checkpoint was written. As a supervisor does, it acknowledges records: all that are kept
-    are part of a checkpoint."""
+    """An outlet that notes when a part of a checkpoint was written. It acknowledges records as a supervisor does: all
+    that are not yet acknowledged are written into each checkpoint."""
 
     def __init__(self) -> None:
         self.written: dict[int, float] = {}
@@ -47,7 +47,7 @@ class Desk(Nowhere):
 
 
 class Timed:
-    """The training function: turns in the order of `HELD`, `rounds` of them."""
+    """The training function: `rounds` times the turns of `HELD`, in their order."""
 
     def __init__(self, rounds: int, path: Path | None) -> None:
         self._steps = APART * (HELD * rounds + 1)
@@ -73,6 +73,7 @@ class Timed:
                 session.step(F.mse_loss(net(batch["x"]), batch["y"]))
 
     def _committed(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        # Before the save: its pause has to lie in the gap behind this commit, as a checkpoint's does.
         self.commits.append(time.perf_counter())
         turn, rest = divmod(len(self.commits), APART)
         if not rest and turn % HELD == 2 and self._path is not None:
@@ -86,6 +87,7 @@ def job(world: int) -> JobSpec:
             "entrypoint": "ringleader.bench.elasticity.checkpoint_member:main",
             "workers": {"min": world, "max": world},
             "batch": {"global_size": BATCH, "logical_shards": world},
+            # By steps alone: one by time could fall into any turn.
             "checkpoint": {"every_steps": APART * HELD, "every_s": None},
         }
     )

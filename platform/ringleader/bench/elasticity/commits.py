@@ -1,4 +1,4 @@
-"""What workers write down when they commit, and how long a kill cost, read from it: the same rule for every system.
+"""Commits as workers write them down, and the cost of a kill read from them, by the same rule for every system.
 
 All times are CLOCK_MONOTONIC, which the processes of one machine share.
 """
@@ -17,12 +17,12 @@ from ringleader.bench.broken import BrokenPromise, PeerFailed
 T = TypeVar("T")
 POLL_S = 0.02
 QUIET_S = 0.5
-"""Whoever measures a kill looks so seldom: reading all that was written takes a core for tens of milliseconds, and the
-times are those that the workers wrote down."""
+"""Seconds between two looks for a recovery: reading all commits takes a core for tens of milliseconds, and the times
+are those that the workers wrote down."""
 STEADY_COMMITS = 10
-"""So many commits of a membership, on every member, before it counts as steady."""
+"""Commits of a membership, on every member, before it counts as steady."""
 LEAST_MEMBERS = 2
-"""What is left of three; a membership of which fewer have been heard is still coming together."""
+"""Members left of three; a membership of which fewer have been heard is still coming together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class CommitLog:
 
     def __init__(self, folder: Path) -> None:
         self._pid = os.getpid()
+        # Line-buffered: the kernel has each line before the process can be killed.
         self._file = (folder / f"{self._pid}.commits").open("a", buffering=1, encoding="ascii")
 
     def committed(self, *, step: int, membership: int) -> None:
@@ -86,7 +87,7 @@ class Commits:
         return {pid for pid in pids if pids.count(pid) >= STEADY_COMMITS}
 
     def recovery(self, killed_at: float, victim: int) -> Recovery | None:
-        """What the kill cost; None while the new membership is not yet steady.
+        """The cost of the kill; None while the new membership is not yet steady.
 
         The next committed step is the first one of a membership that is not the victim's, once every process that is
         in it has committed it. A step that was already reduced when the victim died does not count.
@@ -98,6 +99,7 @@ class Commits:
         if len(members) < LEAST_MEMBERS or members != self.members(came[0]):
             return None
         first = max(min(c.at for c in new if c.pid == pid) for pid in members)
+        # Of the new membership: fewer members may take longer for a step.
         undisturbed = median(
             b - a for pid in members for a, b in pairwise([c.at for c in new if c.pid == pid])
         )
@@ -107,11 +109,12 @@ class Commits:
         return Recovery(first - killed_at - undisturbed, max(0, lost), survivors <= members)
 
     def check_each_once(self) -> None:
-        """Every step was committed by somebody, and by nobody twice: who heals over a step does not commit it. Raises
-        BrokenPromise naming the first step of which that is not so."""
+        """Check that every step was committed by some process, and by none twice; one that heals over a step does not
+        commit it. Raises BrokenPromise naming the first step that breaks this."""
         for pid in sorted({commit.pid for commit in self.all}):
             steps = [commit.step for commit in self.all if commit.pid == pid]
             for a, b in pairwise(steps):
+                # A gap is no error: the process has healed over those steps.
                 if b <= a:
                     raise BrokenPromise(
                         f"process {pid} committed step {b} after step {a}: a step was doubled."
@@ -121,7 +124,7 @@ class Commits:
                 raise BrokenPromise(f"nobody committed a step between {a} and {b}: steps were lost.")
 
     def check_nothing_lost(self) -> None:
-        """Every process commits consecutive steps. Raises BrokenPromise naming the first that does not."""
+        """Check that every process commits consecutive steps. Raises BrokenPromise naming the first that does not."""
         for pid in sorted({commit.pid for commit in self.all}):
             steps = [commit.step for commit in self.all if commit.pid == pid]
             for a, b in pairwise(steps):
@@ -130,7 +133,7 @@ class Commits:
 
 
 def wait_for(what: str, look: Callable[[], T | None], deadline_s: float, check: Callable[[], None]) -> T:
-    """Poll until `look` gives something. Raises PeerFailed after the deadline, or whatever `check` raises."""
+    """Poll until `look` returns a value. Raises PeerFailed after the deadline, or whatever `check` raises."""
     until = time.monotonic() + deadline_s
     while (found := look()) is None:
         check()
@@ -147,7 +150,7 @@ def await_recovery(
     deadline_s: float,
     check: Callable[[], None],
 ) -> Recovery:
-    """What a kill cost. Raises PeerFailed after the deadline, or whatever `check` raises."""
+    """Wait for the cost of a kill. Raises PeerFailed after the deadline, or whatever `check` raises."""
 
     def look() -> Recovery | None:
         time.sleep(QUIET_S)
@@ -157,7 +160,7 @@ def await_recovery(
 
 
 def _parse(path: Path) -> list[Commit]:
-    """Whole lines only: the last one may be half written."""
+    """The commits in a worker's file, whole lines only: the last one may be half written."""
     pid = int(path.stem)
     lines = path.read_text(encoding="ascii").split("\n")[:-1]
     return [

@@ -1,4 +1,4 @@
-"""What a worker that joins costs the running pair: the longest gap between two commits, beside Ray Train's resize."""
+"""The cost of a joiner to the running pair: the longest gap between two commits, beside Ray Train's resize."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the pair trains: `pause_s` of each step are waited, as for a device, so that a third worker has room."""
+    """The pair's workload: `pause_s` of each step are waited, as for a device, so that a third worker has room."""
 
     workload: str
     pause_s: float
@@ -57,14 +57,14 @@ LOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Seconds of one join: the longest gap between commits of who was there, and its median step before."""
+    """Seconds of one join: the longest gap between commits of a member that was there, and its median step before."""
 
     gap: float
     step: float
 
     @classmethod
     def of(cls, times: Sequence[float], asked_at: float) -> Self:
-        """Of one process' commits, or of all: a system that restarts its processes is judged by whoever commits."""
+        """Read a join from one process's commits, or from all where a system restarts its processes."""
         steps = [b - a for a, b in pairwise(times) if b < asked_at]
         return cls(max(b - a for a, b in pairwise(times) if b >= asked_at), median(steps))
 
@@ -74,7 +74,7 @@ class Join:
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """A job to which a worker comes over and over."""
+    """Measure jobs that a third worker joins over and over."""
     rounds = 10 if wish.full else 4
     wanted = [case for case in CASES if wish.wants(case)]
     with stack.up() as opened:
@@ -102,6 +102,7 @@ def _joins(opened: stack.Stack, case: str, rounds: int) -> list[Join]:
     spec = {
         "name": case,
         "entrypoint": ENTRYPOINT,
+        # The body runs once a slice, and each of the pair has TURNS slices a step.
         "params": params | {"pause_s": load.pause_s / TURNS},
         "workers": {"min": PAIR, "max": PAIR},
         "batch": {"global_size": BATCH, "logical_shards": SHARDS},
@@ -110,6 +111,7 @@ def _joins(opened: stack.Stack, case: str, rounds: int) -> list[Join]:
     found = []
     for _ in range(rounds):
         opened.await_warm()
+        # Idle workers are back by now: their imports would take a core from the pair.
         pair = _await_members(run, PAIR)
         quiet_at = time.monotonic()
         time.sleep(QUIET_S)
@@ -117,6 +119,7 @@ def _joins(opened: stack.Stack, case: str, rounds: int) -> list[Join]:
         run.job.resize(min=PAIR, max=WORLD)
         _await_members(run, WORLD)
         seen = run.commits.since(quiet_at)
+        # The worse of the two: neither goes on without the other.
         found += [max((Join.of([c.at for c in seen.of({pid}).all], asked_at) for pid in pair), key=_gap)]
         run.job.resize(min=PAIR, max=PAIR)
     run.job.cancel(grace_s=5)
@@ -128,7 +131,7 @@ def _gap(join: Join) -> float:
 
 
 def _await_members(run: stack.Run, count: int) -> set[int]:
-    """The pids of all, once they commit together."""
+    """The pids of all members, once `count` of them commit together."""
     since = time.monotonic()
 
     def look() -> set[int] | None:

@@ -1,4 +1,4 @@
-"""What a replacement's lines cost the others: it runs those behind all finished loops again."""
+"""The cost to others of a replacement's lines: it runs those behind all finished loops again."""
 
 import os
 import random
@@ -17,12 +17,12 @@ TARGET = Target("ratio", ">=", 3.0)
 LINES_S, LOOPS, LOOP_STEPS = 0.2, 10, 19
 """Seconds of lines behind a loop, how many loops are over before the first kill, and the steps of one."""
 USUAL_S = 3.0
-"""Before the kill: some loops."""
+"""Seconds before the kill from which the usual gap is read: some loops."""
 DEADLINE_S = 120.0
 
 
 def figure(waits: list[float], alone: list[float]) -> Figure:
-    """Of what `measure` measures."""
+    """The figure of what `measure` measures."""
     return Figure(
         case=CASE,
         unit="s",
@@ -41,8 +41,8 @@ def figure(waits: list[float], alone: list[float]) -> Figure:
 def measure(
     job: stack.Run, kills: int, seed: int, await_full: Callable[[], set[int]]
 ) -> Iterator[tuple[float, float]]:
-    """For each kill: how much longer the survivors waited than they do without one, and the seconds of all lines behind
-    loops that were over."""
+    """Seconds for each kill: the survivors' wait beyond the usual one, and the time of all lines behind finished
+    loops."""
     draw = random.Random(seed)  # noqa: S311
     for _ in range(kills):
         wait_for(f"{LOOPS} loops", lambda: _loops(job) >= LOOPS or None, DEADLINE_S, job.check)
@@ -51,6 +51,7 @@ def measure(
         os.kill(victim, signal.SIGKILL)
         await_full()
         commits, survivors = job.commits, members - {victim}
+        # The lines behind a loop are a gap without any kill, too.
         usual = _longest(commits.since(killed_at - USUAL_S), survivors, until=killed_at)
         yield (
             _longest(commits.since(killed_at - USUAL_S), survivors, since=killed_at) - usual,
@@ -64,6 +65,6 @@ def _loops(job: stack.Run) -> int:
 
 
 def _longest(commits: Commits, pids: Collection[int], *, since: float = 0.0, until: float = inf) -> float:
-    """Between two commits of one of these processes, of which the second came in that time."""
+    """The longest time between two commits of any one process, the second of which came in the given time."""
     times = [[commit.at for commit in commits.of({pid}).all] for pid in pids]
     return max(b - a for each in times for a, b in pairwise(each) if since <= b <= until)

@@ -29,7 +29,7 @@ FROZEN_STEP_S = 0.05
 SERVER_TARGET = Target("ringleader", "<=", 0.3)
 BACKED = {"inter_node": "parameter_server", "intra_node": "parameter_server", "server_backups": 1}
 SERVERS = 2
-"""What one server and its backup are."""
+"""Processes of one server and its backup."""
 FOREVER = 100_000
 STEADY_DEADLINE_S = 120.0
 RECOVERY_DEADLINE_S = 30.0
@@ -68,7 +68,7 @@ class Samples:
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Raises BrokenPromise when ours loses a step or restarts a survivor."""
+    """Measure the wanted cases. Raises BrokenPromise when ours loses a step or restarts a survivor."""
     if wish.wants("kill"):
         yield from _workers(wish)
     if wish.wants("kill-loaders"):
@@ -86,7 +86,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _supervisor(wish: Wish) -> Figure:
-    """Two jobs, one after the other."""
+    """Kill the supervisors of two jobs, one after the other."""
     found: list[tuple[float, float, float]] = []
     with stack.up() as opened:
         for number in range(2):
@@ -117,7 +117,7 @@ def _supervisor_and_worker(wish: Wish) -> Figure:
 
 
 def _workers(wish: Wish) -> Iterator[Figure]:
-    """Two rounds of all three systems."""
+    """Kill workers in two rounds of all three systems."""
     kills = {"ringleader": 20, "torchft": 10, "ray_train": 4} if wish.full else _DEFAULT_KILLS
     samples = Samples()
     with stack.up() as opened:
@@ -152,7 +152,7 @@ def _workers(wish: Wish) -> Iterator[Figure]:
 
 
 def _loaders(wish: Wish) -> Figure:
-    """Two rounds of a job whose rows come from processes, and of one without."""
+    """Kill workers in two rounds of a job with loader processes and of one without."""
     kills = 10 if wish.full else 5
     with_them, without = Samples(), Samples()
     with stack.up() as opened:
@@ -175,7 +175,7 @@ def _loaders(wish: Wish) -> Figure:
 
 
 def _lines(wish: Wish) -> Figure:
-    """Two jobs, one after the other."""
+    """Kill workers of two jobs with lines behind each loop, one job after the other."""
     found: list[tuple[float, float]] = []
     with stack.up() as opened:
         for number in range(2):
@@ -191,7 +191,7 @@ _DEFAULT_KILLS = {"ringleader": 10, "torchft": 5, "ray_train": 1}
 
 
 def _frozen(wish: Wish) -> Figure:
-    """Two rounds of SIGSTOP, ours and torchft's."""
+    """Freeze workers in two rounds, ours and torchft's."""
     samples = Samples()
     freezes = 10 if wish.full else 4
     with stack.up() as opened:
@@ -216,7 +216,7 @@ def _frozen(wish: Wish) -> Figure:
 
 
 def _servers(wish: Wish) -> Figure:
-    """Two jobs, one after the other; a lost server has no peer."""
+    """Kill servers of two jobs, one after the other; no peer has servers to lose."""
     seconds: list[float] = []
     with stack.up(num_cpus=stack.WORKERS + SERVERS + 1) as opened:
         for number in range(2):
@@ -234,7 +234,7 @@ def _servers(wish: Wish) -> Figure:
 
 
 def _kill_servers(opened: stack.Stack, name: str, kills: int, seed: int) -> list[float]:
-    """Seconds of every kill, as the workers' commits tell them."""
+    """Seconds of every kill, read from the workers' commits."""
     draw = random.Random(seed)  # noqa: S311
     job = opened.submit(name, workload="digits", epochs=FOREVER, sync=BACKED)
     seconds = []
@@ -276,7 +276,7 @@ def _ringleader(
 
 
 def _end(job: stack.Run) -> None:
-    """Raises BrokenPromise when a step was lost or doubled."""
+    """Cancel the job and wait for its end. Raises BrokenPromise when a step was lost or doubled."""
     job.job.cancel(grace_s=5)
     job.commits.check_each_once()
     wait_for(
@@ -288,7 +288,7 @@ def _end(job: stack.Run) -> None:
 
 
 def _await_full(job: stack.Run, count: int = stack.WORKERS) -> set[int]:
-    """The pids of all, once they commit together."""
+    """The pids of all members, once `count` of them commit together."""
     since = time.monotonic()
 
     def look() -> set[int] | None:
@@ -303,7 +303,7 @@ def _await_full(job: stack.Run, count: int = stack.WORKERS) -> set[int]:
 def _kill(
     job: stack.Run, victim: int, among: Collection[int] = (), sign: signal.Signals = signal.SIGKILL
 ) -> Recovery:
-    """What it cost, by the commits of those processes; of all where none are named."""
+    """Signal a process. Returns the cost by the commits of `among`, or of all where none are named."""
     killed_at = time.monotonic()
     os.kill(victim, sign)
     found = await_recovery(
@@ -321,7 +321,7 @@ def _kill(
 
 
 def _peer(name: str, kills: int, seed: int, samples: Samples, more: Sequence[str] = ()) -> None:
-    """One round of a peer. A peer that fails is said, its line stays without a comparison."""
+    """Run one round of a peer. Its failure is printed, and its line stays without a comparison."""
     module, *words = MODULES[name]
     count = "--kills" if name == "torchft" else "--runs"
     with Child(module, [*words, *more, f"{count}={kills}", f"--seed={seed}"]) as child:

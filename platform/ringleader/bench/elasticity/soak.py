@@ -38,9 +38,10 @@ Found = TypeVar("Found", bound=Collection[object])
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Raises BrokenPromise for the first job that is not as if nobody had harmed it."""
+    """Harm job after job. Raises BrokenPromise for the first that does not end like one that nobody harmed."""
     wanted, done, jobs, longest_s = FAULTS if wish.full else SHORT_FAULTS, 0, 0, 0.0
     with stack.up(num_cpus=CPUS) as opened:
+        # Before the first job: what the stack itself has is no leftover of a job.
         before = Machine.now(opened.home.root)
         undisturbed = _finish(opened, opened.submit("undisturbed", workload="digits", epochs=EPOCHS), before)
         while done < wanted:
@@ -58,6 +59,7 @@ def run(wish: Wish) -> Iterator[Figure]:
                 print(
                     f"  {name}{jobs} step {act.step} {act.fault} {act.target}: {act.effect}", file=sys.stderr
                 )
+            # Looked for after each job: leftovers of one would else be blamed on the next.
             weights = _finish(opened, job, before)
             toll = chaos.toll()
             if weights != undisturbed or toll.steps_lost:
@@ -82,7 +84,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _finish(opened: stack.Stack, job: stack.Run, before: Machine) -> str:
-    """The weights of a job that has succeeded and left nothing behind; what was there `before` is not its."""
+    """The digest of a succeeded job's weights. Raises BrokenPromise where it left what was not there `before`."""
     result = job.job.wait(timeout=JOB_DEADLINE_S)
     job.commits.check_each_once()
     pids = {
@@ -101,7 +103,8 @@ def _finish(opened: stack.Stack, job: stack.Run, before: Machine) -> str:
 
 
 def _remaining(look: Callable[[], Found]) -> Found:
-    """What is still there after a while; what is nothing at last is nothing."""
+    """Whatever `look` still finds after ENDS_S; empty as soon as it finds nothing."""
+    # Processes of an ended job take a moment to go.
     until = time.monotonic() + ENDS_S
     while (found := look()) and time.monotonic() < until:
         time.sleep(LOOK_S)

@@ -32,6 +32,7 @@ def run(wish: Wish) -> Iterator[Figure]:
     theirs: dict[str, list[float]] = {name: [] for name in PEERS}
     for number in range(2):
         with stack.up() as opened:
+            # The first job of a stack is not counted; the peers leave their first one out, too.
             ours += [_submit(opened, f"warm{number}-{i}") for i in range(runs // 2 + 1)][1:]
         for name, taken in theirs.items():
             arguments, deadline_s = ["submit", f"--runs={runs // 2}"], (runs + 1) * PEER_RUN_DEADLINE_S
@@ -41,7 +42,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def figures(ours: Sequence[float], theirs: Mapping[str, Sequence[float]]) -> Iterator[Figure]:
-    """One for each peer, of the same runs of ours."""
+    """A figure for each peer, with the same runs of ours."""
     for name, taken in theirs.items():
         yield Figure(
             case="warm",
@@ -56,7 +57,7 @@ def figures(ours: Sequence[float], theirs: Mapping[str, Sequence[float]]) -> Ite
 
 
 def _submit(opened: stack.Stack, name: str) -> float:
-    """Seconds from submit to the first commit of any worker. Before, the cluster is warm; after, the job has ended."""
+    """Seconds from submit, on a warm cluster, to the first commit of any worker. Returns when the job has ended."""
     opened.await_warm()
     started = time.monotonic()
     job = opened.submit(name, workload="noise", epochs=1)

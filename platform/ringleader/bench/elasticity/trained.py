@@ -1,4 +1,4 @@
-"""What the recovery and submit benchmarks run as a job: a small network that writes down its commits."""
+"""The job of the recovery and submit benchmarks: a small network that writes down its commits."""
 
 import time
 from pathlib import Path
@@ -11,10 +11,11 @@ ENTRYPOINT = "ringleader.bench.elasticity.trained:train"
 
 
 def train(session: Session) -> None:
-    """Params: `workload`, `commits` (a folder), `epochs`, `pause_s`, `loader_workers`, `lines_s`.
+    """Train the workload with the params `workload`, `commits` (a folder), `epochs`, `pause_s`, `loader_workers`,
+    `lines_s`.
 
-    Each turn sleeps `pause_s`, PAUSE_S where it is left out: that is once a step with three workers. Behind each loop
-    `lines_s` are slept, as for validation by hand.
+    The loop's body sleeps `pause_s` (default: PAUSE_S), with three workers once a step. Behind each loop `lines_s` are
+    slept, as for validation by hand.
     """
     pause_s = session.params.get("pause_s", PAUSE_S)
     workload = WORKLOADS[session.params["workload"]]
@@ -36,6 +37,6 @@ def train(session: Session) -> None:
 
 
 def _generation(session: Session) -> int:
-    """Not for users: a training function must not depend on it."""
+    """The running generation's number, 0 without a seat. Not for users: a training function must not depend on it."""
     seat = session._group.seat
     return seat.plan.generation if seat else 0

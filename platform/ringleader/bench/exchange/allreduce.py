@@ -1,5 +1,5 @@
-"""Sums among the processes of one node: shared memory beside gloo, both in the same processes, by turns; and what
-`algorithm: auto` chooses beside the best schedule."""
+"""Sums among the processes of one node: shared memory beside gloo, both in the same processes, by turns; and the choice
+of `algorithm: auto` beside the best schedule."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _measure(world: int, sizes: set[str], blocks: int) -> dict[str, dict[str, list[float]]]:
-    """Size → what was measured → seconds a sum of each block."""
+    """Size → way of summing → seconds a sum of each block."""
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     nbytes = [SIZES[size] for size in SIZES if size in sizes]
     words = [f"--port={store.port}", f"--world={world}", f"--blocks={blocks}"]
@@ -95,5 +95,5 @@ def _figure(case: Case, took: dict[str, list[float]]) -> Figure:
 
 
 def share(ours_s: float, limit_s: float) -> float:
-    """The part of the limit's speed that was reached."""
+    """The share of the limit's speed that was reached."""
     return limit_s / ours_s

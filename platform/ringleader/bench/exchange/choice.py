@@ -1,4 +1,4 @@
-"""What `algorithm: auto` chooses beside the best of all schedules, measured in the same processes by turns.
+"""The choice of `algorithm: auto` beside the best of all schedules, measured in the same processes by turns.
 
 The least of several medians is too low by their noise, so the best of all is found out on half of the turns and
 compared with the chosen one on the other half; then the halves change places.
@@ -32,7 +32,7 @@ class Point:
     """One bucket size in one world; `over` sockets, or in memory that all ranks share.
 
     Attributes:
-        same_bits: only canonical schedules stand to choose, as where `reproducible` is true.
+        same_bits: only canonical schedules are candidates, as where `reproducible` is true.
     """
 
     over: str
@@ -53,7 +53,7 @@ POINTS = tuple(
     for same_bits in ((False, True) if over == "gloo" else (False,))
     for size in SIZES
 )
-"""In shared memory there is one way only, and its bits are canonical."""
+"""All points. In shared memory there is only one way, and its bits are canonical."""
 
 CASES = (*(point.name for point in POINTS), LEAST)
 
@@ -77,12 +77,13 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def shares(took: dict[str, Sequence[float]], chosen: str) -> tuple[list[str], list[float]]:
-    """The best way by its median over the even turns, and over the odd ones; and turn by turn the share of the speed of
-    that which was best in the other half that the chosen one reached."""
+    """The best way by its median over the even turns, and over the odd ones; and for each turn the chosen way's share
+    of the speed of the way that was best in the other half."""
     found: list[float] = [0.0] * len(took[chosen])
     names = [best(took, chosen, half) for half in (0, 1)]
     for half, name in enumerate(names):
         judged = slice(1 - half, None, 2)
+        # Judged by the turns that did not choose it: the least of several medians is too low by their noise.
         found[judged] = [a / b for a, b in zip(took[name][judged], took[chosen][judged], strict=True)]
     return names, found
 
@@ -107,7 +108,7 @@ def _measure(over: str, world: int, points: Sequence[Point], blocks: int) -> dic
 
 
 def figure_of(point: Point, found: dict[str, Any]) -> Figure:
-    """The line of a point. `found`: what the members say of its size, see `choice_member`."""
+    """The figure of a point. `found`: the members' report for its size, see `choice_member`."""
     chosen = found["chosen_same_bits" if point.same_bits else "chosen"]
     took = {n: s for n, s in found["took"].items() if not point.same_bits or n in found["canonical"]}
     bests, ours = shares(took, chosen)

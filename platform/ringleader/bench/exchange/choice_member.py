@@ -31,7 +31,7 @@ from ringleader.exchange.side_channel import SideChannel
 
 DEADLINE_S = 120.0
 BLOCK_S = 0.03
-"""How long a block should last; the number of sums in it is the same for all members."""
+"""Seconds that a block should last; all members make the same number of sums in it."""
 
 IN_PLACE = "in_place"
 TAG = 64
@@ -96,7 +96,7 @@ def main() -> None:
 def _tried(
     communicator: Communicator, part: RankPart, costs: ClusterCosts, side: SideChannel, same_bits: bool
 ) -> ClusterCosts:
-    """As at the start of a job whose buckets have that size."""
+    """Costs after the trial that a job with buckets of that size makes at its start."""
     like = torch.zeros(1)
     return try_out(
         [part],
@@ -109,7 +109,7 @@ def _tried(
 
 
 def _part(transport: Transport, length: int) -> RankPart:
-    """What this rank does in a sum to which every rank brings one row."""
+    """This rank's part in a sum to which every rank brings one row."""
     world = transport.size
     rows = tuple((TreeNode(0, r),) for r in range(world))
     tree = tree_over(world, frozenset(range(world)))
@@ -128,11 +128,12 @@ def _in_place(communicator: Communicator, board: SharedSums, part: RankPart, slo
 
 
 def _told_apart(part: RankPart, chosen: Sequence[str]) -> dict[str, str]:
-    """Every schedule by the first that takes the same steps on all ranks, the chosen ones before others."""
+    """Every schedule → the first one with the same steps on all ranks; chosen ones come before others."""
     names: dict[tuple[tuple[Step, ...], ...], str] = {}
     found: dict[str, str] = {}
     for name in sorted(SCHEDULES, key=lambda name: (name not in chosen, name)):
         steps = SCHEDULES[name].steps
+        # On few ranks several schedules are the same steps: one of them is measured for all.
         alike = tuple(tuple(steps(replace(part, rank=r))) for r in range(part.world))
         found[name] = names.setdefault(alike, name)
     return found
@@ -150,6 +151,7 @@ def _check(name: str, values: Tensor, way: Sum, transport: Transport) -> None:
     way()
     if not torch.equal(values, torch.full_like(values, transport.size * (transport.size + 1) / 2)):
         raise PeerFailed(f"{name} summed {values.numel()} elements wrongly")
+    # Zeros stay zeros: any other values, summed in place over and over, would grow to infinity.
     values.zero_()
 
 
@@ -160,6 +162,7 @@ def _by_turns(ways: dict[str, Sum], blocks: int) -> dict[str, list[float]]:
     for number in range(blocks):
         names = list(ways)
         first = number % len(names)
+        # Rotated, so that no way always finds the caches as the same other left them.
         for name in names[first:] + names[:first]:
             took[name].append(_block(ways[name], counts[name]))
     return took
@@ -171,6 +174,7 @@ def _block(way: Sum, count: int) -> float:
     since = time.perf_counter()
     for _ in range(count):
         way()
+    # Equal on all members, so that they make the same number of sums a block.
     slowest = torch.tensor((time.perf_counter() - since) / count, dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return float(slowest.item())

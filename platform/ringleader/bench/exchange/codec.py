@@ -24,7 +24,7 @@ OURS, PEERS = "int8", ("bf16", "none")
 LOSS = 1.85
 BLOCK_S = 3.0
 MOST_BLOCKS = 40
-"""In a run nobody trains longer than so many blocks."""
+"""The most blocks that any side trains in a run."""
 
 DEADLINE_S = 120.0
 POLL_S = 0.02
@@ -32,7 +32,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How one side of one run went, its own seconds only.
+    """The course of one side in one run, in its own seconds.
 
     Attributes:
         seconds: at which a step was committed.
@@ -82,6 +82,7 @@ def _train(seed: int) -> dict[str, Course]:
         }
         going = list(sides)
         for block in range(MOST_BLOCKS):
+            # A new list, so that a side may leave `going` meanwhile.
             for side in going[block % len(going) :] + going[: block % len(going)]:
                 store.set(f"{side}/go/{block}", str(BLOCK_S))
                 if _outcome(store, f"{side}/done/{block}", sides[side]) == REACHED:
@@ -97,12 +98,14 @@ def _train(seed: int) -> dict[str, Course]:
 
 
 def _member(asked: Asked, host: Host) -> Child:
+    # Without it gloo takes the address of the machine's name, which no namespace has.
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": laboratory.INTERFACE}
     return Child(MEMBER, [asked.as_json(), str(WORLD), str(LOSS)], threads, host.within)
 
 
 def _outcome(store: TCPStore, key: str, members: Sequence[Child]) -> str:
     until = time.monotonic() + DEADLINE_S
+    # Polled: a blocking `get` would wait out its deadline where a member has died.
     while not store.check([key]):
         for member in members:
             member.check()

@@ -34,7 +34,7 @@ REACHED, GOING = "reached", "going"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a member is told.
+    """A member's arguments.
 
     Attributes:
         codec: also the name of its side.
@@ -54,7 +54,7 @@ class Asked:
 
 
 class Stopwatch:
-    """Rank 0's: trains while it is this side's turn, and notes the loss against its own seconds.
+    """Rank 0's clock: lets its side train in its turns only, and notes the loss against its own seconds.
 
     The other rank needs none: without its peer it waits in its exchange.
     """
@@ -73,7 +73,7 @@ class Stopwatch:
         self.losses: list[float] = []
 
     def at(self, step: int, loss: float | None) -> bool:
-        """Called before a step; waits for this side's turn. Returns whether the loss has been reached."""
+        """Wait before a step for this side's turn. Returns whether the loss has been reached."""
         if step < WARM_UP_STEPS or loss is None:
             return False
         now = self._clock()

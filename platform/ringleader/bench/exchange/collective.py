@@ -27,7 +27,7 @@ from ringleader.comm.tree import TreeNode, tree_over
 
 DEADLINE_S = 120.0
 BLOCK_S = 0.12
-"""How long a block should last; the number of sums in it is the same for all members."""
+"""Seconds that a block should last; all members make the same number of sums in it."""
 
 Sum = Callable[[], object]
 
@@ -78,6 +78,7 @@ def _sums(board: SharedSums, slot: int, rank: int, world: int, length: int) -> d
         ways[name]()
         if not torch.equal(values, torch.full_like(values, world * (world + 1) / 2)):
             raise PeerFailed(f"{name} summed {length} elements wrongly")
+        # Zeros stay zeros: any other values, summed in place over and over, would grow to infinity.
         values.zero_()
     return ways
 
@@ -87,6 +88,7 @@ def _unsynchronised(rank: int, world: int, length: int) -> Sum:
     start, stop = even_spans(length, world)[rank]
     mine = torch.zeros(stop - start)
     others = [torch.zeros(stop - start) for _ in range(world - 1)]
+    # In chunks that stay in the cache, as the board adds them.
     pieces: list[tuple[Tensor, list[Tensor]]] = [
         (mine[a:b], [other[a:b] for other in others]) for a, b in chunks((0, stop - start), CHUNK_BYTES // 4)
     ]
@@ -108,13 +110,14 @@ def _by_turns(ways: dict[str, Sum], blocks: int) -> dict[str, list[float]]:
     for number in range(blocks):
         names = list(ways)
         first = number % len(names)
+        # Rotated, so that no way always finds the caches as the same other left them.
         for name in names[first:] + names[:first]:
             took[name].append(_block(ways[name], counts[name]))
     return took
 
 
 def _count(way: Sum) -> int:
-    """How many sums make a block: the slowest member's measure, so that all make the same number."""
+    """The number of sums in a block, by the slowest member's measure, so that all make the same number."""
     slowest = torch.tensor(_block(way, 3))
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return max(3, int(BLOCK_S / max(slowest.item(), 1e-6)))

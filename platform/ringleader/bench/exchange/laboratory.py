@@ -50,7 +50,7 @@ class Host:
 
 
 def missing() -> str:
-    """Why there can be no laboratory here; empty when there can."""
+    """The reason why there can be no laboratory here; empty when there can be one."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     absent = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
@@ -59,7 +59,7 @@ def missing() -> str:
 
 @contextmanager
 def hosts(count: int, rate: str = GBIT) -> Iterator[tuple[str, list[Host]]]:
-    """`count` hosts, each behind a full-duplex link of `rate`; gone when the block is left, also those in it.
+    """`count` hosts, each behind a full-duplex link of `rate`; removed when the block is left.
 
     Yields:
         the bridge's own address, where this process can be reached from all hosts, and the hosts.
@@ -67,7 +67,9 @@ def hosts(count: int, rate: str = GBIT) -> Iterator[tuple[str, list[Host]]]:
     Raises:
         PeerFailed: the machine does not allow it.
     """
+    # Interfaces have names of 15 bytes at most, and several laboratories may stand at a time.
     mark = f"rl{os.getpid() % 100_000}"
+    # By process, so that laboratories of two do not share addresses.
     network = f"10.{64 + os.getpid() % 128}.{os.getpid() // 128 % 256}"
     made = [Host(f"{mark}h{n}", f"{network}.{n + 1}", f"{mark}p{n}") for n in range(count)]
     try:
@@ -79,6 +81,7 @@ def hosts(count: int, rate: str = GBIT) -> Iterator[tuple[str, list[Host]]]:
         yield f"{network}.254", made
     finally:
         for host in made:
+            # Unchecked: after a failure half of it was never made.
             _do("ip", "netns", "delete", host.name, check=False)
             _do("ip", "link", "delete", host.port, check=False)
         _do("ip", "link", "delete", mark, check=False)
@@ -93,6 +96,7 @@ def _connect(host: Host, bridge: str, rate: str) -> None:
     for interface in ("lo", INTERFACE):
         _do(*inside, "ip", "link", "set", interface, "up")
     shape = ("root", "tbf", "rate", rate, "burst", str(BURST_BYTES), "latency", "50ms")
+    # On both ends: `tbf` shapes only what an interface sends.
     _do("tc", "qdisc", "add", "dev", host.port, *shape)
     _do(*inside, "tc", "qdisc", "add", "dev", INTERFACE, *shape)
 

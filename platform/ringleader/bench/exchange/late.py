@@ -1,4 +1,4 @@
-"""A transport whose messages arrive late, as over a long line: nobody waits for them but those who need them."""
+"""A transport whose messages arrive late, as over a long line: only their receivers wait for them."""
 
 import queue
 import threading
@@ -12,7 +12,7 @@ from ringleader.comm.transports.transport import Work
 
 
 class _Sent:
-    """The message was copied: its sender may go on."""
+    """The handle of a message that was copied: its sender may go on."""
 
     def wait(self) -> None: ...
 
@@ -24,6 +24,7 @@ class LateTransport:
         messages: how many were sent, by tag.
     """
 
+    # Sums in place exchange no messages that could be late, so there is no board either.
     shared = False
     together = None
 
@@ -41,6 +42,7 @@ class LateTransport:
         self.messages[tag] += 1
         if not self._delay_s:
             return self._inner.isend(tensor, peer, tag)
+        # A copy: the sender may write into its tensor long before this one leaves.
         self._line.put((time.perf_counter() + self._delay_s, tensor.clone(), peer, tag))
         return _Sent()
 

@@ -72,6 +72,7 @@ def _measure(case: Case, turns: int) -> Iterator[Figure]:
     if case.share:
         world = len(case.layout)
         speed = median(took["stream"])
+        # Every rank of a ring receives (n - 1) / n of the bytes twice: once to sum them, once as the result.
         limit_s = 2 * (world - 1) / world * NBYTES / speed
         yield Figure(
             case=case.name,
@@ -88,7 +89,7 @@ def _measure(case: Case, turns: int) -> Iterator[Figure]:
 def sums(
     layout: Sequence[int], schedule: str, nbytes: int, turns: int
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Sum over hosts behind shaped links.
+    """Measure sums over hosts behind shaped links.
 
     Args:
         layout: the host of each rank.
@@ -113,12 +114,12 @@ def sums(
 
 
 def _slowest(took: Sequence[Sequence[float]]) -> list[float]:
-    """Of every turn the longest that any rank took: a step waits for all of them. Ranks may have measured nothing."""
+    """The longest time of any rank in every turn: a step waits for all of them. Ranks may have measured nothing."""
     return [max(turn) for turn in zip(*filter(None, took), strict=True)]
 
 
 def _crossed(store: TCPStore, way: str, host: Host, members: Sequence[Child]) -> float:
-    """Bytes that entered the host in each of the sums that members make between two marks."""
+    """Bytes that entered the host per sum, of those that members make between two marks."""
     counted = []
     for mark in ("begin", "end"):
         store.wait([f"{way}/{mark}/{rank}" for rank in range(len(members))])

@@ -21,7 +21,7 @@ from ringleader.comm.tree import TreeNode, tree_over
 
 DEADLINE_S = 120.0
 COUNTED = 3
-"""Sums between two looks at the links' counters."""
+"""Sums between two readings of the links' counters."""
 
 STREAM_BYTES = 48 << 20
 PIECE_BYTES = 1 << 20
@@ -50,6 +50,7 @@ def main() -> None:
         _count_bytes(store, name, asked.rank, way)
     took: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(asked.turns):
+        # The order alternates, so that neither way always follows the other.
         names = list(ways) if number % 2 else list(ways)[::-1]
         for name in names:
             took[name].append(_timed(ways[name]))
@@ -85,13 +86,14 @@ def _ways(
 
 
 def _count_bytes(store: TCPStore, name: str, rank: int, way: Sum) -> None:
-    """Some sums between two moments at which the parent reads the links' counters."""
+    """Make COUNTED sums between two readings of the links' counters by the parent."""
     if rank == 0:
         store.set(f"{name}/sums", json.dumps(COUNTED))
     dist.barrier()
     for mark in ("begin", "end"):
         store.set(f"{name}/{mark}/{rank}", "1")
         store.wait([f"{name}/{mark}/go"])
+        # The barrier behind the sums keeps the parent from reading before the slowest rank is done.
         if mark == "begin":
             for _ in range(COUNTED):
                 way()

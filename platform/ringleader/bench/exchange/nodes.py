@@ -33,11 +33,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Where members of a run live.
+    """The nodes on which a run's members live.
 
     Attributes:
         here: where this process can be reached from all nodes.
-        unlinked: why there are no links between them, whose bytes could be counted; empty where there are.
+        unlinked: the reason why there are no links between them to count bytes on; empty where there are.
     """
 
     here: str
@@ -45,7 +45,7 @@ class Nodes:
     unlinked: str = ""
 
     def of(self, rank: int, workers: int) -> Node:
-        """Workers fill one node after the other, servers take turns."""
+        """The node of a rank: workers fill one node after the other, servers alternate."""
         return self.each[rank * NODES // workers if rank < workers else (rank - workers) % NODES]
 
 
@@ -59,6 +59,7 @@ def two_nodes() -> Iterator[Nodes]:
             try:
                 here, hosts = stack.enter_context(laboratory.hosts(NODES))
             except PeerFailed as error:
+                # Root alone is not enough: a container may forbid namespaces.
                 why = str(error)
             else:
                 yield Nodes(here, tuple(Node(host.address, NAMESPACES / host.name) for host in hosts))
@@ -67,7 +68,8 @@ def two_nodes() -> Iterator[Nodes]:
 
 
 def pretended(why: str) -> Nodes:
-    """Nodes of this machine's loopback, without links."""
+    """Addresses of this machine's loopback as nodes, without links."""
+    # All of 127.0.0.0/8 is this machine, and members of unlike addresses share no memory.
     return Nodes(LOOPBACK, tuple(Node(f"127.0.0.{1 + n}") for n in range(NODES)), why)
 
 
@@ -83,6 +85,7 @@ def enter(namespace: Path) -> None:
 
 def link_bytes() -> int:
     """Bytes that crossed the link of this process's namespace, both ways, by the kernel's counters."""
+    # Of this thread: a process whose main thread has not entered the namespace shows other links.
     for line in Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == laboratory.INTERFACE:
@@ -92,5 +95,5 @@ def link_bytes() -> int:
 
 
 def no_bytes() -> int:
-    """Where there is no link to count on."""
+    """Zero, where there is no link to count on."""
     return 0

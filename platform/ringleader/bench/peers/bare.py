@@ -1,4 +1,4 @@
-"""A training script that uses Ringleader's exchange and nothing else: no session, no commit, nobody may be lost."""
+"""A training script that uses Ringleader's exchange and nothing else: no session, no commits, no recovery."""
 
 import argparse
 
@@ -50,6 +50,7 @@ class Script:
             ]
             exchange.begin_slice(shard)
             loss = self._workload.loss(self._net(self._rows.x[rows]), self._rows.y[rows])
+            # Weighted by its rows, so that slices of unequal size add up to the batch's mean.
             (loss * (len(rows) / len(batch))).backward()  # type: ignore[no-untyped-call]
             exchange.end_slice()
         exchange.finish(self._word)

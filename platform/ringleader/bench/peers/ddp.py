@@ -28,6 +28,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as our own workers do: worth a tenth of a step here, and open to anybody
     store = TCPStore(LOOPBACK, asked.port, is_master=False, timeout=DEADLINE)
+    # A prefix of its own: the turns' keys are in the same store.
     group_store = PrefixStore(f"{asked.side}/group", store)
     dist.init_process_group(
         "gloo", store=group_store, rank=asked.rank, world_size=asked.world, timeout=DEADLINE
@@ -96,7 +97,7 @@ class Trainer:
         self.optimizer.step()
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """A shuffled epoch after the other, each rank its half of every global batch."""
+        """Shuffled epochs, one after the other; each rank takes its share of every global batch."""
         epoch = 0
         while True:
             order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(epoch))

@@ -1,6 +1,6 @@
-"""What a Ray job runs beside ours: `python -m ringleader.bench.peers.first_step FOLDER` trains one step and ends.
+"""A Ray job's entrypoint beside ours: `python -m ringleader.bench.peers.first_step FOLDER` trains one step and ends.
 
-One process, the whole batch, no cluster and no group: what a job's entry point can do soonest.
+One process, the whole batch, no cluster and no group: the quickest first step that an entrypoint can take.
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""Ray Jobs: `submissions` prints how many a second are taken from so many clients at once, `submit` how long one takes
-from its submission to its first step.
+"""Ray Jobs: `submissions` prints how many a second are accepted from several clients at once, `submit` the seconds from
+a submission to its job's first step.
 
 Prints one JSON line a run. Settings: a local cluster of its own with its dashboard, no runtime environment; for
 `submissions` an entrypoint that does nothing and a `JobSubmissionClient` for each client; for `submit` an entrypoint
@@ -29,7 +29,7 @@ ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
 
 
 class Submitter(Protocol):
-    """What is used of `ray.job_submission.JobSubmissionClient`."""
+    """The part of `ray.job_submission.JobSubmissionClient` that is used here."""
 
     def submit_job(self, *, entrypoint: str) -> str: ...
 
@@ -42,6 +42,7 @@ def main() -> None:
     import ray
     from ray.job_submission import JobSubmissionClient
 
+    # Without its extra `default` Ray starts all the same, and its dashboard, which takes jobs, does not.
     if find_spec("aiohttp_cors") is None:
         sys.exit(
             f"Ray's dashboard, which takes its jobs, is not here: pip install 'ray[default]=={ray.__version__}'"
@@ -83,6 +84,7 @@ def first_steps(client: Submitter, folder: Path, runs: int) -> Iterator[float]:
         started = time.monotonic()
         job_id = client.submit_job(entrypoint=entrypoint)
         wait_for("the job's end", partial(_ended, client, job_id), DEADLINE_S, lambda: None)
+        # Read once the job has ended: reading in between would take a core from it.
         first = wait_for("a first step", partial(_first, commits), 0, lambda: None)
         if number:
             yield first - started
@@ -98,7 +100,7 @@ def _first(commits: Path) -> float | None:
 
 
 def _rates(clients: list[Any], each: int, runs: int) -> Iterator[float]:
-    """Submissions a second, all clients sending one after the other."""
+    """Submissions a second of all clients at once, each of which sends one after the other."""
     clients[0].submit_job(entrypoint="true")
 
     def submit(number: int) -> None:

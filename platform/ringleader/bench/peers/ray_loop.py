@@ -18,6 +18,7 @@ CHECKPOINT_EVERY = 50
 
 def loop(config: dict[str, Any]) -> None:
     """One worker's training loop, after Ray Train's own guide."""
+    # As many as our workers have, so that a step is the same work on all systems.
     torch.set_num_threads(1)
     context = ray.train.get_context()
     workload = WORKLOADS[config["workload"]]
@@ -41,7 +42,7 @@ def loop(config: dict[str, Any]) -> None:
 
 
 def _group_number() -> int:
-    """A number that all members of this group, and no other group, have."""
+    """A number that all members of this group share and no other group has."""
     number = torch.tensor(time.monotonic_ns() // 1000)
     dist.broadcast(number, 0)
     return int(number.item())
@@ -60,6 +61,7 @@ def _restore(model: Any, optimizer: Any) -> int:
 
 def _checkpoint(model: Any, optimizer: Any, step: int) -> None:
     if ray.train.get_context().get_world_rank() != 0:
+        # `report` waits for all workers, so those without a checkpoint have to call it, too.
         ray.train.report({"step": step})
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,5 @@
 """Ray Train: `recovery` kills workers of an elastic (2, 3) run over and over, `submit` starts one run after the other,
-`join` lets a third worker come to a run of two.
+`join` lets a third worker join a run of two.
 
 Prints one JSON line a kill or a run. Settings: health checks every 0.1 s instead of 2 s, its metrics and reconciliation
 off, checkpoints every 50 steps, as many restarts as it takes, a cluster of its own that is up and warm.
@@ -36,7 +36,8 @@ WORKERS = (2, 3)
 FOREVER = 1_000_000
 DEADLINE_S = 120.0
 RESIZE_S = 1.0
-"""How often it looks for places."""
+"""Seconds between Ray Train's looks for free places."""
+# Any free ports: Ray's fixed ones are taken by the first node of the same address.
 NODE = (
     "--num-cpus=1",
     "--object-store-memory=100000000",
@@ -47,12 +48,14 @@ NODE = (
 
 def main() -> None:
     asked = _arguments()
+    # Before the import: some of them are read there.
     os.environ.update(SETTINGS)
     import ray
 
     with tempfile.TemporaryDirectory(prefix="rt", ignore_cleanup_errors=True) as folder:
         ray.init(
             address="local",
+            # `join` begins without a third place: a node brings it.
             num_cpus=WORKERS[0] if asked.what in LOADS else WORKERS[1] + 1,
             include_dashboard=False,
             object_store_memory=150_000_000,
@@ -79,7 +82,7 @@ def submit(folder: Path, runs: int, seed: int) -> None:
 
 
 def recovery(folder: Path, kills: int, seed: int) -> None:
-    """`fit()` runs until enough workers were killed, then the process ends as it is."""
+    """Run `fit()` until enough workers were killed, then end the process without waiting for it."""
     commits = folder / "commits"
     commits.mkdir()
 
@@ -88,8 +91,8 @@ def recovery(folder: Path, kills: int, seed: int) -> None:
 
 
 def join(case: str, folder: Path, joins: int, seed: int) -> None:
-    """A node with a place comes to a cluster with two, and goes again: Ray Train goes by what all nodes have, not by
-    what is free."""
+    """Add a node with one place to a cluster with two, and remove it again, over and over: Ray Train goes by what all
+    nodes have, not by what is free."""
     import ray
 
     del seed
@@ -114,7 +117,7 @@ def join(case: str, folder: Path, joins: int, seed: int) -> None:
 
 
 def _beside(measure: Callable[[], None]) -> None:
-    """Measure while `fit()` runs; the process ends as it is then."""
+    """Measure in a thread while `fit()` runs, then end the process without waiting for it."""
 
     def measure_and_leave() -> None:
         status = 1
@@ -127,6 +130,7 @@ def _beside(measure: Callable[[], None]) -> None:
             import ray
 
             ray.shutdown()
+            # The main thread is in `fit()`, which goes on for FOREVER steps.
             os._exit(status)
 
     threading.Thread(target=measure_and_leave, daemon=True).start()

@@ -80,7 +80,7 @@ class Field:
         self._replicas[number] = self._start(number)
 
     def _await_full(self) -> None:
-        """All three commit together."""
+        """Wait until all three replicas commit together."""
         alive = {child.pid for child in self._replicas}
         since = time.monotonic()
 
@@ -98,6 +98,7 @@ class Field:
 
     def _start(self, number: int) -> Child:
         words = [f"--lighthouse={self._lighthouse}", f"--number={number}", f"--folder={self._folder}"]
+        # Under `python -m` this module's __name__ is __main__.
         return Child(__spec__.name, words + self._words, {"OMP_NUM_THREADS": "1", "RUST_LOG": "error"})
 
 
@@ -141,11 +142,13 @@ def replica(lighthouse: str, number: int, folder: Path, pause_s: float, patience
     while True:
         before = manager.current_step()
         picked = torch.randint(len(rows), (share,), generator=draw)
+        # In place: each `.grad` has to stay a view of the flat tensor.
         optimizer.zero_grad(set_to_none=False)
         time.sleep(pause_s)
         workload.loss(net(rows.x[picked]), rows.y[picked]).backward()  # type: ignore[no-untyped-call]
         manager.allreduce(gradient).wait()
         optimizer.step()
+        # A step that lost a member is dropped, and its number made again.
         if manager.current_step() > before:
             log.committed(step=before, membership=manager._quorum_id)
 

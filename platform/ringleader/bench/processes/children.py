@@ -19,8 +19,9 @@ TAIL = 40
 
 
 def die_with_parent() -> None:
-    """Called first in a child: the kernel kills it when its parent dies, however that happens (Linux)."""
+    """Have the kernel kill this process when its parent dies, however that happens (Linux). To be called first."""
     end_with_parent()
+    # The parent may have died before it was asked for: then the kernel sends nothing any more.
     if os.getppid() == 1:
         sys.exit("the parent is gone")
 
@@ -30,7 +31,7 @@ class Child:
 
     `within` is put before the command, to run it on another host of a laboratory.
 
-    What it prints as JSON objects, one a line, are its answers; everything else is kept for error messages.
+    JSON objects that it prints, one a line, are its answers; everything else is kept for error messages.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # Unbuffered: answers are waited for while the process goes on.
             env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
             text=True,
             start_new_session=True,
@@ -72,6 +74,7 @@ class Child:
     def end(self, grace_s: float = 5) -> None:
         """Ask the group to end, then kill it."""
         for sign, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 10)):
+            # SIGKILL in any case: the process may have left others in its group.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, sign)
             with suppress(subprocess.TimeoutExpired):
@@ -81,7 +84,7 @@ class Child:
             self._process.stdout.close()
 
     def check(self) -> None:
-        """Raises PeerFailed when the process has ended with an error."""
+        """Raise PeerFailed when the process has ended with an error."""
         if self._process.poll() not in {None, 0}:
             raise PeerFailed(f"{self.module} ended with {self._process.returncode}:\n{self.tail()}")
 
@@ -100,6 +103,7 @@ class Child:
             self._process.wait(deadline_s)
         except subprocess.TimeoutExpired:
             raise PeerFailed(f"{self.module} did not end within {deadline_s:g} s:\n{self.tail()}") from None
+        # The process has ended, but its last lines may still be in the pipe.
         self._reader.join(10)
         self.check()
         return list(self._answers)
@@ -109,6 +113,7 @@ class Child:
         return "".join(self._said[-TAIL:])
 
     def _ended(self) -> bool:
+        # Both: an answer may still be in the pipe of a process that has ended.
         return self._process.poll() is not None and not self._reader.is_alive()
 
     def _read(self) -> None:
@@ -125,8 +130,8 @@ class Child:
 
 
 def peer_answers(module: str, arguments: Sequence[str], deadline_s: float) -> list[dict[str, Any]]:
-    """What a peer measured. One that fails is said on standard error, with its last line, and has no answers: the
-    figure stays without a comparison."""
+    """A peer's answers. The failure of a peer is printed to standard error, with its last line, and leaves no answers:
+    the figure stays without a comparison."""
     with Child(module, arguments) as peer:
         try:
             return peer.answers(deadline_s)

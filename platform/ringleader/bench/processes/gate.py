@@ -1,4 +1,4 @@
-"""Taking turns: both sides stay up, and one block of steps after the other is measured, ours and theirs by turns."""
+"""Turns of systems: all sides stay up, and one block of steps after the other is measured, ours and theirs by turns."""
 
 import json
 import time
@@ -33,7 +33,8 @@ class Turnstile:
         self._starts: list[float] = []
 
     def at(self, step: int) -> bool:
-        """Whether the measurement is over; ends the loop after this step."""
+        """Wait for this side's turn. Returns whether the measurement is over, and this step the last."""
+        # A step's body runs for each of this worker's slices; only the first one begins a step.
         if step == self._step:
             return False
         self._step = step
@@ -43,11 +44,12 @@ class Turnstile:
         return self._next_block()
 
     def ready(self) -> None:
-        """Everything is built and warm; the first call of `at` waits. Said again it changes nothing: a step's body runs
-        for each of its slices."""
+        """Report that everything is built and warm; the next call of `at` waits. A repetition changes nothing: a step's
+        body runs for each of its slices."""
         if self._starts:
             return
         self._store.set(f"{self._prefix}/ready", "1")
+        # As after a full block, so that the next call of `at` waits for a turn; block 0 is not reported.
         self._starts = [0.0] * self._block_steps
 
     def _next_block(self) -> bool:
@@ -101,7 +103,7 @@ class Court:
                 self._await(side, f"{side}/{rank}/ready", deadline_s)
 
     def finish(self, deadline_s: float) -> dict[str, list[dict[str, object]]]:
-        """Let every side end by itself. Returns what rank 0 of each printed."""
+        """Let every side end by itself. Returns the answers of each one's rank 0."""
         for side in self._children:
             self._store.set(f"{side}/turn/{self._block[side] + 1}", END)
         ended = {
@@ -112,6 +114,7 @@ class Court:
 
     def _await(self, side: str, key: str, deadline_s: float) -> None:
         until = time.monotonic() + deadline_s
+        # Polled: a blocking `get` would wait out its deadline where a worker has died.
         while not self._store.check([key]):
             for child in self._children[side]:
                 child.check()

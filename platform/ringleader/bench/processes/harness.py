@@ -1,4 +1,4 @@
-"""A session's group without Ray: worker processes that meet in the parent's store, one generation, no recovery.
+"""A session's workers without Ray: processes that meet in the parent's store, one generation, no recovery.
 
 Runs where only torch is installed. What is measured is the real session, exchange and transport; what is missing is
 the supervisor, which has no part in a step.
@@ -78,6 +78,7 @@ class OneGeneration:
         )
 
     def next_seat(self, parked: ParkReport) -> Seat:
+        # Another seat would be a recovery, and there is no supervisor to plan one.
         if parked.generation:
             raise PeerFailed(f"the group broke at step {parked.step}: {parked.why}")
         size = len(self._plan.members)
@@ -169,7 +170,7 @@ def job(
     servers: int = 0,
     backups: int = 0,
 ) -> JobSpec:
-    """The job file of a measured run: defaults, but for the shards, and for what else is given."""
+    """The job file of a measured run: defaults, except for the shards and the other arguments."""
     kind = "parameter_server" if servers else "ring"
     sync: dict[str, object] = {"intra_node": kind, "inter_node": kind, "reproducible": reproducible}
     sync |= {"servers": servers, "server_backups": backups} if servers else {}

@@ -43,7 +43,7 @@ class BenchMember(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Generic[F]):
-    """What a worker knows at the end, and its training function with what that has kept."""
+    """A worker's result, and its training function with what that has kept."""
 
     finished: WorkerResult
     function: F
@@ -53,7 +53,7 @@ def train(nodes: Nodes, name: str, spec: JobSpec, function: F, deadline_s: float
     """Run a training function on both nodes.
 
     Args:
-        name: no two runs at a time have the same.
+        name: unique among the runs at any time.
         spec: `workers.max` of them take part, the same number on each node.
         function: every member gets a copy.
 
@@ -78,6 +78,7 @@ def train(nodes: Nodes, name: str, spec: JobSpec, function: F, deadline_s: float
             )
             process = PROCESSES.Process(target=take_part, args=(member, there), daemon=True)
             process.start()
+            # A writing end that stays open here would hide the death of the member: `recv` would not end.
             there.close()
             pipes.append(here)
             processes.append(process)
@@ -89,7 +90,7 @@ def train(nodes: Nodes, name: str, spec: JobSpec, function: F, deadline_s: float
 
 
 def _heard(pipes: Sequence[Connection], until: float) -> list[Ended[Any]]:
-    """What everybody sends at the end; the first failure ends the wait for the others."""
+    """The last message of every member, in rank order; the first failure ends the wait for the others."""
     found: dict[int, Ended[Any]] = {}
     while len(found) < len(pipes):
         silent = {pipe: rank for rank, pipe in enumerate(pipes) if rank not in found}
@@ -114,9 +115,10 @@ def _read(pipe: Connection, rank: int) -> Ended[Any]:
 
 
 def take_part(member: BenchMember[Any], pipe: Connection) -> None:
-    """A member process: one session over one generation. Sends why it failed, and what it ended with."""
+    """Run a member process: one session over one generation. Sends the reason of a failure, or the result."""
     die_with_parent()
     if member.node.namespace is not None:
+        # Before torch starts threads: only those that this one starts later live in the namespace.
         enter(member.node.namespace)
     torch.set_num_threads(1)
     try:

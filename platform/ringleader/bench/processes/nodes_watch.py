@@ -1,6 +1,6 @@
-"""A watch of a growing cluster: when nodes were asked for, the first was there, and the last was gone.
+"""A watch of a growing cluster: the times at which nodes were asked for, the first was there, the last was gone.
 
-`python -m ringleader.bench.processes.nodes_watch HOST:PORT` prints monotonic seconds, and so on for each growth.
+`python -m ringleader.bench.processes.nodes_watch HOST:PORT` prints them in monotonic seconds, for each growth anew.
 
 A process of its own: one that has been connected to a Ray cluster cannot connect to another with another token.
 """
@@ -26,6 +26,7 @@ def main() -> None:
     from ray.experimental.internal_kv import _internal_kv_get
 
     def asked() -> bool:
+        # Ray keeps there what was asked of its autoscaler, and has no public way to read it.
         return (_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or b"[]") != b"[]"
 
     def there() -> bool:

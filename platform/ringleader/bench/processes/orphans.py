@@ -1,4 +1,4 @@
-"""What a run may leave on this machine: processes, and memory that they shared.
+"""Leftovers of a run on this machine: processes, and memory that they shared.
 
 A process belongs to a run if it was started with its RINGLEADER_HOME, as all that `ringleader up` starts is, and all
 that this starts. Orphans are adopted by the guard of a service, or by the first process where that is gone. Segments of
@@ -25,8 +25,8 @@ _PPID = 1
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What of this machine belonged to the run of `home`, or to nobody, when it was looked at. Other users' processes
-    are not seen."""
+    """The orphans of the run of `home`, and the names of all shared segments, at one moment. Other users' processes are
+    not seen."""
 
     home: Path
     adopted: frozenset[int]
@@ -37,8 +37,8 @@ class Machine:
         return cls(home, frozenset(_adopted(home)), frozenset(_named()))
 
     def left(self) -> dict[str, list[int] | list[str]]:
-        """By kind, what was not there then: orphans of the run, those of its processes that hold shared memory, and
-        named segments that nobody else has mapped."""
+        """Leftovers by kind, without what was there then: orphans of the run, its processes that hold shared memory,
+        and named segments that no other process has mapped."""
         pids = of_run(self.home)
         found: dict[str, list[int] | list[str]] = {
             "orphans": sorted(_adopted(self.home) - self.adopted),
@@ -93,6 +93,7 @@ def _mapped(name: str, *, but: Collection[int]) -> bool:
 def _holds(pid: int, file: str) -> bool:
     process = Path(f"/proc/{pid}")
     with suppress(OSError):
+        # The kernel appends ` (deleted)` to the name of a memfd.
         if any(str(path.readlink()).startswith(file) for path in (process / "fd").iterdir()):
             return True
         return file in (process / "maps").read_text()

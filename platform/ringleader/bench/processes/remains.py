@@ -1,6 +1,6 @@
-"""What a cluster still holds of a job.
+"""A job's remains on a cluster.
 
-`python -m ringleader.bench.processes.remains HOST:PORT JOB` waits until that is nothing.
+`python -m ringleader.bench.processes.remains HOST:PORT JOB` waits until there are none.
 
 A process of its own, as warmth.py. Prints what is left after `DEADLINE_S`, by kind.
 """
@@ -37,6 +37,7 @@ def _left(cluster: RayCluster, job: str) -> dict[str, Any]:
     capacity = cluster.capacity()
     groups = [g["name"] for g in placement_group_table().values() if g["state"] != "REMOVED"]
     workers = [a for a in actors().values() if a["ActorClassName"] == "Worker" and a["State"] != "DEAD"]
+    # Idle workers of the pool are actors of the same class as a job's.
     idle = sum(cluster.warmed().values())
     found = {
         "supervisors": [name for name in cluster.supervisors() if name[0] == job],

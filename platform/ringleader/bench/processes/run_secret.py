@@ -8,5 +8,6 @@ NAME = "RINGLEADER_BENCH_SECRET"
 
 
 def run_secret() -> bytes:
-    """The same in a process and all that it starts."""
+    """The run's secret, the same in a process and in all that it starts."""
+    # Not an argument: every account of the machine can read those.
     return bytes.fromhex(os.environ.setdefault(NAME, new_secret().hex()))

@@ -32,7 +32,7 @@ class Stack:
     ray_address: str
 
     def await_warm(self) -> None:
-        """Until a job's workers stand ready again, as they do for a user who comes by."""
+        """Wait until the idle workers that a job takes stand ready again, as they do for a user."""
         arguments = [self.ray_address, f"--idle={WORKERS}"]
         token = {"RAY_AUTH_TOKEN_PATH": str(self.home.ray_token)}
         with Child("ringleader.bench.processes.warmth", arguments, token) as child:
@@ -50,8 +50,8 @@ class Stack:
         loader_workers: int = 0,
         lines_s: float = 0.0,
     ) -> "Run":
-        """Submit the job, on three workers and at least two by default; `sync` and `workers` as in the job file. A
-        step sleeps `pause_s`, lines behind a loop `lines_s`."""
+        """Submit a job, by default on three workers and at least two; `sync` and `workers` as in the job file. A step
+        sleeps `pause_s`, lines behind a loop `lines_s`."""
         commits = self.folder / name
         commits.mkdir()
         spec = {
@@ -67,7 +67,9 @@ class Stack:
             },
             "workers": dict(workers or {"min": 2, "max": WORKERS}),
             "batch": {"global_size": 96},
+            # Kills come quicker than committed steps give failures back.
             "max_failures": 1000,
+            # The check beside a job would compute in the middle of the measurement.
             "debug": {"check": False},
             **({"sync": dict(sync)} if sync else {}),
         }
@@ -86,7 +88,7 @@ class Run:
         return Commits.read(self.folder)
 
     def check(self) -> None:
-        """Raises BrokenPromise when the job has ended."""
+        """Raise BrokenPromise when the job has ended."""
         if self.job.refresh().state.ended:
             last = "; ".join(f"{e.time:%H:%M:%S} {e.type} {e.data}" for e in list(self.job.events())[-8:])
             raise BrokenPromise(f"the job ended as {self.job.state}: {self.job.view.reason}. Last: {last}")
@@ -96,7 +98,7 @@ class Run:
 def up(
     num_cpus: int = CPUS, *, cluster: ForeignCluster | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[Stack]:
-    """Everything embedded, in a temporary home; stopped when the block is left.
+    """The stack with everything embedded, in a temporary home; stopped when the block is left.
 
     Args:
         cluster: a Ray cluster to use instead of one of its own.
@@ -107,6 +109,7 @@ def up(
         usual = REAL.api(home, port, ray_address, mlflow_url)
         return replace(usual, environ={**usual.environ, **(settings or {})})
 
+    # Short: paths of Unix sockets have 107 bytes at most, and MLflow's is below this folder.
     with tempfile.TemporaryDirectory(prefix="rl", ignore_cleanup_errors=True) as folder:
         home = Home(Path(folder) / "home")
         with running(

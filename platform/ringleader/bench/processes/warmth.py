@@ -1,6 +1,6 @@
 """A wait until a cluster is warm.
 
-`python -m ringleader.bench.processes.warmth HOST:PORT --idle 3` says how long that took.
+`python -m ringleader.bench.processes.warmth HOST:PORT --idle 3` prints how long that took.
 
 A process of its own: one that has been connected to a Ray cluster cannot connect to another with another token.
 """

@@ -38,13 +38,14 @@ TARGET = Target("ratio", ">=", 1.0)
 
 
 class Committing(Scheduled):
-    """Counts the rows of committed steps by block: what is computed and then refused is no progress."""
+    """A training function that counts rows of committed steps by block: rows computed and then refused do not count."""
 
     def __call__(self, session: Session) -> None:
         session.on_commit(lambda: self._add(WORKLOADS[WORKLOAD].global_batch, time.monotonic()))
         super().__call__(session)
 
     def _count(self, rows: int, since: float) -> None:
+        # For the step time alone: rows are counted when they are committed.
         if not self._blocks:
             self._turns.append(time.monotonic() - since)
 
@@ -61,6 +62,7 @@ def measure(rounds: int) -> Figure:
             children[side] = _started(stack, store.port, side)
             own = PrefixStore(side, store)
             turns += [float(awaited(own, children[side], f"turn/{rank}")) for rank in EVERYBODY]
+        # Rank 0 of each side: the quick worker, whose turn is the step time.
         turn_s, begin = statistics.median(turns[::WORLD]), time.monotonic() + PAUSE_S
         for number, side in enumerate(SIDES):
             starts = [begin + (len(SIDES) * k + number) * (BLOCK_S + PAUSE_S) for k in range(rounds)]

@@ -1,4 +1,4 @@
-"""What the comparison of members costs: a fingerprint of the whole state once a loop, as a share of its steps."""
+"""The cost of comparing members: a fingerprint of the whole state once a loop, as a share of its steps."""
 
 import time
 from collections.abc import Callable
@@ -38,6 +38,7 @@ def measure(rounds: int) -> Figure:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        # The first update allocates the momenta, and the first fingerprint its memory.
         for warm in (step, compare, step):
             warm()
         shares = [_took_s(compare) / (steps * _took_s(step)) for _ in range(rounds)]

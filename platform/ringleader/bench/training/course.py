@@ -1,4 +1,4 @@
-"""What `bench sync` trains: CIFAR-10 in stretches of equal length, with the held-out loss after each of them."""
+"""The training of `bench sync`: CIFAR-10 in stretches of equal length, with the held-out loss after each of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ STRETCH_ROWS = GLOBAL_BATCH * STRETCH_STEPS
 TRAIN_ROWS, HELD_OUT_ROWS = 24 * STRETCH_ROWS, 1000
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 NOISE = 64.0
-"""Of the rows that stand in where CIFAR-10 is missing, in grey levels."""
+"""Grey levels of noise in the rows that stand in where CIFAR-10 is missing."""
 
 Crossed = Callable[[], int]
 
@@ -140,7 +140,7 @@ def save_rows(path: Path) -> str:
 
 
 def load_rows(path: Path) -> dict[str, Rows]:
-    """What `save_rows` wrote, mapped: processes of a machine share the memory."""
+    """The rows that `save_rows` wrote, memory-mapped: processes of a machine share the memory."""
     return {name: Rows(*found) for name, found in torch.load(path, mmap=True, weights_only=True).items()}
 
 

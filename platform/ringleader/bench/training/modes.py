@@ -97,4 +97,4 @@ MODES: tuple[Mode, ...] = (
     ),
 )
 REFERENCE = MODES[0]
-"""What the others are compared with."""
+"""The mode that the others are compared with."""

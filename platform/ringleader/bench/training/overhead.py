@@ -1,5 +1,5 @@
-"""What a session costs over a bare loop with the same exchange, what reproducible sums cost over any sums, and what the
-comparison of members costs."""
+"""The cost of a session over a bare loop with the same exchange, of reproducible sums over any sums, and of comparing
+members."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class Case:
 
     @property
     def sums(self) -> float:
-        """Partial sums that a worker brings to the canonical sum of a step, on average: in messages so many times
-        the gradient's bytes go round, where any sum would do once."""
+        """Partial sums that a worker brings to the canonical sum of a step, on average: the gradient's bytes travel so
+        many times, where a sum in any order would send them once."""
         tree = tree_over(self.shards, frozenset(range(self.shards)))
         shares = [tree.partials(owned(rank, self.world, self.shards)) for rank in range(self.world)]
         return sum(map(len, shares)) / self.world

@@ -121,7 +121,7 @@ def _axes(across: Axis, up: Axis) -> Iterator[str]:
 
 
 def _lines(curves: Sequence[Curve], across: Axis, up: Axis) -> Iterator[str]:
-    """The first one last, so that it lies on top."""
+    """A line for each curve, the first one last, so that it lies on top."""
     for number in [*range(1, len(curves)), 0]:
         curve = curves[number]
         points = " ".join(f"{across.at(x):.1f},{up.at(y):.1f}" for x, y in curve.points)
@@ -129,7 +129,7 @@ def _lines(curves: Sequence[Curve], across: Axis, up: Axis) -> Iterator[str]:
 
 
 def _labels(curves: Sequence[Curve], up: Axis) -> Iterator[str]:
-    """From the best to the worst, as near to the ends of their lines as there is room."""
+    """Labels from the worst loss, at the top, to the best, as near to the ends of their lines as there is room."""
     ends = [curve.points[-1][1] for curve in curves]
     order = sorted(range(len(curves)), key=lambda n: -ends[n])
     last = max(curve.points[-1][0] for curve in curves)
@@ -156,6 +156,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     places = list(wanted)
     for n in range(len(places)):
         places[n] = max(places[n], places[n - 1] + gap if n else low)
+    # Back from the end: labels that ran out of room push those before them up.
     for n in reversed(range(len(places))):
         places[n] = min(places[n], places[n + 1] - gap if n + 1 < len(places) else high)
     return places

@@ -1,5 +1,5 @@
 """A step through a parameter server beside our own ring's: the same two workers, and a server on the same cores, alone
-or with a backup; and what a straggler costs where nobody waits for it, or another worker stands in for it."""
+or with a backup; and the cost of a straggler where nobody waits for it, or a backup worker stands in for it."""
 
 from collections.abc import Iterator
 
@@ -26,10 +26,10 @@ WORKLOADS = {
     "sync-backed-cifar": ("cifar", 1),
     "sync-backed-mlp": ("mlp", 1),
 }
-"""By case: what is trained, and how many backups the server has."""
+"""Case → workload, and number of the server's backups."""
 CASES = (*WORKLOADS, STRAGGLER, BACKUP_STRAGGLER)
 TARGET = Target("ratio", ">=", 0.87)
-"""Without backups; with them two servers update everything."""
+"""The bar of a server without backups; with one, two servers update everything."""
 
 
 def run(wish: Wish) -> Iterator[Figure]:

@@ -73,7 +73,7 @@ def _measure(workload: str, cases: list[Case], full: bool) -> Iterator[Figure]:
 
 
 def take_turns(opened: Court, sides: list[str], blocks: int) -> dict[str, list[float]]:
-    """Every side measures once a round; the order turns, so that nobody always follows the same other."""
+    """Measure every side once a round; the order rotates, so that no side always follows the same other."""
     took: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(blocks):
         first = number % len(sides)

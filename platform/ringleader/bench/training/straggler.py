@@ -1,7 +1,7 @@
-"""Two workers that lease items from one server, one of them slow: what they do together beside what each does alone.
+"""Two workers that lease items from one server, one of them slow: their rate together beside those of each alone.
 
-One group for all of it: a schedule of blocks says who computes when. Who rests keeps its lease in hand, and nobody
-waits for it, so that a block with one worker is that worker alone.
+All of it is one run: a schedule of blocks says which workers compute when. A resting worker keeps its lease, and nobody
+waits for it, so a block with one worker measures that worker alone.
 """
 
 import argparse
@@ -38,12 +38,12 @@ BLOCK_S, PAUSE_S = 10.0, 1.0
 DEADLINE_S = 180.0
 TARGET = Target("ratio", ">=", 0.85)
 BLOCKS = ((0,), (1,), (0, 1))
-"""Who computes: the quick one alone, the slow one alone, both."""
+"""The ranks that compute in a block: the quick one alone, the slow one alone, both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Seconds of the machine's monotonic clock, and who computes between them."""
+    """A span of the machine's monotonic clock in seconds, and the ranks that compute in it."""
 
     start: float
     stop: float
@@ -97,6 +97,7 @@ class Scheduled:
         if not self._blocks:
             return True
         now = time.monotonic()
+        # CLOCK_MONOTONIC is the machine's: the parent's schedule and all workers read the same one.
         due = next((b for b in self._blocks if b.stop > now and self._rank in b.active), None)
         if due is None:
             return False
@@ -104,12 +105,14 @@ class Scheduled:
         return True
 
     def _take_schedule(self) -> None:
-        """The quick worker's turns are the step time."""
+        """Report this worker's turn and wait for the schedule; the quick worker's turn is the step time."""
         self._store.set(f"turn/{self._rank}", str(statistics.median(self._turns[WARM_TURNS // 2 :])))
         said = json.loads(self._store.get("schedule"))
         self._blocks = [Block(b["start"], b["stop"], tuple(b["active"])) for b in said["blocks"]]
         self.counted = [0] * len(self._blocks)
+        # Rank 0 is the quick worker.
         self._nap_s = SLEEPS * said["turn_s"] if self._rank else 0.0
+        # One more than WARM_TURNS, so that the schedule is taken once.
         self._turns.append(0.0)
 
     def _count(self, rows: int, since: float) -> None:
@@ -162,7 +165,8 @@ def measure(rounds: int) -> Figure:
 
 
 def awaited(store: Store, children: list[Child], key: str) -> str:
-    """What a child sets under the key. Raises PeerFailed when one ends before."""
+    """The value that a child sets under the key. Raises PeerFailed when one ends before."""
+    # Polled: a blocking `get` would wait out its deadline where a child has died.
     while not store.check([key]):
         for child in children:
             child.check()
@@ -206,7 +210,7 @@ def main() -> None:
 
 
 def take_part(spec: JobSpec, scheduled: Scheduled, *, side: str, port: int, rank: int) -> None:
-    """One member of the group, to its end: says what it has counted."""
+    """Run one member to its end and print its counts."""
     coordinator = OneGeneration(
         store_port=port, side=side, rank=rank, world=WORLD, servers=SERVERS, shards=SHARDS
     )

@@ -34,13 +34,13 @@ AGAIN = f"{REFERENCE.name}-again"
 START_S = 60.0
 PICTURE = Path("bench-sync.svg")
 BUDGET_S, LONGEST_S, FULL_S = 200.0, 25.0, 90.0
-"""Of training for all modes together, so that a default run stays below ten minutes: each mode takes as long again to
-start, to evaluate and to end its last stretch. For one mode; for one with --full."""
+"""Seconds of training for all modes together, so that a default run stays below ten minutes: each mode takes as long
+again to start, to evaluate and to end its last stretch. For one mode; for one with --full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where the losses of all modes are read, and whether bytes were counted."""
+    """The points at which the losses of all modes are read, and whether bytes were counted."""
 
     samples: int
     limit_s: float
@@ -70,14 +70,16 @@ class Run:
 
     @property
     def crossed_bytes(self) -> float:
-        """Between the nodes, both ways, for one global batch."""
+        """Bytes between the nodes, both ways, for one global batch."""
+        # There are two nodes: all that crosses is on the first one's link.
         return self.workers[0].crossed_bytes * GLOBAL_BATCH / self.points[-1].samples
 
     def loss_after_rows(self, samples: int) -> float:
+        # Stretches are equal, so every mode was evaluated at exactly this number of rows.
         return next(point.loss for point in self.points if point.samples == samples)
 
     def loss_after_s(self, seconds: float) -> float:
-        """On the straight line between the evaluations before and after."""
+        """The loss on the straight line between the evaluations before and after."""
         later = next(n for n, point in enumerate(self.points) if point.seconds >= seconds)
         a, b = self.points[max(0, later - 1)], self.points[later]
         share = (seconds - a.seconds) / (b.seconds - a.seconds) if b is not a else 0.0
@@ -85,7 +87,7 @@ class Run:
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Five figures a mode. Draws PICTURE. Raises BrokenPromise at the end when a mode failed."""
+    """Measure five figures a mode and draw PICTURE. Raises BrokenPromise at the end when a mode failed."""
     wanted = [mode for mode in MODES if mode is not REFERENCE and wish.wants(mode.name)]
     turns = [(REFERENCE.name, REFERENCE), *((mode.name, mode) for mode in wanted), (AGAIN, REFERENCE)]
     limit_s = FULL_S if wish.full else min(LONGEST_S, BUDGET_S / len(turns))
@@ -97,6 +99,7 @@ def run(wish: Wish) -> Iterator[Figure]:
         runs = list(_trainings(turns, nodes, course, wish.seed, failed))
     if not runs or runs[0].mode is not REFERENCE or runs[-1].mode is not REFERENCE:
         raise PeerFailed("there is nothing to compare with: " + "; ".join(failed))
+    # Losses at equal rows need a number of rows that every run has reached.
     scale = Scale(min(run.points[-1].samples for run in runs), limit_s, counted=not nodes.unlinked)
     first, *others = _figures(runs, scale)
     yield replace(first, settings=_settings(what, scale, nodes))
@@ -110,8 +113,9 @@ def run(wish: Wish) -> Iterator[Figure]:
 def _trainings(
     turns: Sequence[tuple[str, Mode]], nodes: Nodes, course: Course, seed: int, failed: list[str]
 ) -> Iterator[Run]:
-    """One mode after the other; what fails is said, and the others still have their turn."""
+    """Train one mode after the other; a failure is printed, and the others still have their turn."""
     for name, mode in turns:
+        # A copy: a course collects its own points.
         own = replace(course, rate=course.rate * mode.rate)
         try:
             ended = train(nodes, name, job(mode, seed), own, START_S + 3 * course.limit_s)
@@ -146,7 +150,7 @@ def _figures(runs: Sequence[Run], scale: Scale) -> Iterator[Figure]:
 
 
 def _of(run: Run, rings: Sequence[Run], scale: Scale) -> Iterator[Figure]:
-    """What was measured of one mode, beside the ring."""
+    """The figures of one mode, beside the ring's."""
     peer, samples, limit_s = "our ring" if rings else None, scale.samples, scale.limit_s
     yield Figure(
         run.name,
@@ -207,7 +211,7 @@ def _settings(what: str, scale: Scale, nodes: Nodes) -> str:
 
 
 def _rates() -> str:
-    """Which modes have another learning rate."""
+    """The modes with another learning rate, in words."""
     return "".join(f" ({m.label}: {LEARNING_RATE * m.rate:g})" for m in MODES if m.rate != 1)
 
 
@@ -221,7 +225,7 @@ def _say(text: str) -> None:
 
 
 def _curve(run: Run, limit_s: float) -> Curve:
-    """All curves end at the same second."""
+    """The curve of a run, cut at the second at which all end."""
     before = [(point.seconds, point.loss) for point in run.points if point.seconds < limit_s]
     return Curve(run.mode.label, run.mode.family, (*before, (limit_s, run.loss_after_s(limit_s))))
 

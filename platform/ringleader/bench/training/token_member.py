@@ -1,4 +1,4 @@
-"""One worker of the token ring's benchmark: trains so many rows over late links, and says how long it took."""
+"""One worker of the token ring's benchmark: trains a number of rows over late links and prints its rates."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ from ringleader.train.run import run
 
 WARM_UP_BATCHES, PASS_BATCHES = 4, 20
 LAST_STEPS = 20
-"""Over which the loss at the end is averaged."""
+"""Steps over which the loss at the end is averaged."""
 
 
 class Late(OneGeneration):
@@ -51,7 +51,7 @@ class Losses(Nowhere):
 
 
 class Measured:
-    """A training function: a few batches to get warm, then the same rows so many times, on the clock.
+    """A training function: a few batches to get warm, then the same rows `passes` times, on the clock.
 
     Attributes:
         seconds: of the rows that count, until all workers hold the same weights.
@@ -82,6 +82,7 @@ class Measured:
                 self.rows += count
 
     def _hops(self) -> int:
+        # Each hop of a token begins with one header.
         return self._coordinator.links.messages[HEADER] if self._coordinator.links else 0
 
 

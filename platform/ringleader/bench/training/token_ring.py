@@ -1,4 +1,4 @@
-"""The token ring over links that are late, beside itself over links that are not: nobody shall wait for a token."""
+"""The token ring over late links, beside itself over prompt ones: no worker should wait for a token."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,12 +24,13 @@ LEAST_ROUNDS = 0.5 / (WORLD * DELAY_S)
 
 
 def run(wish: Wish) -> Iterator[Figure]:
-    """Late and prompt runs by turns, each of the same rows."""
+    """Measure late and prompt runs by turns, each over the same rows."""
     if not any(wish.wants(case) for case in CASES):
         return
     runs, passes = (7, 4) if wish.full else (4, 1)
     said: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for number in range(runs):
+        # The order alternates, so that neither always follows the other.
         for delayed in (True, False) if number % 2 else (False, True):
             said[delayed].append(_run(f"{number}-{delayed}", DELAY_S if delayed else 0.0, passes))
     late, prompt = (
@@ -68,7 +69,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _run(side: str, delay_s: float, passes: int) -> dict[str, float]:
-    """What rank 0 said of one run."""
+    """Rank 0's answer from one run."""
     store = TCPStore(
         LOOPBACK, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=RUN_DEADLINE_S)
     )

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
 PAUSE_S = 0.02
-"""What a step of the recovery benchmark sleeps, so that a step takes about as long as one on a real model."""
+"""Seconds that a step of the recovery benchmark sleeps, to take about as long as one on a real model."""
 WORDS = 36_600
 Batch = Mapping[str, Tensor]
 REAL_IMAGES = Path("../shared/data/cifar10-test.parquet")
@@ -92,6 +92,7 @@ def digits_net() -> nn.Module:
 
 
 def digits_rows() -> Rows:
+    # Here only: a job on other rows shall import nothing but torch.
     from sklearn.datasets import load_digits
 
     digits = load_digits()

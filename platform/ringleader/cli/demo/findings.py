@@ -1,4 +1,4 @@
-"""What came of it: the facts, the promises they are held against, and the table."""
+"""The findings of the demonstration: the facts, the promises they are held against, and the table."""
 
 import statistics
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Findings:
 
     @property
     def killed_at(self) -> int:
-        """The step that was the newest when it died."""
+        """The newest step when the worker died."""
         return (
             int(self.losses[0].data.get("step", self.kill.seen_step)) if self.losses else self.kill.seen_step
         )
@@ -97,7 +97,7 @@ def broken_promises(found: Findings) -> list[str]:
 
 
 def describe(found: Findings) -> str:
-    """The table."""
+    """Format the findings as a table."""
     kill, count = found.kill, found.tally
     survivors = ", ".join(
         f"{who} pid {before} → {after or 'gone'}" for who, (before, after) in kill.survivors.items()

@@ -1,4 +1,4 @@
-"""Killing one worker at a seeded step, and watching who is there before and after."""
+"""Killing one worker at a seeded step, and recording the workers before and after."""
 
 import os
 import random
@@ -23,7 +23,7 @@ class DemoStuck(RingleaderError):
 
 @dataclass(frozen=True, slots=True)
 class KilledWorker:
-    """Who was killed, and who was there before and after. Pids by worker id."""
+    """The killed worker, and the workers before and after. Pids by worker id."""
 
     victim: Worker
     wanted_step: int
@@ -41,7 +41,7 @@ def kill_one(job: Job, seed: int, world: int) -> KilledWorker:
     """SIGKILL one of `world` workers at a seeded step in the middle third, then wait for the replacement.
 
     Raises:
-        DemoStuck: the job did not get there, or nobody took the place.
+        DemoStuck: the job did not get that far.
     """
     chance = random.Random(seed)  # noqa: S311 (a demonstration, seeded)
     _until(job, "to run with all its workers", START_DEADLINE_S, lambda: _complete(job, world))
@@ -57,11 +57,12 @@ def kill_one(job: Job, seed: int, world: int) -> KilledWorker:
 
 
 def _replaced(job: Job, kill: KilledWorker, world: int) -> dict[str, int]:
-    """Pids once all places are taken again."""
+    """Wait for the replacement; pids by worker id, of the last workers seen where none came."""
     now: dict[str, int] = {}
 
     def complete() -> bool:
         nonlocal now
+        # A job that has ended lists no workers: the last list counts.
         now = {worker.id: worker.pid for worker in _workers(job)} or now
         return len(now) == world and kill.victim.pid not in now.values()
 

@@ -1,4 +1,4 @@
-"""Counting in the settled ledger: which steps are missing, which rows were skipped or came twice."""
+"""Counts from the settled ledger: steps that are missing, rows that were skipped or came twice."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the ledger holds against what it should.
+    """The counts of a ledger, compared with what it should hold.
 
     Attributes:
         steps: expected.

@@ -31,6 +31,7 @@ def main() -> int:
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _: asked.append(received))
+    # A handler, though an empty one: without any, SIGCHLD is ignored and writes nothing to the wakeup pipe.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     # There is one thread only: preexec_fn is safe here.
     service = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guard)  # noqa: PLW1509
@@ -44,13 +45,13 @@ def main() -> int:
 
 
 def _die_with_guard() -> None:
-    """In the service, before exec: should the guard be killed, the service is too. `lifeline` does the same, but is not
-    in the standard library."""
+    """Have the kernel kill the service with the guard; runs in the service before exec. `lifeline` does the same, but
+    is not in the standard library."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _until_over(pid: int, news: int, asked: Callable[[], bool]) -> int | None:
-    """The service's exit status, or None when it has to be ended: asked to, or `up` is gone."""
+    """Wait for the service's exit status; None when it has to be ended: the guard was asked to, or `up` is gone."""
     while not asked():
         status = _reap(pid)
         if status is not None:
@@ -89,8 +90,8 @@ def _end(service: int, grace_s: float) -> int:
 
 
 def _end_descendants(deadline_s: float = 10) -> None:
-    """Kill whatever is left below this process. That nothing is left is known by having no child: whoever loses its
-    parent becomes one, while /proc, read process by process, shows some below nobody for a moment."""
+    """Kill all processes left below this one. None are left when it has no child: an orphan becomes one, while /proc,
+    read process by process, shows some below nobody for a moment."""
     give_up_at = time.monotonic() + deadline_s
     while not _childless() and time.monotonic() < give_up_at:
         for pid in _descendants(os.getpid()):
@@ -111,12 +112,13 @@ def _childless() -> bool:
 
 
 def _descendants(root: int) -> list[int]:
-    """Pids below `root`, by the parents /proc names. Zombies too: one whose other threads are not through yet still has
-    its children."""
+    """Pids below `root`, by the parents in /proc. Zombies too: one whose other threads have not ended yet still has its
+    children."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 (thousands of names, no paths needed)
         if entry.isdigit():
             try:
+                # Behind the last bracket: a command's name may hold brackets itself.
                 parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]
             except (OSError, ValueError):
                 continue

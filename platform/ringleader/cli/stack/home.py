@@ -1,4 +1,4 @@
-"""RINGLEADER_HOME: where what is kept, and the lock that admits one `up` at a time."""
+"""RINGLEADER_HOME: the places of its files, and the lock that admits one `up` at a time."""
 
 import fcntl
 import json
@@ -38,7 +38,7 @@ class Home:
 
     @property
     def up(self) -> Path:
-        """Who is `up`, and where it answers."""
+        """The record of the running `up`: its identity and its address."""
         return self.run / "up.json"
 
     @property
@@ -52,7 +52,7 @@ class Home:
 
     @property
     def mlflow_socket(self) -> Path:
-        """Where MLflow listens: whom the folder lets in, its mode says."""
+        """The socket that MLflow listens on; the mode of its folder decides who may connect."""
         return self.run / "mlflow.sock"
 
     def log(self, service: str) -> Path:
@@ -62,7 +62,7 @@ class Home:
         return self.run / f"{service}.json"
 
     def prepare(self) -> None:
-        """Make the folders, and the token that Ray's ports ask for."""
+        """Make the folders, and the token that Ray's ports require."""
         for folder in (self.root, self.run, self.root / "log", self.root / "mlflow"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.run.stat().st_mode & 0o077:  # the sockets in it are its owner's, however it was made
@@ -89,7 +89,7 @@ class Home:
         """Hold this home; the kernel lets go of it however the holder ends.
 
         Raises:
-            AlreadyUp: somebody else does.
+            AlreadyUp: another process does.
         """
         self.prepare()
         with (self.run / "lock").open("w") as lock:
@@ -109,7 +109,7 @@ class Home:
 
 
 SHORTEST_TOKEN = 16
-"""Of what is made here 43 characters; a shorter one was cut, or could be guessed."""
+"""The least length in characters. Tokens made here have 43; a shorter one was cut, or could be guessed."""
 
 
 def token_in(path: Path) -> str:

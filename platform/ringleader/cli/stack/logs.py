@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 MOST_BYTES = 16 << 20
-"""Of a log; what was before it takes as much again."""
+"""The bound on a log; the older part beside it takes as much again."""
 
 
 def turn_over(log: Path, most_bytes: int = MOST_BYTES) -> bool:
-    """Whether the log had become larger: its content is in `NAME.log.1` then, in place of what was there, and it begins
-    anew. Whoever writes it goes on, as it has it open for appending; what it writes in that very moment may be lost."""
+    """Move the content of a log that has become larger to `NAME.log.1`, replacing that, and empty it; returns whether
+    it did. Its writer goes on, having it open for appending; what it writes in that very moment may be lost."""
     try:
         if log.stat().st_size <= most_bytes:
             return False

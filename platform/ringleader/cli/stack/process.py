@@ -1,4 +1,4 @@
-"""Processes by identity: a pid alone may have been given to somebody else since."""
+"""Processes by identity: a pid alone may have been given to another process since."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class PidIdentity:
-    """A pid and when it was started: boot and clock ticks since."""
+    """A pid and its start: the boot's id, and clock ticks since then."""
 
     pid: int
     started: str
@@ -22,10 +22,12 @@ class PidIdentity:
     def of(cls, pid: int) -> Self | None:
         """The process that has this pid now; None where there is none, or only its zombie."""
         try:
+            # Split behind the last bracket: the command's name before it may hold spaces and brackets itself.
             state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         except (OSError, ValueError):
             return None
+        # fields[18] is starttime, field 22 of proc(5).
         return None if state in {"Z", "X"} else cls(pid, f"{boot}:{fields[18]}")
 
     @classmethod
@@ -47,6 +49,7 @@ class PidIdentity:
         except ProcessLookupError:
             return
         try:
+            # Compared after the pidfd is open: from then on the pid cannot pass to another process unnoticed.
             if self.alive:
                 signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
@@ -56,7 +59,7 @@ class PidIdentity:
 
 
 def wait_gone(who: Iterable[PidIdentity], deadline_s: float) -> list[PidIdentity]:
-    """Those still alive at the deadline."""
+    """Wait until all have ended; returns those still alive at the deadline."""
     give_up_at = time.monotonic() + deadline_s
     left = [identity for identity in who if identity.alive]
     while left and time.monotonic() < give_up_at:
@@ -66,7 +69,7 @@ def wait_gone(who: Iterable[PidIdentity], deadline_s: float) -> list[PidIdentity
 
 
 def end(who: Iterable[PidIdentity], grace_s: float) -> None:
-    """Ask to end, and kill whoever has not after `grace_s`."""
+    """Send SIGTERM to all, and SIGKILL to those still alive after `grace_s`."""
     asked = list(who)
     for identity in asked:
         identity.send(signal.SIGTERM)

@@ -17,7 +17,7 @@ MLFLOW_PREFIX = "/mlflow"
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """How each service is run; tests bring smaller ones."""
+    """The recipe of each service; tests bring smaller ones."""
 
     ray: Callable[[Home, int], Recipe]
     mlflow: Callable[[Home], Recipe]
@@ -25,7 +25,7 @@ class Recipes:
 
 
 def mlflow_url(home: Home) -> str:
-    """Where the MLflow of this home answers."""
+    """The address of this home's MLflow."""
     return unix_url(home.mlflow_socket, MLFLOW_PREFIX)
 
 
@@ -41,8 +41,8 @@ def ray_head(home: Home, num_cpus: int) -> Recipe:
 
 
 def mlflow_server(home: Home) -> Recipe:
-    """On a socket in the home: it knows no credential, and its assistant runs commands for whoever comes from loopback.
-    Users reach it through the API, which asks for a credential and lets tracking through alone."""
+    """MLflow on a socket in the home: it checks no credential, and its assistant runs commands for any client on
+    loopback. Users reach it through the API, which checks a credential and passes on tracking calls only."""
     folder = home.root / "mlflow"
     return Recipe(
         name="mlflow",
@@ -91,7 +91,7 @@ def _module(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _environ(home: Home) -> Mapping[str, str]:
-    """Mode and token of Ray's authentication are set in every process, never left to its defaults."""
+    """Variables of every service: Ray's authentication mode and token are set in each, never left to its defaults."""
     return {
         "RINGLEADER_HOME": str(home.root),
         "RAY_AUTH_MODE": "token",
@@ -101,13 +101,14 @@ def _environ(home: Home) -> Mapping[str, str]:
 
 
 def _answers(*urls: str) -> Callable[[dict[str, Any] | None], bool]:
-    """Ready when one of the addresses answers 200."""
+    """A check for readiness: whether one of the addresses answers with success."""
     ways = [ClientRoute.to(url) for url in urls]
 
     def ready(said: dict[str, Any] | None) -> bool:
         for way in ways:
             transport = httpx.HTTPTransport(uds=way.uds)
             try:
+                # trust_env would take a proxy from the environment, and none can reach this machine's loopback.
                 with httpx.Client(transport=transport, timeout=2, trust_env=False) as http:
                     if http.get(way.url).is_success:
                         return True

@@ -21,10 +21,10 @@ _ELSEWHERE = frozenset(
     {"RAY_ADDRESS", "RAY_NAMESPACE", "MLFLOW_TRACKING_URI", "RINGLEADER_TOKEN", "RINGLEADER_URL"}
 )
 SETTINGS = "RINGLEADER_"
-"""How the names of variables begin that the control plane reads. Some hold passwords, and a job can read whatever Ray's
-head was started with."""
+"""The prefix of the variables that the control plane reads. Some hold passwords, and a job can read whatever Ray's head
+was started with."""
 _NODES = frozenset({"RINGLEADER_SCRATCH"})
-"""Of these what the processes of a node read."""
+"""Those of them that the processes of a node read."""
 _END_MARGIN_S = 12.0  # what the guard may take beyond the service's grace
 
 
@@ -36,16 +36,16 @@ class ServiceFailed(RingleaderError):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to run a service.
+    """The command line of a service, with its environment, check for readiness and deadlines.
 
     Attributes:
-        name: of its log and record.
+        name: that of its log and record.
         command: without the interpreter's path looked up by name.
-        environ: on top of this process's environment.
-        is_set_up: whether the variables of the control plane are for it too.
-        ready: from its JSON line of standard output (None before there is one) to whether it is ready.
-        start_deadline_s: for getting ready.
-        grace_s: for ending by itself after SIGTERM.
+        environ: variables on top of this process's environment.
+        is_set_up: whether it gets the variables of the control plane too.
+        ready: whether it is ready, from its JSON line of standard output (None before there is one).
+        start_deadline_s: the time to get ready.
+        grace_s: the time to end by itself after SIGTERM.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Recipe:
 
 @dataclass(slots=True)
 class Service:
-    """A recipe that runs."""
+    """A running service, started from its recipe."""
 
     recipe: Recipe
     home: Home
@@ -73,6 +73,8 @@ class Service:
         record = home.record(recipe.name)
         with log.open("ab") as sink:
             start = sink.tell()
+            # -I -S: the guard needs the standard library only, starts faster so, and obeys no PYTHON* variable.
+            # A session of its own: Ctrl-C in the terminal is for `up`, which ends the services in order.
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -99,7 +101,7 @@ class Service:
         return self.process.poll() is None
 
     def wait_ready(self) -> dict[str, Any]:
-        """Its JSON line, once it is ready.
+        """Wait until it is ready, and return its JSON line.
 
         Raises:
             ServiceFailed: it ended or was too slow; with the end of its log.
@@ -117,7 +119,7 @@ class Service:
         raise self._failed(f"was not ready within {self.recipe.start_deadline_s:g} s")
 
     def ask_to_end(self) -> None:
-        """Close the pipe its guard listens to."""
+        """Close the pipe that its guard reads: the guard then ends the service."""
         if self.process.stdin:
             self.process.stdin.close()
 
@@ -164,14 +166,14 @@ def recorded(home: Home) -> dict[str, PidIdentity]:
 
 
 def left_by(record: Path) -> list[Path]:
-    """The temporary folders of ours that a record names; since a restart of the machine a name may be another's."""
+    """The temporary folders that a record names and this user owns; after a reboot a name may be another user's."""
     named = read_json(record).get("remove", [])
     folders = [Path(name) for name in named if isinstance(name, str)] if isinstance(named, list) else []
     return [folder for folder in folders if folder.is_dir() and folder.lstat().st_uid == os.geteuid()]
 
 
 def _inherited(recipe: Recipe) -> dict[str, str]:
-    """This process's environment without what would send a service elsewhere, and what it is not to know."""
+    """This process's environment without the variables that would send a service elsewhere or that it must not know."""
     kept = {k: v for k, v in os.environ.items() if k not in _ELSEWHERE}
     return {k: v for k, v in kept.items() if recipe.is_set_up or k in _NODES or not k.startswith(SETTINGS)}
 

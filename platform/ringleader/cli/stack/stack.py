@@ -35,8 +35,8 @@ class ForeignCluster:
     """A Ray cluster that somebody else started, with a node on this machine.
 
     Attributes:
-        address: of its head, host:port.
-        token: a file with what its ports ask for.
+        address: that of its head, host:port.
+        token: a file with the token that its ports require.
     """
 
     address: str
@@ -45,10 +45,10 @@ class ForeignCluster:
 
 @dataclass
 class Stack:
-    """Everything embedded. Use `running`, which also ends it.
+    """All embedded services. Use `running`, which also ends them.
 
     Attributes:
-        cluster: one that is there already; None: a Ray of its own with `num_cpus`.
+        cluster: one that runs already; None: a Ray of its own with `num_cpus`.
     """
 
     home: Home
@@ -72,16 +72,17 @@ class Stack:
 
     @property
     def profile(self) -> Profile:
-        """Where it answers, with the token that the API made at its first start."""
+        """The address, with the token that the API made at its first start."""
         return Profile(self.url, self.home.api_token.read_text(encoding="utf-8").strip())
 
     def start(self) -> None:
-        """All services ready, the profile written.
+        """Start all services, wait until they are ready, and write the profile.
 
         Raises:
             ServiceFailed: one of them did not start; with the end of its log.
         """
         self._clear_leftovers()
+        # Before anything starts: `down` finds an `up` that hangs in its start.
         self._announce(url="")
         self._launch(self.recipes.mlflow(self.home))  # slow to start: beside the others
         if self.cluster is not None:
@@ -90,14 +91,15 @@ class Stack:
             self._launch(self.recipes.ray(self.home, self.num_cpus))
             self.services["ray"].wait_ready()
         self._launch_api()
+        # Kept: where any port was asked for, an API that is started again answers at the same address.
         self.port = httpx.URL(self.services["api"].wait_ready()["url"]).port or self.port
         self.services["mlflow"].wait_ready()
         save(self.home.root, self.profile)
         self._announce(self.url)
 
     def tend(self) -> None:
-        """Until `stop`: restart what dies, with growing pauses, and bound the logs. Jobs bear an outage of API or
-        MLflow."""
+        """Restart services that die, with growing pauses, and bound the logs, until `stop`. Jobs survive an outage of
+        the API or MLflow."""
         while not self._over.wait(_LOOK_EVERY_S):
             for name in ("up", *self.services):
                 turn_over(self.home.log(name))
@@ -107,7 +109,7 @@ class Stack:
                     break  # Ray first, always: the API has to be told where it is
 
     def stop(self) -> None:
-        """End all, the API first: it must not take the end of Ray for the end of its jobs."""
+        """End all services, the API first: it must not take the end of Ray for the end of its jobs."""
         self._over.set()
         for names in (("api",), ("ray", "mlflow")):
             ending = [self.services[name] for name in names if name in self.services]
@@ -118,8 +120,8 @@ class Stack:
         self.home.up.unlink(missing_ok=True)
 
     def _clear_leftovers(self) -> None:
-        """Wait for the guards of an `up` that was killed: they are on their way out. What a power cut gave them no time
-        to remove is removed here."""
+        """Wait for the guards of an `up` that was killed: they end by themselves. Files that a power cut gave them no
+        time to remove are removed here."""
         end(wait_gone(recorded(self.home).values(), LEFTOVERS_DEADLINE_S), grace_s=5)
         for path in self.home.run.glob("*.json"):
             for folder in left_by(path):
@@ -161,7 +163,7 @@ class Stack:
             self._launch_api()
 
     def _announce(self, url: str) -> None:
-        """Say who is up; the address once it answers."""
+        """Record this process as the running `up`; with the address once it answers."""
         who = PidIdentity.of(os.getpid())
         if who is not None:
             write_json(
@@ -179,7 +181,7 @@ def running(
     recipes: Recipes = REAL,
     cluster: ForeignCluster | None = None,
 ) -> Iterator[Stack]:
-    """The stack while the block runs; nothing of it is left afterwards. Meanwhile only its user may read what this
+    """Run the stack while the block runs; nothing of it is left afterwards. Meanwhile only its user may read what this
     process writes.
 
     Raises:
@@ -195,6 +197,7 @@ def running(
             tender.start()
             yield stack
         finally:
+            # The tender first: it would restart the services that are being ended.
             stack._over.set()
             if tender.is_alive():
                 tender.join(timeout=30)
@@ -203,7 +206,7 @@ def running(
 
 
 def take_down(home: Home, deadline_s: float = 60) -> bool:
-    """Stop the `up` of this home by its recorded identity; whether there was anything to stop."""
+    """Stop the `up` of this home by its recorded identity; returns whether there was anything to stop."""
     who = PidIdentity.read(read_json(home.up))
     guards = [identity for identity in recorded(home).values() if identity.alive]
     found = bool(guards) or (who is not None and who.alive)

@@ -13,6 +13,6 @@ from ringleader.comm.codecs.topk import TOPK
 CODECS: dict[str, Codec] = {codec.name: codec for codec in (BF16, FP16, INT8, ONEBIT, TOPK)}
 
 NAMES: tuple[str, ...] = (*CODECS, POWERSGD)
-"""Those of the job file. PowerSGD is no codec of single messages: see `powersgd`."""
+"""The names that a job file may use. PowerSGD does not code single messages, see `powersgd`."""
 
 __all__ = ["CODECS", "NAMES", "POWERSGD", "RAW", "Codec"]

@@ -1,4 +1,4 @@
-"""What a codec is: float32 values to fewer bytes and back, with a size that both ends know beforehand."""
+"""The codec protocol: float32 values to fewer bytes and back, in a size that both ends know beforehand."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Codec(Protocol):
-    """Encodes a vector into one message. Stateless: what is lost is the caller's to keep.
+    """Encodes a vector into one message. Stateless: the caller keeps what is lost.
 
     Zeros decode to zeros, so that a member without a gradient adds nothing. Values up to 1e35 decode to finite ones.
     NaN or an infinity among the values makes at least one decoded value NaN or infinite: no divergence is hidden.
@@ -16,7 +16,7 @@ class Codec(Protocol):
 
     @property
     def name(self) -> str:
-        """As in the job file."""
+        """The codec's name in the job file."""
 
     @property
     def feedback(self) -> bool:

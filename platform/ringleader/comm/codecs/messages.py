@@ -1,4 +1,4 @@
-"""How a bucket is cut into coded messages: who owns which pieces, and where each lies in its message."""
+"""The coded messages of a bucket: the pieces that each rank owns, and the place of each in its message."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from ringleader.comm.codecs.codec import Codec, ceiling
 from ringleader.comm.schedules.schedule import Span, chunks, even_spans, size
 
 CHUNK = 1 << 18
-"""Elements in one message at most: the next one is encoded while it travels, and fits the cache."""
+"""The most elements in one message: it fits the cache, and the next one is encoded while it travels."""
 
-ALIGN_BYTES = 4
+ALIGN_BYTES = 4  # as `Codec.encode` demands of its memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class CodecRun:
     """Neighbouring elements of a bucket under one codec.
 
     Attributes:
-        member: which of the bucket's parameters this is, all of it; -1: several that go uncoded.
+        member: the index of the bucket's parameter of which this is all; -1: several that go uncoded.
     """
 
     span: Span
@@ -54,7 +54,7 @@ class CodedMessage:
 def messages(
     runs: Sequence[CodecRun], world: int, chunk: int = CHUNK
 ) -> tuple[tuple[CodedMessage, ...], ...]:
-    """For each rank the messages that carry what it owns: an even part of every run."""
+    """The messages that carry what each rank owns, by rank: an even part of every run."""
     return tuple(tuple(_fill(_pieces(runs, world, rank, chunk), chunk)) for rank in range(world))
 
 

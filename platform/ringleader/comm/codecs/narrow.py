@@ -22,6 +22,7 @@ class Narrow:
 
     def encode(self, values: Tensor, into: Tensor) -> None:
         most = torch.finfo(self.dtype).max
+        # Not `> most`: a comparison with NaN is false, and NaN must not be hidden.
         beyond = values.numel() > 0 and not bool(values.abs().amax() <= most)
         into.view(self.dtype).copy_(
             torch.where(values.isinf(), values, values.clamp(-most, most)) if beyond else values

@@ -32,6 +32,7 @@ class OneBit:
         for (block, at), (sign, _) in zip(
             blocks(values, self.block), blocks(signs[:length], self.block), strict=True
         ):
+            # A block without values of one sign has a count of 0: its mean is 0, not 0/0.
             count = sign.sum(dim=1, dtype=torch.float32)
             above[at] = block.clamp(min=0).sum(dim=1).div_(count.clamp(min=1))
             below[at] = block.clamp(max=0).sum(dim=1).div_((block.shape[1] - count).clamp_(min=1))

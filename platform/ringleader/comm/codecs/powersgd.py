@@ -17,26 +17,27 @@ RANK = 4
 
 
 def rows_and_columns(shape: Sequence[int]) -> tuple[int, int]:
-    """How a parameter is a matrix: its first dimension by all the others."""
+    """The shape of a parameter as a matrix: its first dimension by all the others."""
     rows = shape[0]
     return rows, torch.Size(shape).numel() // rows
 
 
 def is_worth_it(shape: Sequence[int]) -> bool:
-    """Whether the two factors have half as many elements as the matrix at most."""
+    """Whether the two factors have at most half as many elements as the matrix."""
     rows, columns = rows_and_columns(shape)
     return 2 * RANK * (rows + columns) <= rows * columns
 
 
 def first_guess(columns: int, seed: int, like: Tensor) -> Tensor:
-    """(columns, RANK) to start the iteration from."""
+    """The (columns, RANK) factor to start the iteration from."""
+    # From a seed, on the CPU: all ranks have to start from the same bits.
     draw = torch.Generator().manual_seed(seed)
     return (torch.rand(columns, RANK, generator=draw, dtype=torch.float32) * 2 - 1).to(like)
 
 
 def next_guess(right: Tensor) -> Tensor:
-    """(columns, RANK): the second factor for the next step to start from, the largest element of each column being one,
-    so that no gradient's square has to be a float. What is not finite is forgotten."""
+    """The (columns, RANK) factor for the next step to start from: `right` with the largest element of each column made
+    one, so that no gradient's square has to fit a float. Non-finite values become zero."""
     peaks = right.abs().amax(dim=0).clamp_(min=torch.finfo(right.dtype).tiny)
     return right.div(peaks).nan_to_num_(0.0, 0.0, 0.0)
 

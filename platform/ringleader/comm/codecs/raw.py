@@ -1,4 +1,4 @@
-"""No coding: the four bytes of every value. For what is too small to be worth more."""
+"""The codec that changes nothing: the four bytes of every value, for what is too small to be worth coding."""
 
 import torch
 from torch import Tensor

@@ -28,6 +28,7 @@ class TopK:
         kept = ceiling(values.numel(), self.one_in)
         if not kept:
             return
+        # Unsorted, as each value travels with its index.
         where = values.abs().topk(kept, sorted=False).indices
         as_floats(into, 0, kept).copy_(values[where])
         into[4 * kept :].view(torch.int32).copy_(where)

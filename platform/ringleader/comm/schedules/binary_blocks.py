@@ -39,6 +39,7 @@ def canonical(part: RankPart) -> bool:
     *larger, smallest = [binomial([SumOrder(rank) for rank in block]) for block in _blocks(part.world)]
     order = smallest
     for block in reversed(larger):
+        # From the smallest block up, as sums travel: each larger block adds what came to its own sum.
         order = block.plus(order)
     return along_tree(part, order)
 
@@ -61,7 +62,8 @@ def steps(part: RankPart) -> Iterator[Step]:
 
 
 def sent(part: RankPart) -> int:
-    """As above; a block scatters, and sends up, only what somebody in it or below it holds."""
+    """The elements of the module's formula; a block scatters, and sends up, only what a rank in it or below it
+    holds."""
     seat = _seat(part)
     levels = seat.block.levels(part)
     up = bool(seat.above) and (holds(part, seat.ranks) or seat.smaller_hold)
@@ -70,12 +72,12 @@ def sent(part: RankPart) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """Where a rank sits among the blocks.
+    """The position of a rank among the blocks.
 
     Attributes:
         ranks, block: its own block.
-        span: what it holds when its block has scattered.
-        above: the ranks of the next larger block that share that span, with theirs; none in the largest.
+        span: the span that it holds when its block has scattered.
+        above: the ranks of the next larger block that share that span, with their spans; none in the largest.
         below: the rank of the next smaller block whose span contains its own; none in the smallest.
         smaller_hold: whether any rank of the smaller blocks holds anything.
     """

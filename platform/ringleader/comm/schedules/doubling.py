@@ -27,6 +27,7 @@ def sent(part: RankPart) -> int:
 def _exchange(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
     whole = (0, part.length)
     for level in levels:
+        # Into scratch memory if this side holds anything: row 0 is what it sends meanwhile.
         yield from awaited(part, level.partner, whole, mine=level.mine, theirs=level.theirs)
         for chunk in chunks(whole, part.chunk) if level.mine else ():
             yield Send(level.partner, 0, chunk, PARTIALS)

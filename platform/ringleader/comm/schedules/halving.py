@@ -1,4 +1,5 @@
-"""Halving and doubling in a block of 2^k members: what the schedules `halving_doubling` and `binary_blocks` share.
+"""Halving and doubling in a block of 2^k members: the part shared by the schedules `halving_doubling` and
+`binary_blocks`.
 
 Members exchange halves of the vector with the neighbour first, then at distance 2, 4, ..., so that at every level the
 sum of an aligned run of members meets that of the run beside it: the shape of the canonical tree. The all-gather takes
@@ -42,17 +43,18 @@ class HalvingLevel:
 
 @dataclass(frozen=True, slots=True)
 class HalvingBlock:
-    """2^k members in rank order; each acts for some ranks, the first of which takes part."""
+    """2^k members in rank order; each stands for some ranks, the first of which takes part."""
 
     members: tuple[tuple[int, ...], ...]
 
     def levels(self, part: RankPart) -> list[HalvingLevel]:
-        """The exchanges of this part's rank, which is one of those that take part, from the neighbour outwards."""
+        """The exchanges of this part's rank, which has to be one that takes part, from the neighbour outwards."""
         me = [member[0] for member in self.members].index(part.rank)
         count = len(self.members)
         lanes, levels, distance = range(count), [], 1
         while distance < count:
             middle = len(lanes) // 2
+            # Halves of lanes, not of elements: all members cut at the same places whatever the length.
             low, high = lanes[:middle], lanes[middle:]
             keep, give = (high, low) if me & distance else (low, high)
             start = me // distance * distance
@@ -69,7 +71,7 @@ class HalvingBlock:
         return levels
 
     def lane(self, member: int) -> int:
-        """Which of the 2^k spans a member ends with: its number with the bits in reverse."""
+        """The number of the span that a member ends with, of 2^k: its own number with the bits in reverse."""
         bits = len(self.members).bit_length() - 1
         return sum((member >> bit & 1) << (bits - 1 - bit) for bit in range(bits))
 
@@ -86,9 +88,9 @@ class HalvingBlock:
 
 
 def reduce_scatter(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
-    """Every member ends with the block's sum over its own span.
+    """Leave the block's sum over its own span with every member.
 
-    Receives come first: over one connection word of them would queue behind all that is sent before.
+    Receives come first: over one connection notice of them would queue behind all that is sent before.
     """
     for level in levels:
         yield from awaited(part, level.partner, level.keep, mine=level.mine, theirs=level.theirs)
@@ -97,7 +99,7 @@ def reduce_scatter(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]
 
 
 def all_gather(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
-    """Every member ends with all results. A half is overwritten only after its partner has had what was there."""
+    """Leave all results with every member. A half is overwritten only after its partner has had what was there."""
     for level in reversed(levels):
         for chunk in chunks(level.give, part.chunk):
             yield Receive(level.partner, 0, chunk, RESULTS)
@@ -121,7 +123,7 @@ def take(part: RankPart, peer: int, span: Span, *, mine: bool, theirs: bool) -> 
 
 
 def awaited(part: RankPart, peer: int, span: Span, *, mine: bool, theirs: bool) -> Iterator[Step]:
-    """The first half of `take`, which waits for nobody."""
+    """The first half of `take`, which does not wait."""
     for slot, chunk in enumerate(chunks(span, part.chunk) if theirs else ()):
         yield Receive(peer, -1 - slot if mine else 0, chunk, PARTIALS)
 

@@ -1,4 +1,4 @@
-"""In which order a schedule adds up whole ranks, and whether that order is the canonical tree's.
+"""The order in which a schedule adds up whole ranks, and whether it is the canonical tree's.
 
 Schedules that add what ranks hold instead of completing the tree at one owner send one row a rank, whatever it holds.
 The price: they are canonical only for parts in which every sum they make is a node of the tree.
@@ -45,7 +45,7 @@ def along_tree(part: RankPart, order: SumOrder) -> bool:
 
 
 def _node(part: RankPart, order: SumOrder) -> Sequence[TreeNode] | None:
-    """The one node that the order sums up to, none where nothing is held, None off the tree."""
+    """The one node that the order sums up to; no node where nothing is held, None off the tree."""
     nodes: Sequence[TreeNode] = part.rows[order.rank]
     for later in order.then:
         more = _node(part, later)
@@ -62,7 +62,7 @@ def holds(part: RankPart, ranks: Iterable[int]) -> bool:
 
 
 def own_sum(part: RankPart) -> Iterator[Step]:
-    """This rank's rows, added up in row 0; zeros where no rank at all holds anything."""
+    """Add this rank's rows up in row 0; fill it with zeros where no rank at all holds anything."""
     whole = (0, part.length)
     if not holds(part, range(part.world)):
         yield Zero(0, whole)

@@ -1,4 +1,4 @@
-"""Any world as 2^k members: where ranks are left over, the first members are pairs of which one stands aside."""
+"""Any world as 2^k members: if ranks are left over, the first members are pairs, of which one rank stands aside."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,7 +16,8 @@ def canonical(part: RankPart) -> bool:
 
 
 def steps(part: RankPart, exchange: Exchange) -> Iterator[Step]:
-    """The exchange among the members. Who stands aside hands its bucket over before and gets the result after."""
+    """The exchange among the members. A rank that stands aside hands its bucket over before and gets the result
+    after."""
     yield from own_sum(part)
     first, *aside = member_of(part)
     if part.rank != first:
@@ -32,7 +33,7 @@ def steps(part: RankPart, exchange: Exchange) -> Iterator[Step]:
 
 
 def sent(part: RankPart, exchanged: Callable[[list[HalvingLevel]], int]) -> int:
-    """What the exchange sends, and S from each of a pair to the other."""
+    """The elements of the exchange, and S from each of a pair to the other."""
     first, *aside = member_of(part)
     if part.rank != first:
         return part.length if holds(part, [part.rank]) else 0
@@ -40,7 +41,7 @@ def sent(part: RankPart, exchanged: Callable[[list[HalvingLevel]], int]) -> int:
 
 
 def paired(world: int) -> HalvingBlock:
-    """The largest 2^k members."""
+    """The world as the largest 2^k of members."""
     count = 1 << (world.bit_length() - 1)
     pairs = world - count
     together = tuple((2 * i, 2 * i + 1) for i in range(pairs))
@@ -48,7 +49,7 @@ def paired(world: int) -> HalvingBlock:
 
 
 def member_of(part: RankPart) -> tuple[int, ...]:
-    """The ranks of this rank's member: who takes part, and who stands aside."""
+    """The ranks of this rank's member: the one that takes part, then the one that stands aside."""
     return next(member for member in paired(part.world).members if part.rank in member)
 
 

@@ -1,7 +1,7 @@
-"""Partial sums on their way: what others send is added to the own rows, along the tree as far as it goes.
+"""The collection of partial sums: what others send is added to a rank's own rows, along the tree as far as it goes.
 
 A rank that collects everything ends with the whole sum; one that collects a node's rows ends with that node's few
-partial sums, each in a row of its own, from where it can be sent on.
+partial sums, each in a row of its own, from which it can be sent on.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +11,7 @@ from ringleader.comm.schedules.schedule import PARTIALS, Add, RankPart, Receive,
 from ringleader.comm.tree import Tree, TreeNode
 
 Source = Callable[[Span], int]
-"""Who sends a piece."""
+"""The rank that sends a piece."""
 
 NOWHERE = -1
 
@@ -26,7 +26,8 @@ def joined(tree: Tree, nodes: Iterable[TreeNode]) -> tuple[TreeNode, ...]:
 
 @dataclass(slots=True)
 class _Operand:
-    """One partial sum; `source` is None for an own row. `place` is where it lies in every window, or NOWHERE: slots."""
+    """One partial sum; `source` is None for an own row. `place` is its row for all pieces, or NOWHERE: it lies in
+    slots."""
 
     node: TreeNode
     source: Source | None
@@ -35,12 +36,12 @@ class _Operand:
 
 
 class Collection:
-    """One rank's collecting over some pieces of a bucket; a window of pieces is being received ahead of the adding.
+    """One rank's collection over some pieces of a bucket; a window of pieces is received ahead of the adding.
 
     Args:
         part: gives the own rows, the tree and the window.
-        foreign: (node, who sends it) of every partial sum of others; one sender's in ascending order of its nodes.
-        pieces: what is collected, in ascending order.
+        foreign: (node, sender) of every partial sum of others; one sender's in ascending order of its nodes.
+        pieces: the spans to collect, in ascending order.
 
     Attributes:
         results: (node, row) of every sum, in ascending order of the nodes, with rows beyond the own ones where needed.
@@ -69,7 +70,7 @@ class Collection:
         self._slots = len(waiting)
 
     def open(self) -> Iterator[Step]:
-        """Begin to receive; before anything else that waits."""
+        """Begin to receive; to be called before any step that waits."""
         for k in range(min(self._part.window, len(self._pieces))):
             yield from self._receive(k)
 
@@ -95,7 +96,7 @@ class Collection:
         return -1 - (k % self._part.window * self._slots + operand.slot)
 
     def _fold(self) -> list[tuple[TreeNode, _Operand]]:
-        """Fill in the adds; returns the nodes that are left and in which operand's memory each sum ends."""
+        """Fill in the adds; returns the nodes that are left, and the operand in whose memory each sum ends."""
         stack: list[TreeNode] = []
         sums: list[_Operand] = []
         for operand in self._operands:
@@ -110,7 +111,7 @@ class Collection:
 
 
 def _rank(operand: _Operand) -> tuple[bool, int]:
-    """Sums end in the lowest own row among their operands."""
+    """The sort key of a sum's place: it ends in the lowest row among its operands."""
     return operand.place == NOWHERE, operand.place
 
 

@@ -36,7 +36,7 @@ class NodeRanks:
     collectors: tuple[int, ...]
 
     def collector(self, piece: Span, length: int) -> int:
-        """Whose lane a piece lies in."""
+        """The rank in whose lane a piece lies."""
         lanes = even_spans(length, len(self.collectors))
         owners = zip(self.collectors, lanes, strict=True)
         return next(rank for rank, (start, stop) in owners if start <= piece[0] < stop)
@@ -47,7 +47,7 @@ class NodeRanks:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """The ways between a root and some houses, which no rank belongs to two of. Ranks in none of them take no part."""
+    """The paths between a root and some houses; no rank belongs to two of them, and ranks in none take no part."""
 
     root: int
     houses: tuple[NodeRanks, ...]
@@ -64,19 +64,20 @@ class Relay:
 
 
 def by_one(ranks: tuple[int, ...], root: int) -> NodeRanks:
-    """The root collects at home, elsewhere the lowest rank: a worker where there is one, servers are the last ranks."""
+    """The ranks of a node with one collector: the root at home, elsewhere the lowest rank, a worker where there is one,
+    as servers are the last ranks."""
     return NodeRanks(ranks, (root if root in ranks else min(ranks),))
 
 
 def by_workers(ranks: tuple[int, ...], root: int, workers: int) -> NodeRanks:
-    """All workers collect, ranks below `workers`; where none lives it goes as `by_one`."""
+    """The ranks of a node with all its workers as collectors, ranks below `workers`; without any it is as `by_one`."""
     here = tuple(rank for rank in ranks if rank < workers)
     return NodeRanks(ranks, here) if here else by_one(ranks, root)
 
 
 def push(part: RankPart, relay: Relay) -> Iterator[Step]:
-    """The root's rows become what everybody's rows add up to, as far as the tree goes over them: row 0 alone where that
-    is everything. Others' rows are used up."""
+    """Sum everybody's rows into the root's, as far as the tree goes over them: into row 0 alone where that is
+    everything. Others' rows are used up."""
     here = relay.house(part.rank)
     if here is None:
         return
@@ -91,7 +92,7 @@ def push(part: RankPart, relay: Relay) -> Iterator[Step]:
 
 
 def pull(part: RankPart, relay: Relay) -> Iterator[Step]:
-    """Everybody's row 0 becomes the root's."""
+    """Copy the root's row 0 into everybody's."""
     here = relay.house(part.rank)
     if here is None:
         return
@@ -103,6 +104,7 @@ def pull(part: RankPart, relay: Relay) -> Iterator[Step]:
         return
     for piece in pieces:
         collector = here.collector(piece, n)
+        # All receives come before the first send, which waits for its piece to arrive.
         yield Receive(relay.root if collector == part.rank else collector, 0, piece, RESULTS)
     for piece in pieces:
         if here.collector(piece, n) == part.rank:
@@ -116,8 +118,8 @@ def places(part: RankPart, relay: Relay) -> tuple[TreeNode, ...]:
 
 
 def by_house(part: RankPart, houses: tuple[NodeRanks, ...]) -> RankPart:
-    """The part with leaves numbered so that each house's rows add up to one node: for sums whose bits may depend on who
-    holds what. Every rank holds one row at most."""
+    """The part with leaves renumbered so that each house's rows add up to one node: for sums whose bits may depend on
+    who holds what. Every rank holds one row at most."""
     room = 1 << max(len(house.ranks) - 1 for house in houses).bit_length()
     rows: list[tuple[TreeNode, ...]] = [()] * part.world
     for number, house in enumerate(houses):
@@ -140,6 +142,7 @@ def _collect(
 ) -> Iterator[Step]:
     own = Collection(part, foreign, pieces)
     yield from own.open()
+    # Once the receives are posted, and before anything is waited for: a collector waits for these rows.
     yield from meanwhile
     for k, piece in enumerate(pieces):
         if pass_to is None or own.results:
@@ -158,7 +161,8 @@ def _send_rows(part: RankPart, here: NodeRanks, pieces: list[Span]) -> Iterator[
 
 
 def _at_root(part: RankPart, relay: Relay) -> list[tuple[TreeNode, Source]]:
-    """What reaches the root: its mates' rows where it collects for them, each house's partial sums otherwise."""
+    """The partial sums that reach the root: the rows of a house for which it collects alone, the joined sums of any
+    other."""
     foreign: list[tuple[TreeNode, Source]] = []
     for house in relay.houses:
         if house.collectors == (relay.root,):

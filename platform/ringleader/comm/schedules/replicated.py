@@ -27,10 +27,10 @@ from ringleader.comm.tree import TreeNode
 
 
 def push(part: RankPart, regions: Sequence[Relay]) -> Iterator[Step]:
-    """Every root's row 0 becomes the sum of everybody's rows.
+    """Leave the sum of everybody's rows in row 0 of every root.
 
     Args:
-        regions: one relay a root; every rank is in one of them.
+        regions: one relay per root; every rank is in one of them.
     """
     for region in regions:
         yield from relayed.push(part, region)
@@ -41,7 +41,7 @@ def push(part: RankPart, regions: Sequence[Relay]) -> Iterator[Step]:
 
 
 def pull(part: RankPart, regions: Sequence[Relay]) -> Iterator[Step]:
-    """Everybody's row 0 becomes that of the root of its region."""
+    """Copy the row 0 of its region's root into everybody's."""
     for region in regions:
         yield from relayed.pull(part, region)
 
@@ -49,6 +49,7 @@ def pull(part: RankPart, regions: Sequence[Relay]) -> Iterator[Step]:
 def _among_roots(part: RankPart, roots: list[int], held: list[tuple[TreeNode, ...]]) -> Iterator[Step]:
     me = roots.index(part.rank)
     spans = even_spans(part.length, len(roots))
+    # Starting behind this root, so that not all send to the same one first.
     others = [(k + me) % len(roots) for k in range(1, len(roots))]
     rows: list[tuple[TreeNode, ...]] = [()] * part.world
     rows[part.rank] = held[me]

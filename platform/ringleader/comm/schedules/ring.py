@@ -24,7 +24,7 @@ from ringleader.comm.schedules.schedule import (
 )
 
 AHEAD = 8
-"""Chunks that are being received ahead of the adding: with fewer a late thread leaves the link idle."""
+"""The number of chunks received ahead of the adding: with fewer, a late thread leaves the link idle."""
 
 
 def steps(part: RankPart) -> Iterator[Step]:
@@ -34,7 +34,7 @@ def steps(part: RankPart) -> Iterator[Step]:
 
 
 def sent(part: RankPart) -> int:
-    """Every span but the one behind in the first half, every span but the one ahead's in the second."""
+    """All spans but the next rank's in the first half, and all but that of the rank after it in the second."""
     spans = even_spans(part.length, part.world)
     if part.world == 1:
         return 0
@@ -44,7 +44,7 @@ def sent(part: RankPart) -> int:
 
 
 def _local_sum(part: RankPart) -> Iterator[Step]:
-    """All own rows into row 0; a rank without one takes part with zeros."""
+    """Add all own rows up in row 0; a rank without one takes part with zeros."""
     whole = (0, part.length)
     if not part.rows[part.rank]:
         yield Zero(0, whole)
@@ -62,6 +62,7 @@ def _round_the_ring(part: RankPart) -> Iterator[Step]:
     ahead, behind = (rank + 1) % world, (rank - 1) % world
     cut = [list(chunks(span, part.chunk)) for span in even_spans(part.length, world)]
     arriving = [chunk for hop in range(1, world) for chunk in cut[(rank - hop) % world]]
+    # The last hop's chunks complete this rank's span: they go on as results.
     done = len(arriving) - len(cut[(rank + 1) % world])
     for k, chunk in enumerate(arriving[:AHEAD]):
         yield Receive(behind, -1 - k, chunk, PARTIALS)
@@ -88,7 +89,7 @@ def _add(behind: int, arriving: Sequence[Span], k: int) -> Iterator[Step]:
 
 
 def _receive_results(part: RankPart, behind: int, cut: Sequence[Sequence[Span]]) -> Iterator[Step]:
-    """Every span but the one that this rank completes. Sums of them that it sent have been received by then."""
+    """Receive every span but the one that this rank completes. Sums of them that it sent have been received by then."""
     for hop in range(part.world - 1):
         for chunk in cut[(part.rank - hop) % part.world]:
             yield Receive(behind, 0, chunk, RESULTS)

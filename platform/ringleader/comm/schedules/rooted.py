@@ -1,4 +1,5 @@
-"""Sums that climb a tree of ranks and results that come down it, piece by piece: for `tree` and `double_tree`."""
+"""Sums that climb a tree of ranks and results that come down it, piece by piece: the steps of `tree` and
+`double_tree`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class TreeSum:
 
 
 def steps(part: RankPart, climbs: list[TreeSum]) -> Iterator[Step]:
-    """One rank's steps along all the trees at once, in the order of a beat.
+    """One rank's steps along all the trees at once, ordered by beat.
 
     At depth d, piece k is added and sent up at beat k - d and sent down at beat k + d; it is awaited from the children
     a window of beats before, from the parent one beat before. So whatever a step waits for has an earlier beat
@@ -96,7 +97,7 @@ class _Branch:
             yield Receive(self.parent, 0, self.pieces[k], RESULTS)
 
     def down(self, k: int) -> Iterator[Step]:
-        """The largest subtree first: it has the longest way to go."""
+        """Send the result to the children, the largest subtree first: it has the longest way to go."""
         for child in reversed(self.children):
             yield Send(child, 0, self.pieces[k], RESULTS)
 
@@ -113,7 +114,7 @@ def _branch(part: RankPart, climb: TreeSum, slots: int) -> _Branch:
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """A rank with what is below it, the rank above it, and how far below the root it is."""
+    """A rank in a tree, with the sums below it, the rank above it, and its distance from the root."""
 
     order: SumOrder
     parent: int | None

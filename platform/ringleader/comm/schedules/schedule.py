@@ -1,4 +1,4 @@
-"""What a schedule is: who sends which span to whom and what is added, as plain data, without tensors."""
+"""Schedules as plain data, without tensors: who sends which span to whom, and what is added."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class RankPart:
     named with that chunk's span. Every rank has row 0, and the result ends there.
 
     Attributes:
-        rank: whose steps these are.
+        rank: the rank whose steps these are.
         length: elements in the bucket.
         rows: for each rank, the tree nodes whose sums lie in its rows 0, 1, ... in ascending order.
         tree: the canonical order.
@@ -98,10 +98,10 @@ class Schedule:
     """One way of summing a bucket over all ranks.
 
     Attributes:
-        name: as in the job file.
+        name: its name in the job file.
         canonical: whether the result's bits depend on the tree alone, for a given part; equal for all its ranks.
         steps: the steps of one rank, in order.
-        sent: the elements that a rank sends, as a closed formula: the planner's, and the tests count the steps by it.
+        sent: the elements that a rank sends, as a closed formula for the planner; the tests count the steps against it.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Schedule:
 
 
 def always(_: RankPart) -> bool:
-    """Canonical whoever holds what."""
+    """Canonical, whatever each rank holds."""
     return True
 
 
@@ -120,7 +120,7 @@ def never(_: RankPart) -> bool:
 
 
 def even_spans(length: int, world: int) -> tuple[Span, ...]:
-    """Rank r owns [r*n//P, (r+1)*n//P)."""
+    """The spans of all ranks: rank r owns [r*n//P, (r+1)*n//P)."""
     return tuple((r * length // world, (r + 1) * length // world) for r in range(world))
 
 
@@ -151,6 +151,7 @@ def fold(tree: Tree, operands: Sequence[tuple[TreeNode, int]]) -> list[tuple[int
         places.append(place)
         for _ in range(merges):
             right, left = places.pop(), places.pop()
+            # The sum has to end at place 0, so the operand that lies there is never the source.
             into, source = (right, left) if right == 0 else (left, right)
             adds.append((into, source))
             places.append(into)

@@ -7,13 +7,13 @@ from ringleader.comm.schedules.schedule import RESULTS, RankPart, Receive, Send,
 
 
 def push(part: RankPart, root: int) -> Iterator[Step]:
-    """The root's row 0 becomes the sum; the others' rows stay as they are."""
+    """Leave the sum in the root's row 0; the others' rows stay as they are."""
     spans = [(0, part.length) if rank == root else (0, 0) for rank in range(part.world)]
     yield from owner_reduce(part, spans, listeners=range(0))
 
 
 def pull(part: RankPart, root: int) -> Iterator[Step]:
-    """Everybody's row 0 becomes the root's."""
+    """Copy the root's row 0 into everybody's."""
     for chunk in chunks((0, part.length), part.chunk):
         if part.rank != root:
             yield Receive(root, 0, chunk, RESULTS)

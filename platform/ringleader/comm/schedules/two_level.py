@@ -56,10 +56,10 @@ def sent(part: RankPart) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """Where a rank sits.
+    """The position of a rank in its node and among the nodes.
 
     Attributes:
-        group, member: the ranks of its node, and which of them it is.
+        group, member: the ranks of its node, and its index among them.
         owners: the ranks that collect the same lane, one a node; none for a rank behind the K-th of its node.
         inside: its part in the sums inside the node.
         between: its part in the sums of a lane, over the nodes.
@@ -88,7 +88,7 @@ class _Piece:
 
     Attributes:
         collected: for each rank of its node the lane that it collects, empty for those behind the K-th.
-        parts: what each of the owners sums of this rank's lane.
+        parts: the part of this rank's lane that each of the owners sums.
     """
 
     seat: _Seat
@@ -102,7 +102,7 @@ class _Piece:
         return _Piece(seat, collected, parts)
 
     def collect(self, turn: int) -> Iterator[Step]:
-        """The node's sum of this rank's lane, which is handed over to its owners."""
+        """Sum the node's rows over this rank's lane, and hand the sum over to the lane's owners."""
         seat = self.seat
         yield from _among(seat.group, owner_reduce(seat.inside, self.collected, range(0)), below=0)
         if seat.owners:
@@ -110,14 +110,14 @@ class _Piece:
             yield from _among(seat.owners, steps, self._below(turn))
 
     def exchange(self, turn: int) -> Iterator[Step]:
-        """The sum of this rank's part, which goes to the other nodes."""
+        """Complete the sum of this rank's part of the lane, and send it to the other nodes."""
         seat = self.seat
         if seat.owners:
             steps = complete(seat.between, self.parts, range(seat.between.world))
             yield from _among(seat.owners, steps, self._below(turn))
 
     def spread(self) -> Iterator[Step]:
-        """The lane's results, to everybody in the node."""
+        """Send the lane's results to every rank of the node, and receive those of the other lanes."""
         rank, group = self.seat.group[self.seat.member], self.seat.group
         others = [(peer, lane) for peer, lane in zip(group, self.collected, strict=True) if peer != rank]
         for peer, lane in others:
@@ -140,7 +140,8 @@ class _Piece:
         )
 
     def _below(self, turn: int) -> int:
-        """Two pieces are on their way between the nodes while a third is added up inside: each has its own slots."""
+        """The number of slots below this piece's own: two pieces are on their way between the nodes while a third is
+        added up inside, and each has its own slots."""
         inside, between = (
             part.window * sum(map(len, part.rows)) for part in (self.seat.inside, self.seat.between)
         )
@@ -148,7 +149,7 @@ class _Piece:
 
 
 def _pieces(part: RankPart) -> list[_Piece]:
-    """Each owner's part of a piece is one message."""
+    """The pieces of the bucket, such that each owner's part of one is one message."""
     seat, lanes = _Seat.of(part), _lanes(part)
     spans = chunks((0, part.length), part.chunk * lanes * len(part.nodes))
     return [_Piece.of(seat, span, lanes) for span in spans]
@@ -165,13 +166,14 @@ def _split(span: Span, count: int) -> tuple[Span, ...]:
 def _over(part: RankPart, rank: int, rows: tuple[tuple[TreeNode, ...], ...]) -> RankPart:
     if canonical(part):
         return replace(part, rank=rank, rows=rows, groups=())
+    # Off the tree anyway: every holder counts as one leaf, in rank order.
     held = [i for i, nodes in enumerate(rows) if nodes]
     leaves = tuple((TreeNode(0, i),) if nodes else () for i, nodes in enumerate(rows))
     return replace(part, rank=rank, rows=leaves, groups=(), tree=tree_over(len(rows), frozenset(held)))
 
 
 def _sum(part: RankPart, group: tuple[int, ...]) -> tuple[TreeNode, ...]:
-    """What a node's ranks hold together, added up along the tree as far as it goes."""
+    """The partial sums that a node's ranks hold together, added up along the tree as far as it goes."""
     stack: list[TreeNode] = []
     for rank in group:
         for node in part.rows[rank]:
@@ -180,7 +182,7 @@ def _sum(part: RankPart, group: tuple[int, ...]) -> tuple[TreeNode, ...]:
 
 
 def _among(ranks: tuple[int, ...], steps: Iterator[Step], below: int) -> Iterator[Step]:
-    """Steps among some ranks, with their peers' numbers in the world and their slots behind so many others."""
+    """The steps among some ranks, with their peers' numbers in the world and their slots behind `below` others."""
 
     def at(place: int) -> int:
         return place if place >= 0 else place - below

@@ -1,4 +1,4 @@
-"""How bytes move between two members."""
+"""Transports: the movement of bytes between two members."""
 
 from ringleader.comm.transports.transport import SharedSums, Transport, Work
 

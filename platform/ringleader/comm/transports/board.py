@@ -1,11 +1,11 @@
-"""Sums in shared memory: members post where their rows lie, each completes its span in place, in everybody's rows.
+"""Sums in shared memory: members post the addresses of their rows, and each completes its span in everybody's rows.
 
 The schedule is `direct` without a message: rank r owns span r of every bucket, adds all partial sums of it along the
 canonical tree, and writes the result into row 0 of every member, chunk by chunk while the chunk is in cache. Two flags
-a member and bucket order it: `ready` (my rows may be used) and `done` (my span is complete everywhere).
+per member and bucket order the accesses: `ready` (my rows may be used) and `done` (my span is complete everywhere).
 
-Where servers own the buckets, workers `offer` rows and a server gathers them (or several that all need the sum, each a
-span of it), then servers offer weights and everybody reads them. A slot is used for one of the two, always by the same
+If servers own the buckets, workers `offer` rows and a server gathers them (or several that all need the sum, each a
+span of it); then servers offer weights and everybody reads them. A slot is used for one of the two, always by the same
 members.
 """
 
@@ -23,15 +23,15 @@ from ringleader.comm.tree import TreeNode
 
 LINE_WORDS = 8
 READY, DONE, COUNT, ROWS = 0, 8, 16, 17
-"""Words of a slot: the flags on cache lines of their own, then how many rows there are and the address of each."""
+"""Words of a slot: the flags on cache lines of their own, then the number of rows and the address of each."""
 
 ADDRESS_WORDS = 3
 CHUNK_BYTES = 256 << 10
-"""Of each operand: two of them fit a core's second-level cache."""
+"""Bytes of each operand at a time: two of them fit a core's second-level cache."""
 
 Operation = tuple[Callable[[Tensor], Any], Tensor]
 Posts = dict[int, list[int]]
-"""By rank: how many rows, then their addresses."""
+"""By rank: the number of rows, then their addresses."""
 
 
 class Board:
@@ -39,7 +39,7 @@ class Board:
 
     Args:
         slots, rows: the number of buckets, and the most rows that a member has in one; the same for all members.
-        publish: makes the board known to the others.
+        publish: makes the board known to the other members.
         find: maps a segment of rank r; waits for that rank's board where the key is None.
     """
 
@@ -60,16 +60,17 @@ class Board:
         self._slot_words = -(-(ROWS + rows * ADDRESS_WORDS) // LINE_WORDS) * LINE_WORDS
         self._segment = Segment.create(max(1, slots) * self._slot_words * WORD_BYTES)
         self._words: dict[int, memoryview] = {rank: self._segment.words()}
+        # Flags hold the turn and only grow, so nobody has to reset them between steps.
         self._turns = [0] * slots
         self._ready: dict[int, tuple[Any, list[list[Operation]]]] = {}
         publish(self._segment.key)
 
     def reduce(self, slot: int, part: RankPart, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
-        """Leave the sum of everybody's rows in row 0 of everybody.
+        """Leave the sum of all members' rows in row 0 of every member.
 
         Args:
             rows: this member's (length,) rows, one for each node in `part.rows[rank]`, at least one.
-            addresses: where the others find them.
+            addresses: the addresses at which the others find them.
 
         Raises:
             ExchangeBroken: a peer left, died, or did not come before the deadline.
@@ -77,26 +78,29 @@ class Board:
         turn = self._turns[slot] = self._turns[slot] + 1
         mine, others = self._words[self._rank], part.peers
         base = self._post(slot, addresses)
+        # Behind the addresses: x86-64 keeps the order of stores, so whoever sees the flag sees them too.
         mine[base + READY] = turn
         for peer in others:
             self._peers.wait(self._words_of(peer), base + READY, turn, peer)
         everybody = range(part.world)
         for chunk in self._operations(slot, part, everybody, lambda posts: self._plan(part, posts, rows)):
+            # Before each chunk: nothing more is written into rows of a member that has left.
             self._peers.check_all(others)
             for act, operand in chunk:
                 act(operand)
+        # Each owner wrote one span of row 0: it is whole once everybody says so.
         mine[base + DONE] = turn
         for peer in others:
             self._peers.wait(self._words_of(peer), base + DONE, turn, peer)
 
     def offer(self, slot: int, addresses: Sequence[Address]) -> None:
-        """Let others read what lies there. It stays as it is until all of them must have read it."""
+        """Let peers read the memory at these addresses. It stays unchanged until all of them must have read it."""
         self._turns[slot] += 1
         base = self._post(slot, addresses)
         self._words[self._rank][base + READY] = self._turns[slot]
 
     def gather(self, slot: int, part: RankPart, into: Tensor) -> None:
-        """Leave the canonical sum of the rows that the others offer in `into`, which is none of them.
+        """Leave the canonical sum of the rows that peers offer in `into`, which is none of them.
 
         Raises:
             ExchangeBroken: a peer left, died, or did not come before the deadline.
@@ -111,11 +115,11 @@ class Board:
                 act(operand)
 
     def spread(self, slot: int, part: RankPart, into: tuple[Tensor, Address], owners: Sequence[int]) -> None:
-        """Leave the canonical sum of the rows that the others offer in the memory of every owner, who all call this;
+        """Leave the canonical sum of the rows that peers offer in the memory of every owner. All owners call this, and
         each completes its span.
 
         Args:
-            into: (length,) this owner's memory and where the others find it; no row of the sum.
+            into: this owner's (length,) memory and the address at which the others find it; no row of the sum.
 
         Raises:
             ExchangeBroken: a peer left, died, or did not come before the deadline.
@@ -141,7 +145,7 @@ class Board:
             self._peers.wait(self._words_of(peer), base + DONE, turn, peer)
 
     def offered(self, slot: int, peer: int, length: int, dtype: torch.dtype) -> Tensor:
-        """(length,) what `peer` offers next in that slot. Raises ExchangeBroken like `gather`."""
+        """The (length,) memory that `peer` offers next in that slot. Raises ExchangeBroken like `gather`."""
         self._turns[slot] += 1
         base, words = slot * self._slot_words, self._words_of(peer)
         self._peers.wait(words, base + READY, self._turns[slot], peer)
@@ -154,7 +158,7 @@ class Board:
         self._words.clear()
 
     def _post(self, slot: int, addresses: Sequence[Address]) -> int:
-        """Say where this member's rows lie; returns the slot's first word."""
+        """Post the addresses of this member's rows; returns the index of the slot's first word."""
         if len(addresses) > self._rows:
             raise ValueError(
                 f"{len(addresses)} partial sums of one bucket; this board was made for {self._rows}"
@@ -175,7 +179,7 @@ class Board:
     def _operations(
         self, slot: int, part: RankPart, ranks: Sequence[int], plan: Callable[[Posts], list[list[Operation]]]
     ) -> list[list[Operation]]:
-        """What this member does in the slot: kept as long as no row of `ranks` has moved."""
+        """The operations of this member in the slot, kept as long as no row of `ranks` has moved."""
         base = slot * self._slot_words
         posts = {r: self._words_of(r)[base + COUNT : base + self._slot_words].tolist() for r in ranks}
         key = (part.tree.present, posts)
@@ -219,7 +223,8 @@ class Board:
 def _complete(
     part: RankPart, rows: Sequence[Sequence[Tensor]], listeners: Sequence[int], span: Span
 ) -> list[Operation]:
-    """Add the partial sums over a chunk along the tree, then copy the result into every listener's row 0."""
+    """The operations that add a chunk's partial sums along the tree, then copy the result into every listener's row
+    0."""
     start, stop = span
     operands = _operands(part)
     places = [rows[r][k][start:stop] for _, r, k in operands]
@@ -227,6 +232,7 @@ def _complete(
     if not places:
         return [(result.copy_, torch.zeros_like(result)) for result in results.values()]
     done: list[Operation] = [(places[into].add_, places[source]) for into, source in _adds(part, operands)]
+    # The sum ends in the first operand, which needs no copy where it is somebody's row 0.
     owner = operands[0][1:]
     return done + [(result.copy_, places[0]) for r, result in results.items() if (r, 0) != owner]
 
@@ -235,7 +241,7 @@ def _complete(
 def _complete_into(
     part: RankPart, rows: Sequence[Sequence[Tensor]], into: Tensor, span: Span
 ) -> list[Operation]:
-    """Add the partial sums over a chunk along the tree; the last add writes into `into`."""
+    """The operations that add a chunk's partial sums along the tree; the last add writes into `into`."""
     start, stop = span
     operands = _operands(part)
     result, places = into[start:stop], [rows[r][k][start:stop] for _, r, k in operands]
@@ -249,7 +255,8 @@ def _complete_into(
 
 
 def _operands(part: RankPart) -> list[tuple[TreeNode, int, int]]:
-    """(node, rank, row) of every partial sum. Ranks own ascending shards, their rows ascend: the order of leaves."""
+    """(node, rank, row) of every partial sum, in the order of leaves: ranks own ascending shards, and their rows
+    ascend."""
     return [(node, r, k) for r, nodes in enumerate(part.rows) for k, node in enumerate(nodes)]
 
 

@@ -1,7 +1,8 @@
-"""Waiting for another process's word in shared memory: spin, then sleep, and look whether the peer still lives.
+"""Waits for another process's word in shared memory: spin, then sleep, and look whether the peer still lives.
 
-Words are aligned int64 in shared memory. What is relied on: a store of one is seen whole, and stores of one process are
-seen by others in their order (x86-64's total store order). Elsewhere `SUPPORTED` is false and nothing is shared.
+Words are aligned int64 in shared memory. This relies on two things: a store of one is seen whole, and stores of one
+process are seen by others in their order (x86-64's total store order). Elsewhere `SUPPORTED` is false and nothing is
+shared.
 """
 
 import os
@@ -14,7 +15,7 @@ from ringleader.errors import ExchangeBroken
 
 SUPPORTED = platform.machine() in {"x86_64", "AMD64"} and hasattr(os, "memfd_create")
 SPINS = 200
-"""Turns of yielding the processor: about 100 µs. There may be fewer cores than waiting threads."""
+"""Yields of the processor before the first sleep, about 100 µs. There may be fewer cores than waiting threads."""
 FIRST_NAP_S, LONGEST_NAP_S = 20e-6, 1e-3
 
 
@@ -38,6 +39,7 @@ class Peers:
         self._lives: list[int] = []
         try:
             for peer, pid in enumerate(pids):
+                # A pidfd stands for this very process: its number may be given to another one.
                 self._lives.append(os.pidfd_open(pid) if pid and peer != rank else -1)
         except OSError:
             self.close()
@@ -53,7 +55,7 @@ class Peers:
         self._controls[self._rank][self.OVER] = 1
 
     def close(self) -> None:
-        """Only when no thread waits any more; idempotent."""
+        """Close the handles of the peers' processes, once no thread waits any more; idempotent."""
         if not self._closed:
             self._closed = True
             for life in self._lives:
@@ -61,18 +63,18 @@ class Peers:
                     os.close(life)
 
     def check(self) -> None:
-        """Raises ExchangeBroken once this member has left."""
+        """Raise ExchangeBroken once this member has left."""
         if self._why:
             raise self.broken(self._rank, self._why)
 
     def check_all(self, peers: Iterable[int]) -> None:
-        """Raises ExchangeBroken once this member or one of these has left: then nothing of theirs is written to."""
+        """Raise ExchangeBroken once this member or one of these has left, so that nothing of theirs is written to."""
         self.check()
         for peer in peers:
             self.check_stays(peer)
 
     def check_stays(self, peer: int) -> None:
-        """Raises ExchangeBroken once `peer` has left: what it had open may be closed by now."""
+        """Raise ExchangeBroken once `peer` has left: what it had open may be closed by now."""
         if why := self._left(peer):
             raise self.broken(peer, why)
 
@@ -86,11 +88,11 @@ class Peers:
         *,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """Until words[index] >= value.
+        """Wait until words[index] >= value.
 
         Args:
-            patience_s: instead of the generation's deadline.
-            meanwhile: done again and again while it lasts.
+            patience_s: seconds to wait instead of the generation's deadline.
+            meanwhile: called again and again while the wait lasts.
 
         Raises:
             ExchangeBroken: `peer` left or died, `leave` was called, or the deadline passed.
@@ -106,8 +108,9 @@ class Peers:
         nap_s = FIRST_NAP_S
         while words[index] < value:
             self.check()
+            # Whether a process has ended takes a system call, too dear between the shortest naps.
             why = self._gone(peer) if nap_s == LONGEST_NAP_S else self._left(peer)
-            # What it wrote before it left counts.
+            # Looked at again: what the peer wrote before it left counts.
             if words[index] >= value:
                 return
             if why or time.monotonic() > until:

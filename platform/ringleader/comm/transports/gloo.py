@@ -27,7 +27,8 @@ PEER = b"peer"
 
 @dataclass(frozen=True, slots=True)
 class _Listens:
-    """What a member says before anybody connects: its ports, and what it asks everybody to prove."""
+    """A member's announcement before anybody connects: its ports, and the nonce over which everybody has to give
+    proof."""
 
     ports: list[int]
     asked: bytes
@@ -43,7 +44,7 @@ class _Listens:
 
 @dataclass(slots=True)
 class _GlooWork:
-    """A transfer of a gloo group; an error or a missed deadline is the peer's loss."""
+    """A transfer of a gloo group; an error or a missed deadline counts as the loss of the peer."""
 
     owner: "GlooTransport"
     work: Any
@@ -88,18 +89,19 @@ class GlooTransport:
 
     @staticmethod
     def join(words: MemberStore, rank: int, size: int, deadline_s: float, host: str) -> "GlooTransport":
-        """Connect to every other member; all of them call this. Each asks each other one for a proof before anything
-        else is read from it: gloo takes whoever comes to a port of its own with the number that it waits for.
+        """Connect to every other member; all of them call this. Each asks each other one for a proof before it reads
+        anything else from it, because gloo accepts whoever connects to its port with the number it waits for.
 
         Args:
-            words: the generation's own.
+            words: the generation's part of the store.
             host: the address of this node that the others can reach.
 
         Raises:
-            RuntimeError, OSError: somebody did not come within the store's deadline.
-            WordRefused: somebody who came is no member.
+            RuntimeError, OSError: a member did not come within the store's deadline.
+            WordRefused: a peer that connected is no member.
         """
         gloo: Any = ProcessGroupGloo  # its stubs know neither the options nor send and recv
+        # Taken before gloo opens anything: sockets that are new afterwards are this generation's.
         before = sockets.descriptors()
         device = gloo.create_device(hostname=host)
         own, asked = sockets.listening_ports(before), nonce()
@@ -123,14 +125,14 @@ class GlooTransport:
         return transport
 
     def prove(self, asked: bytes, theirs: Mapping[int, bytes]) -> None:
-        """Give every peer the proof that it asked for, and look at theirs.
+        """Send every peer the proof that it asked for, and check theirs.
 
         Args:
             asked: this member's nonce.
             theirs: those of its peers.
 
         Raises:
-            WordRefused: one of them has not the secret.
+            WordRefused: one of them does not have the secret.
             OSError: one of them is gone.
         """
         proofs = [_tensor(self.seal.tag(PEER, _way(self.rank, peer), theirs[peer])) for peer in theirs]
@@ -143,6 +145,7 @@ class GlooTransport:
                 work.wait()
         except ExchangeBroken as error:
             why = error.why
+        # Outside the handler, for the same reason as in `_GlooWork.wait`.
         if why:
             raise OSError(why)
         for peer, proof in zip(theirs, came, strict=True):
@@ -171,6 +174,7 @@ class GlooTransport:
         self._end("the transport is closed")
 
     def _begin(self, start: Callable[[Any], Any], peer: int, tensor: Tensor) -> Work:
+        # A local reference: another thread may drop the group meanwhile.
         group = self._group
         if group is None:
             raise self.broken(peer, self._over)
@@ -178,6 +182,7 @@ class GlooTransport:
             return _GlooWork(self, start(group), peer, tensor)
         except RuntimeError as error:
             why = first_line(error)
+        # The error's traceback holds this frame, and through it would hold the group's sockets.
         del group
         raise self.broken(peer, why)
 

@@ -17,7 +17,8 @@ NATIVE = -1
 
 @dataclass(slots=True)
 class _Transfer:
-    """One end of a transfer; `broken` says why it will never be done, `awaited` wakes whoever waits for either."""
+    """One end of a transfer; `broken` says why it will never be done, `awaited` wakes the thread that waits for
+    either."""
 
     tensor: Tensor
     members: tuple[int, int]
@@ -55,7 +56,7 @@ class Hub:
         return InProcessTransport(self, rank, groups)
 
     def lose(self, rank: int, why: str = "connection closed by peer") -> None:
-        """From any thread: every transfer with `rank`, begun or to come, is broken."""
+        """Break every transfer with `rank`, begun or to come; from any thread."""
         with self._lock:
             self._gone.setdefault(rank, why)
             for queues in (self._sends, self._receives):
@@ -86,6 +87,7 @@ class Hub:
                 transfer.awaited = threading.Event()
         if transfer.awaited is not None and not transfer.awaited.wait(self.deadline_s):
             with self._lock:
+                # Asked again under the lock: the other end may have come just after the deadline.
                 if not transfer.done:
                     transfer.broken = f"no answer within {self.deadline_s} s"
         if not transfer.done:
@@ -133,7 +135,7 @@ class InProcessTransport:
     """One thread's end of a hub. Implements Transport.
 
     Args:
-        groups: the ranks of each node that this shall look like.
+        groups: the ranks of each node that the hub is to look like.
     """
 
     shared = False

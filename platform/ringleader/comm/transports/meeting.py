@@ -1,4 +1,4 @@
-"""How the members of a generation meet: over a store; then those of one node share memory, others talk over gloo."""
+"""The meeting of a generation's members: over a store; then those of one node share memory, others talk over gloo."""
 
 import threading
 import time
@@ -26,30 +26,31 @@ KINDS = (SHARED, GLOO)
 """Ways to reach a member whose gradients lie in host memory, the fastest first."""
 
 NEAR_KINDS = (SHARED,) if SUPPORTED else KINDS
-"""The same where all members are known to be on one node: memory that the kernel opens to this user alone, and no
-socket that others reach."""
+"""The kinds for members known to be on one node: only memory that the kernel opens to this user alone, and no socket
+that others reach."""
 
 DEVICE_KINDS = (NCCL, GLOO)
-"""Where they lie on devices: NCCL beside gloo, or gloo alone."""
+"""The kinds for gradients that lie on devices: NCCL beside gloo, or gloo alone."""
 
 POLL_S = 0.02
 MEET_S = 15.0
-"""All members of a plan are parked when it is made, so they meet at once; if not, the store or one of them is gone."""
+"""The longest meeting. All members of a plan are parked when it is made, so they meet at once; if not, the store or one
+of them is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeetingCall:
-    """Where and as whom to meet.
+    """The address and name of a meeting, and this member's part in it.
 
     Attributes:
         store_host, store_port: a store that lives outside the members.
         prefix: names job, attempt and generation; members under different prefixes never meet.
-        secret: the attempt's, at least `seal.SECRET_BYTES`; members prove with it that they are.
+        secret: the attempt's, at least `seal.SECRET_BYTES`, with which members prove that they are members.
         deadline_s: for every single wait; for meeting, `MEET_S` if that is less.
         host: the address of this node that the others can reach.
         kinds: which may be used, of `KINDS` or `DEVICE_KINDS`; the same for all members. Memory of a device cannot be
             shared, and only `gloo` and `nccl` have a library's own collectives.
-        store_folder: in which a store on this node has its socket; None: it is asked at its port.
+        store_folder: the folder of the socket of a store on this node; None: the store is reached at its port.
     """
 
     store_host: str
@@ -68,7 +69,7 @@ class StoreClient(Protocol):
     """A connection to a store."""
 
     def corner(self, prefix: str, patience_s: float, /) -> MeetingStore:
-        """The part of the meeting of that name; waits there last so long."""
+        """The named meeting's part of the store, in which waits last `patience_s` at most."""
 
     @property
     def lost(self) -> bool:
@@ -82,7 +83,8 @@ Connect = Callable[[MeetingCall, float], StoreClient]
 
 
 def visit(call: MeetingCall, patience_s: float) -> StoreClient:
-    """The attempt's room in a `Rendezvous`. Asks again where it is turned away: strangers may crowd its door."""
+    """Connect to the attempt's room in a `Rendezvous`. Tries again where the store hangs up, as a crowd may press at
+    its port."""
     room, until = call.prefix.partition("/")[0], time.monotonic() + patience_s
     while True:
         try:
@@ -95,12 +97,12 @@ def visit(call: MeetingCall, patience_s: float) -> StoreClient:
 
 
 def library(call: MeetingCall, patience_s: float) -> StoreClient:
-    """A TCPStore, which takes words of anybody: for measurements and tests."""
+    """Connect to a TCPStore, which takes words from anybody: for measurements and tests."""
     return LibraryStore(call.store_host, call.store_port, patience_s)
 
 
 class StoreClients:
-    """A process's connections to stores, used again: each begins with a proof on both sides."""
+    """A process's idle connections to stores, reused because each begins with a proof on both sides."""
 
     def __init__(self, connect: Connect = visit) -> None:
         self._connect = connect
@@ -108,8 +110,9 @@ class StoreClients:
         self._lock = threading.Lock()
 
     def take(self, call: MeetingCall, patience_s: float) -> StoreClient:
-        """A connection that nobody uses. Raises RuntimeError or OSError when the store cannot be reached."""
+        """Take an idle connection, or open one. Raises RuntimeError or OSError when the store cannot be reached."""
         with self._lock:
+            # Taken out while it is used: two meetings of one process never share a connection.
             idle = self._idle.pop((call.store_host, call.store_port), None)
         if idle is not None and idle.lost:
             idle.close()
@@ -117,7 +120,7 @@ class StoreClients:
         return idle or self._connect(call, patience_s)
 
     def give_back(self, call: MeetingCall, client: StoreClient) -> None:
-        """Only when no call on it is under way."""
+        """Keep a connection for the next meeting, once no call on it is in progress."""
         with self._lock:
             self._idle[call.store_host, call.store_port] = client
 
@@ -132,8 +135,8 @@ def meet(
         clients: this process's connections to stores.
 
     Raises:
-        ExchangeBroken: somebody did not come in time, or was no member, or the meeting was cancelled.
-        ValueError: the secret is none.
+        ExchangeBroken: a member did not come in time, a peer was no member, or the meeting was cancelled.
+        ValueError: the secret is too short.
     """
     seal = Seal(call.secret, call.prefix)
     meeting = _Meeting(call, seal, clients or StoreClients(), this_device() if NCCL in call.kinds else None)
@@ -143,7 +146,7 @@ def meet(
 
 @dataclass
 class _Meeting:
-    """On a thread of its own: neither the store's waits nor gloo's constructor can be interrupted."""
+    """One meeting, on a thread of its own: neither the store's waits nor gloo's constructor can be interrupted."""
 
     call: MeetingCall
     seal: Seal
@@ -157,6 +160,7 @@ class _Meeting:
 
     def hold(self) -> None:
         try:
+            # CUDA's current device belongs to a thread: a new one starts on the first.
             stay_on(self.device)
             transport = _connect(self.call, self.seal, self.clients)
         except (RuntimeError, OSError, WordRefused) as error:
@@ -164,6 +168,7 @@ class _Meeting:
         else:
             with self.lock:
                 self.transport = transport
+                # Whichever comes second closes the transport: `result` that has given up, or this thread.
                 late = self.given_up
             if late:
                 transport.close()
@@ -200,7 +205,8 @@ def _connect(call: MeetingCall, seal: Seal, clients: StoreClients) -> Transport:
 
 
 def _join(call: MeetingCall, words: MemberStore) -> Transport:
-    """Everybody comes to the same answer: it depends on what all have told all."""
+    """Connect by the fastest kind that serves all. Everybody comes to the same answer: it depends on what all have told
+    all."""
     if NCCL in call.kinds:
         return _join_devices(call, words)
     near = _open(call, words.seal) if SHARED in call.kinds and SUPPORTED else None
@@ -215,6 +221,7 @@ def _join(call: MeetingCall, words: MemberStore) -> Transport:
 def _join_near(call: MeetingCall, words: MemberStore, near: SharedTransport | None) -> Transport:
     told = _tell(call, words, "place", near.place.encode() if near else "")
     mapped = near.attach([SharedPlace.decode(t) if t else None for t in told]) if near else frozenset()
+    # Shared memory is relied on only where both ends say that they could map it.
     told = _tell(call, words, "mapped", " ".join(map(str, sorted(mapped))))
     groups = _groups([frozenset(map(int, t.split())) for t in told])
     if near is not None and len(groups) == 1:
@@ -234,7 +241,8 @@ def _join_near(call: MeetingCall, words: MemberStore, near: SharedTransport | No
 
 
 def _join_devices(call: MeetingCall, words: MemberStore) -> Transport:
-    """NCCL needs a device for each member; where two share one, or one has none, everything goes through the host."""
+    """Connect members with devices: over NCCL if each has one of its own; where two share one, or one has none,
+    everything goes through the host."""
     devices = [told.decode() for told in _tell(call, words, "device", own_device())]
     far = GlooTransport.join(words, call.rank, call.size, call.deadline_s, call.host)
     if not apart(devices):
@@ -250,7 +258,7 @@ def _open(call: MeetingCall, seal: Seal) -> SharedTransport | None:
 
 
 def _groups(mapped: list[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
-    """Ranks that all map each other, by the lowest of them; who is in no such group stands alone."""
+    """The ranks that all map each other, grouped by the lowest of them; a rank in no such group stands alone."""
     groups: list[list[int]] = []
     for rank in range(len(mapped)):
         for group in groups:
@@ -263,6 +271,6 @@ def _groups(mapped: list[frozenset[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _tell(call: MeetingCall, words: MemberStore, topic: str, word: str) -> list[bytes]:
-    """Everybody's word on a topic, by rank."""
+    """Tell all members a word on a topic; returns everybody's, by rank."""
     words.set(f"{topic}/{call.rank}", word)
     return words.read([f"{topic}/{rank}" for rank in range(call.size)])

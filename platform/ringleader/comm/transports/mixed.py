@@ -1,4 +1,4 @@
-"""Several nodes: shared memory between members of one node, gloo between nodes, chosen pair by pair."""
+"""The transport across nodes: shared memory between members of one node, gloo between nodes, chosen pair by pair."""
 
 from torch import Tensor
 
@@ -37,6 +37,7 @@ class MixedTransport:
         return self._to(peer).irecv(tensor, peer, tag)
 
     def native_all_reduce(self, tensor: Tensor) -> Work:
+        # Only gloo has a collective of its own, and it is connected to the members of this node as well.
         return self._far.native_all_reduce(tensor)
 
     def board(self, slots: int, rows: int) -> None:

@@ -1,4 +1,5 @@
-"""Members with a CUDA device each: gradients stay on the devices and go over NCCL, all else goes over gloo.
+"""The transport for members with a CUDA device each: gradients stay on the devices and go over NCCL, all else over
+gloo.
 
 A process group of its own for every generation, and no torch.distributed world around it. NCCL's kernels wait on the
 device without a deadline, and its own watchdog would end the process: so the waits here ask the host whether the device
@@ -34,31 +35,31 @@ seconds, is for connections."""
 
 
 def own_device() -> str:
-    """What names this process's device among all others; empty where it has none, or no NCCL."""
+    """The identifier of this process's device among all others; empty where it has none, or no NCCL."""
     if not torch.cuda.is_available() or not dist.is_nccl_available():
         return ""
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
 def this_device() -> int | None:
-    """The calling thread's device, which is another thread's only if that is told; None where there is none."""
+    """The calling thread's device, which other threads do not inherit; None where there is none."""
     return torch.cuda.current_device() if torch.cuda.is_available() else None
 
 
 def stay_on(device: int | None) -> None:
-    """Make it the calling thread's device."""
+    """Make `device` the calling thread's device."""
     if device is not None:
         torch.cuda.set_device(device)
 
 
 def apart(devices: Sequence[str]) -> bool:
-    """Whether every member has a device of its own, which is what NCCL needs."""
+    """Whether every member has a device of its own, as NCCL requires."""
     return all(devices) and len(set(devices)) == len(devices)
 
 
 @dataclass(slots=True)
 class _NcclWork:
-    """Something under way on the device."""
+    """An operation in progress on the device."""
 
     owner: "NcclTransport"
     work: Any
@@ -71,6 +72,7 @@ class _NcclWork:
                 if self.owner.over or time.monotonic() > until:
                     raise self.owner.broken(f"no answer within {self.owner.deadline_s} s")
                 time.sleep(NAP_S)
+            # Cannot block any more: the device is done.
             self.work.wait()
             why = ""
         except RuntimeError as error:
@@ -80,7 +82,7 @@ class _NcclWork:
 
 
 class NcclTransport:
-    """One member's end of one generation. Implements Transport, and Together.
+    """One member's end of one generation. Implements Transport, and GroupedMessages.
 
     Args:
         far: connected to all members; it carries what lies in host memory. A schedule named in the job file goes
@@ -107,12 +109,13 @@ class NcclTransport:
         """Connect the devices of all members; all of them call this.
 
         Args:
-            store: the generation's own words.
+            store: the generation's part of the store.
 
         Raises:
-            RuntimeError: somebody did not come.
+            RuntimeError: a member did not come.
         """
         for name, value in OURS.items():
+            # NCCL's process group reads them when it is made.
             os.environ.setdefault(name, value)
         nccl: Any = dist.ProcessGroupNCCL
         options = nccl.Options()
@@ -133,7 +136,7 @@ class NcclTransport:
         return self
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
-        """All messages of a round in one call; returns when they are done on the device."""
+        """Transfer all messages of a round in one call; returns when they are done on the device."""
         if not sends and not receives:
             return
         with torch.cuda.device(self._device):
@@ -166,11 +169,11 @@ class NcclTransport:
         self._far.close()
 
     def _connect(self) -> None:
-        """The first collective connects all devices, and waits for that: an eager connection that does not block cannot
-        be waited for, and messages between some of the members would connect no more than these.
+        """Connect all devices by a first collective, and wait for it: an eager connection that does not block cannot be
+        waited for, and messages between some of the members would connect no more than these.
 
         Raises:
-            RuntimeError: somebody did not come.
+            RuntimeError: a member did not come.
         """
         try:
             self.native_all_reduce(torch.zeros(1, dtype=torch.float32, device=self._device)).wait()

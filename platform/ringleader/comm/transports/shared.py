@@ -26,21 +26,22 @@ from ringleader.comm.transports.transport import Work
 from ringleader.errors import ExchangeBroken
 
 NONCE, BOARD, BOARD_DESCRIPTOR, BOARDS, HEAD_WORDS = 0, 2, 3, 4, 8
-"""Head of a control segment: who this is, `Peers.OVER`, the board's key once there is one, and how many there were."""
+"""The head of a control segment: the member's nonce, `Peers.OVER`, the board's key once there is one, and the number of
+boards so far."""
 
 POSTS = 1024
-"""Posts to one member that may wait to be taken; a further one waits for the oldest."""
+"""The most posts to one member that may wait to be taken; a further one waits for the oldest."""
 
 POST_WORDS = 8
 SEQUENCE, TAG, NBYTES, ADDRESS = 0, 1, 2, 3
 LEAST_BYTES = 4096
 LINGER_S = 2.0
-"""For a message that was sent and not taken when its sender closes."""
+"""Seconds that a closing sender waits for a message that was not taken yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPlace:
-    """Where a member lives and where its control segment is found.
+    """The address of a member's process and of its control segment.
 
     Attributes:
         node: equal for processes that can map each other's memory.
@@ -60,7 +61,7 @@ class SharedPlace:
 
 
 def this_node(host: str) -> str:
-    """The address by which the cluster knows this node, the running kernel, the process ids' and the user's space."""
+    """This node's identity: its address in the cluster, the running kernel, the process ids' namespace and the user."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{host}|{boot}|{Path('/proc/self/ns/pid').readlink()}|{os.getuid()}"
 
@@ -79,7 +80,7 @@ class SharedTransport:
         self._deadline_s = deadline_s
         self._layout = _Layout(size)
         self._control = Segment.create(self._layout.words * WORD_BYTES)
-        nonce = int.from_bytes(os.urandom(7))
+        nonce = int.from_bytes(os.urandom(7))  # fits a signed word
         self._control.words()[NONCE] = nonce
         self.place = SharedPlace(this_node(host), os.getpid(), self._control.descriptor, nonce)
         self._words: list[memoryview] = []
@@ -99,7 +100,7 @@ class SharedTransport:
         self._shelf: dict[tuple[int, int, int], Tensor] = {}
 
     def attach(self, places: Sequence[SharedPlace | None]) -> frozenset[int]:
-        """Map the control segments of those who live here. Returns their ranks, this one among them."""
+        """Map the control segments of the members on this node. Returns their ranks, this one among them."""
         near = []
         for rank, place in enumerate(places):
             words = self._map_control(rank, place)
@@ -123,6 +124,7 @@ class SharedTransport:
         except OSError:
             return None
         words = segment.words()
+        # The process id may belong to another process by now, which has another nonce.
         return words if words[NONCE] == place.nonce else None
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
@@ -131,11 +133,12 @@ class SharedTransport:
         return _DONE
 
     def _post(self, tensor: Tensor, peer: int, tag: int) -> tuple[int, int] | None:
-        """Post a message. Where the queue is full nothing is done; returns the peer's word and its value that say that
-        there is room."""
+        """Post a message. Where the queue is full nothing is done; returns the peer's word and the value of it that
+        mean that there is room again."""
         with self._lock:
             self._peers.check()
             number = self._posted[peer]
+            # Posts and marks are reused in turn: the last post in this slot must have been taken.
             mark = self._layout.mark(self.rank, number)
             if number >= POSTS and self._words[peer][mark] < number - POSTS + 1:
                 return mark, number - POSTS + 1
@@ -148,6 +151,7 @@ class SharedTransport:
             words[at + TAG], words[at + NBYTES] = tag, tensor.nbytes
             for k, word in enumerate(address):
                 words[at + ADDRESS + k] = word
+            # Last: whoever sees the number may read the rest of the post.
             words[at + SEQUENCE] = number + 1
             self._on_their_way[peer].append((mark, number + 1, memory))
         return None
@@ -155,6 +159,7 @@ class SharedTransport:
     def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:
         self._peers.check()
         with self._lock:
+            # Counted here and not in `wait`: transfers match in the order in which they were begun.
             order = self._asked[peer, tag]
             self._asked[peer, tag] = order + 1
         return _Awaited(self, peer, tag, order, tensor)
@@ -182,10 +187,11 @@ class SharedTransport:
     def close(self) -> None:
         if self._peers is not None:
             self._linger()
+            # Before any descriptor is closed: peers look at this word after they have mapped something.
             self._peers.leave("the transport is closed")
             self._peers.close()
         self._control.close()
-        # Mappings are let go now and not when the collector finds the circle of board and transport.
+        # Mappings are dropped now and not when the collector finds the reference cycle of board and transport.
         if self._board is not None:
             self._board.close()
             self._board = None
@@ -195,7 +201,7 @@ class SharedTransport:
             sent.clear()
 
     def _linger(self) -> None:
-        """Whoever is a moment behind still takes what was sent, unless the generation is broken."""
+        """Wait for peers that are a moment behind to take what was sent, unless the generation is broken."""
         for peer, sent in enumerate(self._on_their_way):
             with suppress(ExchangeBroken):
                 while sent:
@@ -210,7 +216,7 @@ class SharedTransport:
             self._outbox.give_back(sent.popleft()[2])
 
     def receive(self, peer: int, tag: int, order: int, tensor: Tensor) -> None:
-        """Copy the message of that order under its tag."""
+        """Copy the peer's message number `order` under that tag into `tensor`."""
         post = self._message(peer, tag, order)
         shelved = self._shelf.pop((peer, tag, order), None)
         came = self._content(peer, post) if shelved is None else shelved
@@ -220,10 +226,11 @@ class SharedTransport:
         if came.nbytes:
             _bytes(tensor).copy_(came)
         if shelved is None:
+            # Behind the copy: once it is marked, the sender uses the memory again.
             self._taken(peer, post)
 
     def _content(self, peer: int, post: int) -> Tensor:
-        """The bytes of a message, where the peer has put them."""
+        """The bytes of a message, in the peer's memory."""
         words, at = self._words[peer], self._layout.post(self.rank, post)
         if not words[at + NBYTES]:
             return torch.empty(0, dtype=torch.uint8)
@@ -234,8 +241,8 @@ class SharedTransport:
         self._words[self.rank][self._layout.mark(peer, post)] = post + 1
 
     def _shelve(self) -> None:
-        """Copy what has come: else two that send each other more than a queue holds before they receive would wait for
-        each other."""
+        """Copy what has come out of the queue: two members that send each other more than a queue holds before they
+        receive would otherwise wait for each other."""
         with self._lock:
             for peer, life in enumerate(self._pids):
                 if life and peer != self.rank:
@@ -255,7 +262,7 @@ class SharedTransport:
             self._peers.wait(self._words[peer], at + SEQUENCE, number + 1, peer)
 
     def _take_in(self, peer: int) -> tuple[int, int]:
-        """Note every post that has come; returns the number of the next one and where it will be."""
+        """Note every post that has come; returns the number of the next one and the index of its first word."""
         words = self._words[peer]
         while True:
             number = self._seen[peer]
@@ -271,10 +278,11 @@ class SharedTransport:
         head = self._words[self.rank]
         head[BOARD_DESCRIPTOR] = key[1]
         head[BOARD] = key[0]
+        # Last, because `_find` waits for it before it reads the key.
         head[BOARDS] = self._boards
 
     def _find(self, rank: int, key: Key | None) -> Segment:
-        """A segment of `rank` (None: its board, the one that came with the newest of this member)."""
+        """A segment of `rank`; key None: its board, the one made along with this member's newest."""
         if key is None:
             head = self._words[rank]
             self._peers.wait(head, BOARDS, self._boards, rank)
@@ -297,7 +305,7 @@ class SharedTransport:
 
 
 class _Done:
-    """A send that is done: the message has been copied."""
+    """A finished send: the message has been copied."""
 
     def wait(self) -> None:
         pass
@@ -320,7 +328,7 @@ class _Awaited:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which word of a control segment is what: the head, the posts to each rank, then the marks for each rank."""
+    """The words of a control segment: the head, the posts to each rank, then the marks for each rank."""
 
     size: int
 
@@ -336,7 +344,7 @@ class _Layout:
 
 
 class _Outbox:
-    """Memory for messages on their way, by powers of two, used again once they are taken."""
+    """Memory for messages in flight, by powers of two, reused once they are taken."""
 
     def __init__(self) -> None:
         self._arena = Arena()

@@ -1,4 +1,4 @@
-"""Finding the TCP sockets that a library opened in this process, and hanging them up."""
+"""The TCP sockets that a library opened in this process: how they are found, and hung up."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ DESCRIPTORS = Path("/proc/self/fd")
 
 
 def descriptors() -> set[str]:
-    """What every descriptor of this process points at; empty where the system does not say."""
+    """The targets of all of this process's descriptors; empty where the system does not say."""
     return {target for _, target in _open()}
 
 
@@ -38,6 +38,7 @@ def connections(before: set[str], own: set[int], foreign: set[int]) -> list[sock
 def hang_up(duplicate: socket.socket) -> None:
     """End the connection for every descriptor of it, in this process and at the other end."""
     with contextlib.suppress(OSError):
+        # Closing would end this descriptor alone, and not the connection that the library holds too.
         duplicate.shutdown(socket.SHUT_RDWR)
     duplicate.close()
 
@@ -54,6 +55,7 @@ def _new_sockets(before: set[str]) -> Iterator[socket.socket]:
     for number, target in list(_open()):
         if target.startswith("socket:") and target not in before:
             with contextlib.suppress(OSError):
+                # A duplicate: the library may close its own descriptor, whose number is then reused.
                 duplicate = socket.socket(fileno=os.dup(number))
                 if (
                     duplicate.family in {socket.AF_INET, socket.AF_INET6}

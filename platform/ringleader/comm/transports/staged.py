@@ -1,4 +1,4 @@
-"""Tensors on devices by way of the host's memory: gloo moves what lies there, and nothing else."""
+"""Transfers of device tensors by way of the host's memory, which is all that gloo moves."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from ringleader.comm.transports.transport import Work
 
 @dataclass(slots=True)
 class StagedArrival:
-    """What arrives in host memory, and then goes to the device."""
+    """A transfer that arrives in host memory and then goes to the device."""
 
     work: Work
     host: Tensor
@@ -40,6 +40,7 @@ class StagedTransport:
         self._far = far
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
+        # .cpu() waits for the device, so the host's copy is final when it leaves.
         return self._far.isend(tensor.cpu(), peer, tag)
 
     def irecv(self, tensor: Tensor, peer: int, tag: int) -> Work:

@@ -25,27 +25,27 @@ class SharedSums(Protocol):
     """Sums in the members' shared memory."""
 
     def reduce(self, slot: int, part: RankPart, rows: Sequence[Tensor], addresses: Sequence[Address]) -> None:
-        """Leave the canonical sum of everybody's rows in row 0 of everybody. Raises ExchangeBroken."""
+        """Leave the canonical sum of all members' rows in row 0 of every member. Raises ExchangeBroken."""
 
     def offer(self, slot: int, addresses: Sequence[Address]) -> None:
-        """Let others read what lies there. It stays as it is until all of them must have read it."""
+        """Let peers read the memory at these addresses. It stays unchanged until all of them must have read it."""
 
     def gather(self, slot: int, part: RankPart, into: Tensor) -> None:
-        """Leave the canonical sum of the rows that the others offer in `into`. Raises ExchangeBroken."""
+        """Leave the canonical sum of the rows that peers offer in `into`. Raises ExchangeBroken."""
 
     def spread(self, slot: int, part: RankPart, into: tuple[Tensor, Address], owners: Sequence[int]) -> None:
-        """On every owner: leave the canonical sum of the rows that the others offer in `into` of all owners, which
-        share the work. Raises ExchangeBroken."""
+        """Leave the canonical sum of the rows that peers offer in `into` of all owners, who all call this and share the
+        work. Raises ExchangeBroken."""
 
     def offered(self, slot: int, peer: int, length: int, dtype: torch.dtype) -> Tensor:
-        """(length,) what `peer` offers next in that slot. Raises ExchangeBroken."""
+        """The (length,) memory that `peer` offers next in that slot. Raises ExchangeBroken."""
 
 
 class GroupedMessages(Protocol):
     """Messages between devices that are handed over together."""
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
-        """All of a round at once; a pair's match in their order. Raises ExchangeBroken."""
+        """Transfer all messages of a round at once; those of a pair match in their order. Raises ExchangeBroken."""
 
 
 class Transport(Protocol):
@@ -58,15 +58,15 @@ class Transport(Protocol):
     rank: int
     size: int
     seal: Seal
-    """What objects on their way between these members carry."""
+    """The seal that objects between these members carry."""
     shared: bool
     """Whether all members share memory, so that `board` is not None."""
     groups: tuple[tuple[int, ...], ...]
-    """The ranks of each node; empty where all are on one, or nobody knows."""
+    """The ranks of each node; empty where all are on one, or it is not known."""
 
     @property
     def together(self) -> "GroupedMessages | None":
-        """How tensors on devices go from one to the other; None where they have to go through the host."""
+        """The messages between devices; None where tensors on devices have to go through the host."""
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work: ...
 
@@ -76,12 +76,12 @@ class Transport(Protocol):
         """The library's own sum over all ranks, in place."""
 
     def board(self, slots: int, rows: int) -> "SharedSums | None":
-        """Where up to `rows` rows a member of `slots` buckets are summed in place, if the members share memory; else
-        None. All members ask for the same, and again at the same moment: then nothing is under way on the one of
-        before, which is over."""
+        """A board on which up to `rows` rows a member of `slots` buckets are summed in place, if the members share
+        memory; else None. All members ask for the same one at the same moment: nothing is in progress on the one
+        before, which then ends."""
 
     def abort(self) -> None:
-        """From any thread: this generation is over; waits end with ExchangeBroken as soon as the library lets them."""
+        """End this generation, from any thread: waits end with ExchangeBroken as soon as the library lets them."""
 
     def close(self) -> None:
         """Release the connections; idempotent."""

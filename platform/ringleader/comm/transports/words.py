@@ -1,4 +1,4 @@
-"""What members tell each other before they are connected: words in a store, each with the seal of the meeting on it.
+"""The words that members tell each other before they are connected: entries of a store, each under the meeting's seal.
 
 Whoever can write into the store, or answers in its place, can make a meeting fail, and no more than that: a word that
 its writer has no key for is never believed.
@@ -22,14 +22,15 @@ class MeetingStore(Protocol):
     def set(self, key: str, value: bytes, /) -> None: ...
 
     def read(self, keys: Sequence[str], /) -> list[bytes]:
-        """All of them; waits until they are there. Raises RuntimeError or OSError when that takes too long."""
+        """The words under these keys; waits until all are there. Raises RuntimeError or OSError when that takes too
+        long."""
 
 
 class MemberStore(Store):
-    """A corner of a store as members use it, and as gloo and NCCL do.
+    """One meeting's part of a store, as members use it, and gloo and NCCL do.
 
     Attributes:
-        seal: of the meeting.
+        seal: the meeting's seal.
     """
 
     def __init__(self, corner: MeetingStore, seal: Seal) -> None:
@@ -39,6 +40,7 @@ class MemberStore(Store):
 
     def set(self, key: str, value: str | bytes) -> None:
         word = value.encode() if isinstance(value, str) else bytes(value)
+        # The key is under the tag too: a word cannot be passed off as that of another key.
         self._corner.set(key, self.seal.tag(WORD, key.encode(), word) + word)
 
     def get(self, key: str) -> bytes:
@@ -48,13 +50,13 @@ class MemberStore(Store):
         """The words of members under these keys; waits for them.
 
         Raises:
-            WordRefused: somebody else wrote one of them.
+            WordRefused: one of them was not written by a member.
             RuntimeError, OSError: one did not come in time.
         """
         return [self._opened(key, found) for key, found in zip(keys, self._corner.read(keys), strict=True)]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Whoever waits for a word reads it next, and that waits."""
+        """Do nothing: callers read the word next, and `read` waits."""
 
     def _opened(self, key: str, found: bytes) -> bytes:
         tag, word = found[:TAG_BYTES], found[TAG_BYTES:]
@@ -64,7 +66,7 @@ class MemberStore(Store):
 
 
 class LibraryStore:
-    """A connection to a TCPStore of torch, which has no credential: for measurements and tests."""
+    """A connection to torch's TCPStore, which has no credential: for measurements and tests."""
 
     def __init__(self, host: str, port: int, patience_s: float) -> None:
         self._client: Any = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=patience_s))
@@ -76,7 +78,7 @@ class LibraryStore:
 
     @property
     def lost(self) -> bool:
-        """Nobody can tell."""
+        """Always False: torch does not tell."""
         return False
 
     def close(self) -> None:

@@ -22,9 +22,11 @@ class Aws:
 
     def notice(self, now: float) -> Notice | None:
         answer = self._get("/latest/meta-data/spot/instance-action")
+        # The first question has no token, and a later one may have run out.
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             self._renew()
             answer = self._get("/latest/meta-data/spot/instance-action")
+        # EC2 serves this path only once there is a notice.
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None
         said = answer.raise_for_status().json()

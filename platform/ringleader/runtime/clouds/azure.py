@@ -23,6 +23,7 @@ class Azure:
         self._name = ""
 
     def notice(self, now: float) -> Notice | None:
+        # The events are those of several machines: ours is told by its name.
         if not self._name:
             self._name = self._get("/metadata/instance/compute/name?api-version=2021-02-01&format=text").text
         events = self._get("/metadata/scheduledevents?api-version=2020-07-01").json()["Events"]

@@ -1,4 +1,4 @@
-"""What a cloud says before it takes a machine away, and how it is asked."""
+"""The notice that a cloud gives before it takes a machine away, and the protocol by which it is asked."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,18 +8,19 @@ import httpx
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """This machine goes. `at`: when, in seconds since the epoch."""
+    """The end of this machine. `at`: the moment, in seconds since the epoch."""
 
     why: str
     at: float
 
 
 class Cloud(Protocol):
-    """Asked every few seconds, from the machine it speaks of. httpx.HTTPError where it gives no usable answer.
+    """A cloud's metadata, asked every few seconds from the machine in question. Raises httpx.HTTPError without a usable
+    answer.
 
     Attributes:
-        METADATA: where its metadata are, from every machine of it.
-        EVERY_S: how often it may be asked.
+        METADATA: the base URL of its metadata, the same from every machine of it.
+        EVERY_S: the seconds between two questions.
     """
 
     METADATA: str
@@ -28,4 +29,4 @@ class Cloud(Protocol):
     def __init__(self, metadata: httpx.Client) -> None: ...
 
     def notice(self, now: float) -> Notice | None:
-        """What it says now; None: the machine stays."""
+        """The notice that it gives now; None: the machine stays."""

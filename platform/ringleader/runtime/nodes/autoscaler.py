@@ -1,4 +1,4 @@
-"""Ray's autoscaler: what the cluster is to have room for, and what keeps nodes from coming."""
+"""Ray's autoscaler: the demand that it is told, and the reasons why nodes do not come."""
 
 import json
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ MOST_WORDS = 300
 
 
 def ask(demand: Mapping[Amounts, int]) -> None:
-    """Have nodes until all these bundles would fit on the cluster at once, whatever runs there.
+    """Request nodes until all these bundles would fit on the cluster at once, whatever runs there.
 
-    It is one value for the whole cluster, which each call replaces (ray-project/ray#13534), and which outlives the
-    caller: nothing else may call this, and an empty demand takes it back.
+    The request is one value for the whole cluster, which each call replaces (ray-project/ray#13534), and which outlives
+    the caller: nothing else may call this, and an empty demand withdraws it.
     """
     request_resources(bundles=[_bundle(amounts) for amounts, count in demand.items() for _ in range(count)])
 
 
 def trouble() -> str:
-    """Why the autoscaler last failed to start nodes, in its own words; empty where it says nothing."""
+    """The autoscaler's own reason for its last failure to start nodes; empty where it gives none."""
     return (_launches() or _refusals() or (_text(DEBUG_AUTOSCALING_ERROR)))[:MOST_WORDS]
 
 
@@ -31,7 +31,7 @@ def _bundle(amounts: Amounts) -> dict[str, float]:
 
 
 def _launches() -> str:
-    """Of the autoscaler's second version."""
+    """The failed launches that the autoscaler's second version reports; empty under the first."""
     from ray.autoscaler.v2.sdk import get_cluster_status
     from ray.autoscaler.v2.utils import is_autoscaler_v2
 
@@ -42,13 +42,13 @@ def _launches() -> str:
 
 
 def _refusals() -> str:
-    """Of its first version: the node types that its provider could not give."""
+    """The node types that the provider of its first version could not give."""
     return refusals(_text(DEBUG_AUTOSCALING_STATUS))
 
 
 def refusals(status: str) -> str:
-    """The node types that could not be had, with why, from the autoscaler's status as JSON. It is written for people:
-    what is not as expected says nothing."""
+    """The unavailable node types with the reasons, from the autoscaler's status as JSON. That is written for people:
+    where it is not as expected, the answer is empty."""
     try:
         found = json.loads(status)["autoscaler_report"]["node_availability_summary"]["node_availabilities"]
         why = {name: record["unavailable_node_information"] for name, record in found.items()}

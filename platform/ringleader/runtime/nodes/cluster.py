@@ -31,7 +31,7 @@ class FaultMissed(RingleaderError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """What a node has in total."""
+    """A node and its resources in total."""
 
     id: str
     ip: str
@@ -43,7 +43,7 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCapacity:
-    """All nodes; iterates over those alive. `available` is what is free now, by Ray's resource names."""
+    """All nodes; iterates over those alive. `available`: the free amounts now, by Ray's resource names."""
 
     nodes: tuple[ClusterNode, ...]
     available: dict[str, float]
@@ -65,7 +65,7 @@ class ClusterCapacity:
 
 
 class RayCluster:
-    """A connection to a Ray cluster. One a process. Calls raise Ray's errors: try again later."""
+    """A connection to a Ray cluster, one for each process. Calls raise Ray's errors, which may pass."""
 
     @classmethod
     def connect(cls, address: str, *, namespace: str = NAMESPACE) -> Self:
@@ -87,10 +87,10 @@ class RayCluster:
         self._looked: ClusterLayout | None = None
 
     def start(self, launch: AttemptLaunch) -> None:
-        """Have the attempt's supervisor exist; idempotent.
+        """Start the attempt's supervisor unless it exists; idempotent.
 
         It runs on this process's node: there it reaches a control plane that listens on loopback, and its spool lies
-        where the control plane's files do.
+        with the control plane's files.
 
         Raises:
             AttemptUsed: it existed and is gone for good. The next attempt is a new one.
@@ -108,8 +108,9 @@ class RayCluster:
                 f"attempt {launch.attempt} of job {launch.job_id} has had its supervisor, which is gone.",
                 hint="Start the next attempt.",
             )
-        # Before there is a supervisor: one that is found without it was on a cluster that is no more.
+        # Before there is a supervisor: an attempt without this record was on a cluster that is no more.
         attempt_registry.settle(launch.job_id, launch.attempt, ray.get_runtime_context().get_node_id())
+        # `get_if_exists`: two control planes that ask at the same moment get the one supervisor.
         (
             ray.remote(Supervisor)
             .options(
@@ -126,19 +127,20 @@ class RayCluster:
         )
 
     def supervisors(self) -> list[tuple[str, int]]:
-        """(job id, attempt) of every supervisor that lives, or that Ray is about to start again."""
+        """(job id, attempt) of every supervisor that lives, or that Ray is about to restart."""
         import ray
 
         found = [parse_name(name) for name in ray.util.list_named_actors()]
         return [f for f in found if f is not None]
 
     def answers(self, asked: Sequence[tuple[str, int]]) -> dict[tuple[str, int], bool]:
-        """Which supervisors take calls: none that is frozen, nor that is being started again. They are asked together,
-        which takes LOOK_UP_S + ANSWER_S however many they are; who could not be looked up in time is left out."""
+        """Whether each supervisor takes calls, which none does that is frozen or being restarted. They are asked
+        together, which takes LOOK_UP_S + ANSWER_S however many they are; one not looked up in time is left out."""
         import ray
 
         found: dict[tuple[str, int], bool] = {}
         calls = {}
+        # Each look-up is a call to the control store by itself: all of them share one bound.
         until = monotonic() + LOOK_UP_S
         for who in asked:
             if monotonic() > until:
@@ -165,10 +167,10 @@ class RayCluster:
         self._call(job_id, attempt, "drain", worker, grace_s)
 
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
-        """Do an attempt harm on purpose; returns what was done.
+        """Inject a fault into an attempt; returns what was done.
 
         Raises:
-            FaultMissed: there was nobody to do it to, or nobody who answered.
+            FaultMissed: there was no victim, or no answer.
         """
         import ray
         from ray.exceptions import ActorUnavailableError, RayError
@@ -204,6 +206,7 @@ class RayCluster:
             if process is not None:  # Ray's word alone does not end a stopped process
                 _kill_frozen(*process)
         name = attempt_name(job_id, attempt)
+        # Only now: a supervisor that still ran could reserve more.
         remove_leftovers(name)
         until = monotonic() + GONE_S
         while leftovers(name) or self._supervisor(job_id, attempt) is not None:
@@ -219,12 +222,13 @@ class RayCluster:
 
         from ringleader.runtime.supervisor import attempt_registry
 
+        # A new Ray has no record of it: the empty id is that of no node.
         return attempt_registry.node_of(job_id, attempt) not in {
             n["NodeID"] for n in ray.nodes() if n["Alive"]
         }
 
     def forget(self, job_id: str) -> None:
-        """Let nothing on the cluster speak of a job that is over for good and has no supervisor."""
+        """Remove what the cluster records of a job that is over for good and has no supervisor."""
         from ringleader.runtime.supervisor import attempt_registry
 
         attempt_registry.forget(job_id)
@@ -236,8 +240,8 @@ class RayCluster:
         return ClusterCapacity(tuple(nodes), {k: float(v) for k, v in ray.available_resources().items()})
 
     def layout(self) -> "ClusterLayout":
-        """Where attempts have their places, and what others have used for two looks: what has just been let go of
-        still shows in the first."""
+        """The places of attempts, and what others have used in two looks running: what has just been released still
+        shows in the first."""
         from ringleader.runtime.nodes.layout import lasting, look
 
         seen, before = look(), self._looked
@@ -245,19 +249,19 @@ class RayCluster:
         return replace(seen, others=lasting(before, seen))
 
     def ask(self, demand: "Mapping[Amounts, int]") -> None:
-        """Have Ray's autoscaler make room for so many bundles of (CPUs, GPUs, GB); replaces what was asked before."""
+        """Have Ray's autoscaler make room for so many bundles of (CPUs, GPUs, GB); replaces the request before."""
         from ringleader.runtime.nodes import autoscaler
 
         autoscaler.ask(demand)
 
     def autoscaler_trouble(self) -> str:
-        """Why nodes could not be started, as far as Ray's autoscaler tells."""
+        """The reason why nodes could not be started, as far as Ray's autoscaler gives one."""
         from ringleader.runtime.nodes import autoscaler
 
         return autoscaler.trouble()
 
     def warm(self, per_node: int, idle_s: float | None = None) -> None:
-        """Keep so many idle worker processes with torch imported on each node, but for those that nobody has used for
+        """Keep `per_node` idle worker processes with torch imported on each node, except nodes that nobody has used for
         `idle_s`: a node with a process on it is not idle for Ray's autoscaler, and would stay for ever."""
         import ray
 
@@ -266,7 +270,7 @@ class RayCluster:
         ray.get(pool().keep.remote(per_node, idle_s), timeout=WARM_S)
 
     def warmed(self) -> dict[str, int]:
-        """How many warm processes are ready, by node."""
+        """The number of warm processes that are ready, by node."""
         import ray
 
         from ringleader.runtime.nodes.warm_pool import pool
@@ -274,14 +278,14 @@ class RayCluster:
         return dict(ray.get(pool().ready.remote(), timeout=CALL_S))
 
     def close(self) -> None:
-        """Let go of the cluster; what runs there goes on."""
+        """Disconnect from the cluster; what runs there goes on."""
         import ray
 
         ray.shutdown()
 
     def _dissolve(self, supervisor: Any) -> bool:
-        """Have it free everything; False where it is frozen. Then, and where it is dead, its workers end themselves
-        and its places go with `leftovers`."""
+        """Have the supervisor free everything; False where it is frozen. Then, and where it is dead, its workers end
+        themselves and its placement groups go with `remove_leftovers`."""
         import ray
         from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 
@@ -297,7 +301,7 @@ class RayCluster:
                 continue
             except GetTimeoutError:
                 return False
-            except RayError:
+            except RayError:  # it is dead: there is nothing to wait for
                 return True
             return True
         return True
@@ -311,7 +315,7 @@ class RayCluster:
             return None
 
     def _call(self, job_id: str, attempt: int, method: str, *args: Any) -> None:
-        """Tell a supervisor something; one that is gone needs no telling."""
+        """Call a method of a supervisor and wait for it; one that is gone is left out."""
         import ray
 
         supervisor = self._supervisor(job_id, attempt)
@@ -320,7 +324,7 @@ class RayCluster:
 
 
 def _went_well(call: Any) -> bool:
-    """Of a call that has ended."""
+    """Whether a call that has ended raised no error of Ray's."""
     import ray
     from ray.exceptions import RayError
 
@@ -332,7 +336,7 @@ def _went_well(call: Any) -> bool:
 
 
 def _process_of(supervisor: Any) -> tuple[str, int]:
-    """Its node and process id."""
+    """The node and process id of a supervisor."""
     from ray._private.state import actors
 
     found = actors(supervisor._actor_id.hex())
@@ -340,7 +344,7 @@ def _process_of(supervisor: Any) -> tuple[str, int]:
 
 
 def _kill_frozen(node: str, pid: int) -> None:
-    """End the process if a signal has stopped it; nobody waits for that."""
+    """Kill the process if a signal has stopped it; does not wait for its end."""
     from ringleader.runtime.supervisor.worker_handle import end_stopped, on_node
 
     if pid:

@@ -1,12 +1,12 @@
-"""A cluster that answers in time: it is asked through a process of its own, which is killed when it does not.
+"""A cluster connection with deadlines: calls go through a process of their own, which is killed when it misses one.
 
 Ray's client may hang in any call, for a minute or for ever: its control store is frozen, was killed a moment ago, or
 the connection is half open. A thread that hangs there cannot be freed, a process can. It takes nothing with it:
 whatever lives on the cluster is detached.
 
-A call is a socket of its own, of which the process gets the other end: there go the pickled method and arguments, and
-back come the pickled result or error, each up to the end of its half. So any number may be under way at once. They are
-pickled, with packages of many MB in them, for both ends are ours, and nobody else reaches a socket without a name.
+Each call has a socket of its own, whose other end the process gets: the pickled method and arguments go there, and the
+pickled result or error comes back, each up to the end of its half. So any number may be under way at once. They are
+pickled, with packages of many MB in them, because both ends are ours and nobody else reaches a socket without a name.
 
 `python -m ringleader.runtime.nodes.cluster_process DESCRIPTOR` is that process.
 """
@@ -30,7 +30,7 @@ from ringleader.lifeline import end_with_parent
 from ringleader.runtime.nodes.cluster import ANSWER_S, CALL_S, GONE_S, LOOK_UP_S, WARM_S, RayCluster
 
 RAY_S = 10.0
-"""For what Ray's control store answers in milliseconds, on a machine that has far more to do than it can."""
+"""The deadline for what Ray's control store answers in milliseconds, on an overloaded machine."""
 CONNECT_S = 60.0
 """Python, the import of Ray and its driver take two seconds, and thirty where each core has ten others to serve."""
 START_S = 30.0
@@ -52,16 +52,16 @@ DEADLINES_S: Mapping[str, float] = {
     "ask": RAY_S,
     "autoscaler_trouble": RAY_S,
 }
-"""What may be asked, and for how long at most: what the method waits for by itself, and `RAY_S`."""
+"""The methods that may be called and their deadlines: what a method waits for by itself, and `RAY_S`."""
 COMMAND = (sys.executable, "-m", __name__)
 THREADS = 64
-"""More than there are threads that ask: 40 of the API take requests, and one reconciles."""
+"""More than the threads that call: 40 of the API take requests, and one reconciles."""
 REAPED_S = 5.0
 CHUNK_BYTES = 1 << 20
 
 
 class OutOfReach(RingleaderError):
-    """The cluster did not answer; whether it did what it was asked for is not known."""
+    """The cluster did not answer; whether it did what it was asked is not known."""
 
     code = "cluster_unreachable"
 
@@ -83,6 +83,7 @@ class ClusterProcess:
         self._why = ""
         self._handing = threading.Lock()
         self._door, theirs = socket.socketpair()
+        # A process that reads nothing must not hold `_handing`, and with it all other calls.
         self._door.settimeout(RAY_S)
         with theirs:
             self._process = subprocess.Popen(
@@ -97,10 +98,10 @@ class ClusterProcess:
         return self._process.poll() is None
 
     def call(self, method: str, *args: Any) -> Any:
-        """What `method` of the cluster returns.
+        """The result of the cluster's `method`.
 
         Raises:
-            OutOfReach: it did not within its deadline, or the process has ended. It is no more.
+            OutOfReach: no answer within its deadline, or the process has ended. It is not `alive` any more.
             RingleaderError: what the method raised; Ray's own errors become one with their name in it.
         """
         within_s = self._deadlines_s[method]
@@ -115,24 +116,27 @@ class ClusterProcess:
         return value
 
     def close(self) -> None:
-        """End it, whatever it is doing: calls that are under way raise OutOfReach."""
+        """Kill the process, whatever it is doing: calls that are under way raise OutOfReach."""
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(REAPED_S)
         with self._handing:
+            # Locked: a thread about to hand a socket over must not find another file under this descriptor.
             self._door.close()
 
     def _gave_up(self, why: str) -> OutOfReach:
-        """What all others hear, too, is why it was given up first."""
+        """The error of a failed call, with the reason for which the process was given up first."""
+        # The calls that fail when the process is killed would each give a reason of their own.
         self._why = self._why or why
         self.close()
         return OutOfReach(self._why, hint="The connection is given up, and a new one made.")
 
     def _exchange(self, said: bytes, within_s: float) -> bytes:
-        """The answer; nothing, or a part of it, where the process has ended."""
+        """The pickled answer; nothing, or a part of it, where the process has ended."""
         until = monotonic() + within_s
         ours, theirs = socket.socketpair()
         with ours:
+            # Our copy of their end is closed at once: the end of the process has to end the answer.
             with theirs, self._handing:
                 socket.send_fds(self._door, [b"."], [theirs.fileno()])
             ours.settimeout(within_s)
@@ -155,7 +159,7 @@ def _all_of(answering: socket.socket, until: float) -> bytes:
 
 
 def serve(connect: Callable[..., Any]) -> NoReturn:
-    """Answer calls until the one who asks is gone. `connect` makes the cluster, when it is called."""
+    """Answer calls until the parent is gone. `connect` makes the cluster, once that method is called."""
     end_with_parent()  # the end of the socket says so as well, but not to a process that is frozen
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent decides
     door, service = socket.socket(fileno=int(sys.argv[-1])), _Service(connect)
@@ -172,6 +176,7 @@ class _Service:
         self._cluster: Any = None
 
     def answer(self, descriptor: int) -> None:
+        # Descriptors come over a socket without close-on-exec: a child would keep the call open.
         os.set_inheritable(descriptor, False)
         with socket.socket(fileno=descriptor) as asking, suppress(OSError):  # it has given up
             with asking.makefile("rb") as said:
@@ -190,7 +195,7 @@ class _Service:
 
 
 def _portable(error: BaseException) -> RingleaderError:
-    """An error that can be raised where there is no Ray, with where it came from."""
+    """The error in a form that can be raised where there is no Ray, with its traceback as a note."""
     told = (
         error if isinstance(error, RingleaderError) else RingleaderError(f"{type(error).__name__}: {error}")
     )

@@ -1,4 +1,4 @@
-"""Learning that a process of this node dies before the kernel has taken it apart.
+"""Early notice that a process of this node dies, before the kernel has taken it apart.
 
 Everything that tells of a death from outside (a pidfd, a closed socket, and so Ray) waits until the kernel has freed
 the process's memory: 30 to 120 ms where torch is loaded. Robust mutexes are given up before that (`man
@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 
 NAME = "life-of-a-ringleader-process"
-"""Not as segments are called: those are gone when a job is over."""
+"""The name of the shared memory. Not as segments are called: those are gone when a job is over."""
 PAGE_BYTES = 4096
 EXITING = 0x4
-"""In the flags of a thread that has begun to exit and never returns from the kernel: PF_EXITING of linux/sched.h."""
+"""The flag of a thread that has begun to exit and never returns from the kernel: PF_EXITING of linux/sched.h."""
 STATE, FLAGS, STATUS = 0, 6, 49
 """Fields of /proc/<pid>/task/<tid>/stat behind the name."""
 ATTRIBUTE_BYTES = 64
@@ -27,7 +27,7 @@ ATTRIBUTE_BYTES = 64
 SHARED, ROBUST = 1, 1
 EXIT_S = 1.0
 STATUS_S = 0.005
-"""A process that exits has its status within microseconds; 0 is one only once it is a zombie."""
+"""The wait for a status, which an exiting process has within microseconds; 0 is one only once it is a zombie."""
 LOOK_S = 0.0005
 
 Life = int
@@ -36,7 +36,7 @@ Life = int
 
 @cache
 def own() -> Life:
-    """This process's: held until it ends, however it ends. -1 where the system has no such thing."""
+    """This process's life: held until the process ends, however it ends. -1 where the system has no memfd."""
     if not hasattr(os, "memfd_create"):
         return -1
     descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC)
@@ -45,6 +45,7 @@ def own() -> Life:
     held = threading.Event()
     # A mutex dies with the thread that holds it.
     threading.Thread(target=_hold, args=(mutex, held), name="life", daemon=True).start()
+    # Not before it is locked: a waiter would get a free mutex, and learn nothing.
     held.wait()
     return descriptor
 
@@ -68,7 +69,7 @@ def await_death(pid: int, life: Life) -> bool:
 
 
 def status(pid: int) -> int | None:
-    """How a process ended that runs no code any more, as `os.wait` tells a parent; None where that cannot be seen."""
+    """The status of a process that runs no code any more, as `os.wait` tells a parent; None where it cannot be seen."""
     until = time.monotonic() + STATUS_S
     while time.monotonic() < until:
         try:
@@ -100,13 +101,13 @@ class _Mutex:
             self._libc.pthread_mutex_init(self._mutex, attributes)
 
     def hold(self) -> None:
-        """From now on, until this thread ends."""
+        """Lock it until this thread ends."""
         self._libc.pthread_mutex_lock(self._mutex)
 
     def await_end(self) -> bool:
-        """Wait, without the interpreter's lock, for the thread that holds it to end. Returns whether one did."""
+        """Wait, without the interpreter's lock, for the thread that holds it to end. Returns whether it did."""
         found = self._libc.pthread_mutex_lock(self._mutex)
-        # Unlocked by who does not mend it a mutex is beyond mending, which all others who wait are told.
+        # Unlocked without pthread_mutex_consistent it becomes unrecoverable for good, which wakes all other waiters.
         self._libc.pthread_mutex_unlock(self._mutex)
         return found in (errno.EOWNERDEAD, errno.ENOTRECOVERABLE)
 
@@ -120,6 +121,7 @@ def _hold(mutex: _Mutex, held: threading.Event) -> None:
 def _of(pid: int, descriptor: int) -> _Mutex:
     own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
     try:
+        # The process id may be another process's by now, and the descriptor that of another file.
         if not str(Path(f"/proc/self/fd/{own}").readlink()).startswith(f"/memfd:{NAME}"):
             raise OSError(f"descriptor {descriptor} of process {pid} is nobody's life")
         return _Mutex(own, there=True)
@@ -128,7 +130,8 @@ def _of(pid: int, descriptor: int) -> _Mutex:
 
 
 def _await_exit(pid: int) -> bool:
-    """Until every thread of the process has begun to exit: a signal that kills reaches all, but not at one instant."""
+    """Wait until every thread of the process has begun to exit: a fatal signal reaches all, but not at one instant.
+    False after `EXIT_S`."""
     until = time.monotonic() + EXIT_S
     while not _exiting(pid):
         if time.monotonic() > until:
@@ -154,5 +157,5 @@ def _has_ended(thread: Path) -> bool:
 
 
 def _fields(stat: Path) -> list[str]:
-    """Those behind the name, which is in brackets and may hold anything."""
+    """The fields behind the name, which is in brackets and may hold anything."""
     return stat.read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Ray's settings of this process, made explicit before Ray is imported: authentication, loopback, no usage reports."""
+"""Ray's settings for this process, to be made before Ray is imported: authentication, loopback, no usage reports."""
 
 import os
 from pathlib import Path
@@ -12,9 +12,8 @@ macOS. With this every one of its sockets is bound to 127.0.0.1."""
 def for_address(address: str) -> None:
     """Prepare this process to connect to the Ray cluster at `address` (host:port). Call before `import ray`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ["RAY_ENABLE_AUTO_CONNECT"] = (
-        "0"  # else a call without a connection starts a cluster of its own
-    )
+    # Else a call without a connection starts a cluster of its own.
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     if "RAY_AUTH_MODE" not in os.environ:
         has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
         os.environ["RAY_AUTH_MODE"] = "token" if has_token else "disabled"
@@ -28,5 +27,6 @@ def for_head(token: Path) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_AUTH_MODE"] = "token"
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    # Left over from elsewhere, it would be a second source of the token.
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 - Ray spells it so

@@ -1,8 +1,8 @@
-"""What the raylet starts in place of Ray's `setup_worker.py`: has the zygote fork a worker process.
+"""The program that the raylet starts in place of Ray's `setup_worker.py`: has the zygote fork a worker process.
 
 The first one starts the zygote, as a fork where `preload.py` has something ready. A worker with a runtime environment,
-one that is none of Python's, and whatever the zygote does not take on in time goes Ray's own way. Imports nothing but
-the standard library, which is the point.
+one of another language, and any that the zygote does not accept in time start Ray's own way. Imports nothing but the
+standard library, which is the point.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from pathlib import Path
 from time import monotonic, sleep
 
 PRELOADED = "RINGLEADER_PRELOADED"
-"""In the environment of a raylet for which `preload.py` has a process ready: the name of its socket."""
+"""The variable in the environment of a raylet for which `preload.py` has a process ready: the name of its socket."""
 READY_S = 30.0
-"""Within the minute after which Ray gives up a process that has not registered."""
+"""Half of the minute after which Ray gives up a process that has not registered."""
 AGAIN_S = 0.01
 
 
@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--serialized-runtime-env-context", default="{}")
     parser.add_argument("--language", default="PYTHON")
     setting, program = parser.parse_known_args()
+    # Parsed again only to look: these words belong to the worker, and stay in `program`.
     parser.add_argument("--worker-type", default="WORKER")
     parser.add_argument("--temp-dir", default=None)
     options, _ = parser.parse_known_args()
@@ -46,7 +47,7 @@ def forks() -> bool:
 
 
 def _forked(program: list[str], folder: Path) -> bool:
-    """Whether the zygote has taken on to be this process."""
+    """Whether the zygote has accepted to fork a process in place of this one."""
     try:
         zygote = _connected(zygote_of(folder, os.environ))
     except OSError:
@@ -55,8 +56,8 @@ def _forked(program: list[str], folder: Path) -> bool:
 
 
 def _taken_on(by: socket.socket, program: list[str], streams: list[int], niceness: int | None) -> bool:
-    """Whether a process that is ready is about to fork one that runs `program` as this process would, with those
-    descriptors as its first. Without `niceness` it keeps that of what it is a fork of."""
+    """Whether the process at the other end of `by` is about to fork one that runs `program` as this process would, with
+    `streams` as its first descriptors. Without `niceness` the fork keeps that of its parent."""
     asked = {
         "argv": program,
         "environ": dict(os.environ),
@@ -67,6 +68,7 @@ def _taken_on(by: socket.socket, program: list[str], streams: list[int], nicenes
     told = json.dumps(asked).encode()
     with by:
         try:
+            # Nothing is sent before the zygote says that it is ready: until then Ray's own way is open.
             if not by.recv(1):
                 return False
         except OSError:
@@ -77,14 +79,14 @@ def _taken_on(by: socket.socket, program: list[str], streams: list[int], nicenes
 
 
 def zygote_of(folder: Path, environ: Mapping[str, str]) -> str:
-    """The name of the socket where the zygote listens from which this worker may be forked. Ray's library reads the
-    driver's number when it is loaded, and never again: each driver has its own. A name of Linux's own (abstract): no
-    file that somebody could replace."""
+    """The name of the socket on which the zygote for this worker listens. Ray's library reads the driver's number when
+    it is loaded, and never again: each driver has a zygote of its own. An abstract name of Linux: no file that somebody
+    could replace."""
     return f"\0{folder}/zygote-{environ['RAY_RAYLET_PID']}-{environ.get('RAY_JOB_ID', '')}"
 
 
 def _connected(name: str) -> socket.socket:
-    """To the zygote of that name, or to a new one."""
+    """A connection to the zygote of that name, which is started if there is none."""
     until = monotonic() + READY_S
     while True:
         zygote = socket.socket(socket.AF_UNIX)
@@ -103,7 +105,7 @@ def _connected(name: str) -> socket.socket:
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the other end is a process of this user: anybody on the machine may take a name, and connect to it."""
+    """Whether the other end is a process of this user: anybody on the machine may bind a name, and connect to it."""
     told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", told)
     return bool(user == os.geteuid())
@@ -117,14 +119,16 @@ def _start(name: str) -> None:
         except OSError:  # another worker is about to start it
             sleep(AGAIN_S)
             return
+        # It listens before the zygote exists: workers that come meanwhile wait here while that imports.
         listener.listen(socket.SOMAXCONN)
         if not _preloaded([program, "3"], [0, 1, 2, listener.fileno()]):
             words = [sys.executable, program, str(listener.fileno())]
+            # Ray ends a worker with its whole group, to which the zygote must not belong.
             subprocess.Popen(words, pass_fds=[listener.fileno()], process_group=0)
 
 
 def _preloaded(program: list[str], streams: list[int]) -> bool:
-    """Whether that is started as a fork of the process that this node's `ray start` had made ready."""
+    """Whether `program` is started as a fork of the process that this node's `ray start` had made ready."""
     name = os.environ.get(PRELOADED)
     if not name:
         return False

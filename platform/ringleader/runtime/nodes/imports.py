@@ -1,4 +1,4 @@
-"""What worker processes import between their first word from a supervisor and their first step."""
+"""The imports that worker processes need between a supervisor's first call and their first step."""
 
 import gc
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 def import_engine() -> None:
-    """All of it."""
+    """Import all of them."""
     with _collector_at_rest():
         _all_but_ray()
         import ringleader.runtime.supervisor.actor
@@ -14,8 +14,8 @@ def import_engine() -> None:
 
 
 def import_all_but_ray() -> None:
-    """What may be there before a process knows its raylet and its driver, which Ray's library reads when it is loaded:
-    four fifths of the time."""
+    """Import all that may be loaded before a process knows its raylet and its driver, which Ray's library reads when it
+    is loaded: four fifths of the time."""
     with _collector_at_rest():
         _all_but_ray()
 
@@ -25,11 +25,14 @@ def _all_but_ray() -> None:
     import pyarrow.fs  # noqa: F401 - checkpoints
     import torch._dynamo  # noqa: F401 - the first optimiser of a process imports it: over a second
 
+    # Each with its mark: a formatter that takes one for unused makes recoveries slow, and nothing fails.
+    import ringleader.runtime.records.sink  # noqa: F401 - the supervisor's
+    import ringleader.runtime.worker.member  # noqa: F401 - brings the engine
 
 
 @contextmanager
 def _collector_at_rest() -> Iterator[None]:
-    """The garbage collector rests meanwhile, which saves a quarter of the time, and leaves alone for good what this
+    """Turn the garbage collector off meanwhile, which saves a quarter of the time, and exempt for good what this
     brings: some 300,000 objects, which it would walk through in the middle of a step."""
     gc.disable()
     try:

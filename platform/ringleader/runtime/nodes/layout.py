@@ -1,4 +1,4 @@
-"""Where things are on the cluster: the nodes, the places that attempts have there, and what others use."""
+"""The layout of the cluster: its nodes, the places that attempts have there, and what others use."""
 
 import re
 from collections import Counter
@@ -19,11 +19,13 @@ Amounts = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """Attributes:
-    nodes: what each living node has in total, by its id; nothing where it is being drained.
-    others: what is used there by those who are no attempts.
-    places: of each (job id, attempt) the nodes of its members, the gang's first, then the surplus as it came.
-    servers: the same of those that have another shape than the first worker.
+    """The cluster at one moment.
+
+    Attributes:
+        nodes: the total amounts of each living node, by its id; nothing where it is being drained.
+        others: the amounts used there by whatever is no attempt.
+        places: by (job id, attempt) the nodes of its members, the gang's first, then the surplus as it came.
+        servers: the same for servers that have another shape than the first worker.
     """
 
     nodes: Mapping[str, Amounts]
@@ -33,11 +35,12 @@ class ClusterLayout:
 
 
 Spots = tuple[tuple[str, int], ...]
-"""(node, how many places there)"""
+"""(node, number of places there)"""
 
 
 def look() -> ClusterLayout:
-    """Ask Ray. What is free lags a little behind: `others` may hold what attempts have just let go of."""
+    """The cluster as Ray reports it now. Free amounts lag a little behind: `others` may hold what attempts have just
+    released."""
     import ray
     from ray._private.state import available_resources_per_node, state
     from ray.util.placement_group import placement_group_table
@@ -52,6 +55,7 @@ def look() -> ClusterLayout:
             for bundle, node in group["bundles_to_node_id"].items():
                 if node in used:
                     used[node] = _sum(used[node], _amounts(group["bundles"][bundle]))
+    # Free, total and reserved amounts are of three moments: their difference may fall below zero.
     others = {
         node: tuple(max(0.0, t - f - u) for t, f, u in zip(total, free[node], used[node], strict=True))
         for node, total in alive.items()
@@ -67,7 +71,7 @@ def look() -> ClusterLayout:
 
 
 def lasting(before: ClusterLayout | None, now: ClusterLayout) -> Mapping[str, Amounts]:
-    """What others use in both looks: what has just been let go of shows in one of them only."""
+    """The amounts that others use in both looks: what has just been released shows in one of them only."""
     if before is None:
         return {}
     return {
@@ -80,8 +84,8 @@ def lasting(before: ClusterLayout | None, now: ClusterLayout) -> Mapping[str, Am
 def places_of(
     groups: Iterable[Mapping[str, Any]],
 ) -> tuple[dict[tuple[str, int], Spots], dict[tuple[str, int], Spots]]:
-    """By (job id, attempt): the nodes of the gang, then those of the surplus in the order of their workers; and beside
-    them the same of servers that need something else than a worker."""
+    """The nodes by (job id, attempt): those of the gang, then those of the surplus in the order of their workers; and
+    beside them the same for servers that need something else than a worker."""
     found: dict[tuple[str, int], list[tuple[tuple[int, str], Mapping[str, Any]]]] = {}
     for group in groups:
         match = _GROUP.fullmatch(group["name"])
@@ -89,6 +93,7 @@ def places_of(
         if match is None or who is None:
             continue
         worker = match["worker"] or ""
+        # The gang, which names no worker, sorts first, and w10 behind w9.
         found.setdefault(who, []).append(((len(worker), worker), group))
     places, servers = {}, {}
     for who, parts in found.items():
@@ -100,7 +105,7 @@ def places_of(
 
 
 def _spots(groups: Iterable[Mapping[str, Any]], shape: object, *, same: bool) -> Spots:
-    """Where the bundles of that shape are, or of another one, group by group."""
+    """The nodes of the bundles that have that shape (`same`), or any other one, group by group."""
     found: list[tuple[str, int]] = []
     for group in groups:
         bundles = group.get("bundles", {})

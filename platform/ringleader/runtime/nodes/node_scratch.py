@@ -8,7 +8,7 @@ from pathlib import Path
 from ringleader.errors import RequirementsFailed
 
 SCRATCH = "RINGLEADER_SCRATCH"
-"""Of a node's Ray processes: a folder on a disk of its own. RINGLEADER_HOME may be shared by all nodes."""
+"""The variable of a node's Ray processes with a folder on the node's own disk: all nodes may share RINGLEADER_HOME."""
 
 
 def copies_of(attempt: str) -> Path:
@@ -17,13 +17,14 @@ def copies_of(attempt: str) -> Path:
 
 
 def private_scratch(name: str) -> Path:
-    """A folder of this account there, for what is run: nobody else has written, or may write, into it.
+    """A folder of this account there, for code that is run: nobody else has written into it, or may.
 
     Raises:
         RequirementsFailed: it is another account's, or open to others.
     """
     for folder in (_own(), _own() / name):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # In a folder for temporary files anybody may have made it before, or a link in its place, which lstat tells.
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise RequirementsFailed(

@@ -1,4 +1,4 @@
-"""Notices that a place goes away: SIGTERM to a worker's process, and nodes that Ray drains."""
+"""Notices that a worker has to leave: SIGTERM to its process, and nodes that Ray drains."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 TERM_GRACE_S = 30.0
-"""What a process has by custom between SIGTERM and SIGKILL; also for a node that drains without a deadline."""
+"""The customary time between SIGTERM and SIGKILL; also that of a node that drains without a deadline."""
 
 
 def on_sigterm(act: Callable[[], None]) -> None:
-    """From now on SIGTERM lets `act` run on a thread of its own, each time. Only the process' main thread can do that.
+    """Have each SIGTERM run `act` on a thread of its own. Does nothing on any but the process's main thread.
 
     Ray's own handler ends the process, and the main thread, which runs handlers, is Ray's: the interpreter writes the
     signal's number into a pipe at once, wherever that thread is. Forked children (those that load batches) are ended by
@@ -22,7 +22,9 @@ def on_sigterm(act: Callable[[], None]) -> None:
     if threading.current_thread() is not threading.main_thread():
         return  # only that one may; SIGTERM ends the process as before
     read, write = os.pipe()
+    # The interpreter writes in the signal handler itself, where nothing may block.
     os.set_blocking(write, False)
+    # The interpreter writes into the pipe only for signals with a handler in Python.
     signal.signal(signal.SIGTERM, _heard)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_as_usual)
@@ -30,11 +32,11 @@ def on_sigterm(act: Callable[[], None]) -> None:
 
 
 def _heard(_sign: int, _frame: Any) -> None:
-    """The pipe tells."""
+    """Do nothing: the pipe tells."""
 
 
 def _hold() -> None:
-    """A child that gets SIGTERM before it has let go of the pipe would tell its parent."""
+    """Hold SIGTERM back over a fork: a child that gets it before it has let go of the pipe would tell its parent."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
@@ -55,7 +57,7 @@ def _listen(read: int, act: Callable[[], None]) -> None:
 
 
 def draining_nodes() -> dict[str, float]:
-    """The nodes that Ray drains, and for how many seconds each of them will be there."""
+    """The nodes that Ray drains, each with the seconds that it has left."""
     import ray
 
     found: Mapping[str, int] = ray._private.state.state.get_draining_nodes()
@@ -64,7 +66,7 @@ def draining_nodes() -> dict[str, float]:
 
 
 class DrainNotices:
-    """Which workers have been told that their node is drained: each once."""
+    """The record of workers that have been told that their node is drained: each once."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -75,7 +77,7 @@ class DrainNotices:
         return [(worker, for_s) for worker, for_s in found if worker not in self._told]
 
     def tell(self, news: Iterable[tuple[str, float]], drain: Callable[[str, float], None]) -> None:
-        """`drain(worker, seconds)` for each; whom that could not reach is among the next news."""
+        """Call `drain(worker, seconds)` for each; a worker that it could not reach is among the next news."""
         for worker, for_s in news:
             with suppress(Exception):  # of one worker: the others have to hear as well
                 drain(worker, for_s)

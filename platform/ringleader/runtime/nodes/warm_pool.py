@@ -31,7 +31,7 @@ _IDLE_S = b"ringleader/warm/idle_s"
 
 @dataclass(slots=True)
 class _Idle:
-    """A process on its way or ready: `started` resolves to its identity when torch is imported."""
+    """A process that is starting or ready: `started` resolves to its identity when torch is imported."""
 
     handle: Any
     started: Any
@@ -39,7 +39,7 @@ class _Idle:
 
 
 class GivenProcesses:
-    """The processes that were given out lately, by whom they are for."""
+    """The processes that were given out lately, by the worker they are for."""
 
     def __init__(self) -> None:
         self._given: dict[str, tuple[Any, float]] = {}
@@ -48,11 +48,11 @@ class GivenProcesses:
         self._given[worker] = handle, now
 
     def of(self, worker: str) -> Any:
-        """The one that this worker was given; None where it was given none, or long ago."""
+        """The process that this worker was given; None without one, or where that was long ago."""
         return self._given.get(worker, (None, 0.0))[0]
 
     def end_unused(self, now: float) -> None:
-        """Whoever has not asked again in `ASKED_AGAIN_S` has given its process work, or never will."""
+        """End processes without work after `ASKED_AGAIN_S`: whoever has not asked again by then never will."""
         for worker, (handle, at) in list(self._given.items()):
             if now - at >= ASKED_AGAIN_S:
                 del self._given[worker]
@@ -60,8 +60,8 @@ class GivenProcesses:
 
 
 class WarmPool:
-    """A detached actor. Processes it keeps are detached too: who takes one owns it. Refills a moment after a take,
-    so that importing torch does not compete with the job that was just started."""
+    """A detached actor that keeps idle processes. They are detached too: whoever takes one owns it. Refills a moment
+    after a take, so that importing torch does not compete with the job that was just started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,22 +80,22 @@ class WarmPool:
         threading.Thread(target=self._refill, name="refill", daemon=True).start()
 
     def room(self, attempt: str, secret: bytes) -> str:
-        """Keep a room of the rendezvous store open to the members of this attempt. Returns the store's host:port."""
+        """Admit the members of this attempt to a room of the rendezvous store. Returns the store's host:port."""
         self._store.admit(attempt, secret)
         return self._address
 
     def alive(self) -> None:
-        """Answers as long as the pool lives."""
+        """Return nothing: an answer shows that the pool lives."""
 
     def keep(self, per_node: int, idle_s: float | None = None) -> None:
-        """Keep so many processes idle on each node, but for those that nobody has used for `idle_s`; the pool after
-        this one does too."""
+        """Keep `per_node` processes idle on each node, except nodes that nobody has used for `idle_s`; a pool that
+        replaces this one does so too."""
         self._per_node, self._idle_s = per_node, inf if idle_s is None else idle_s
         _internal_kv_put(_PER_NODE, str(per_node).encode(), overwrite=True)
         _internal_kv_put(_IDLE_S, str(self._idle_s).encode(), overwrite=True)
 
     def ready(self) -> dict[str, int]:
-        """How many processes are ready, by node."""
+        """The number of processes that are ready, by node."""
         with self._lock:
             return {node: sum(_done(i) for i in idle) for node, idle in self._idle.items()}
 
@@ -103,8 +103,9 @@ class WarmPool:
         """A process on `node` for one attempt: a ready one, else one that is still starting (identity unknown).
 
         Args:
-            worker: for whom, a name of its own in the cluster: who asks again within `ASKED_AGAIN_S`, because the
-                answer was lost with its process, gets the same one. Then it ends, unless it has work.
+            worker: the name of its worker, unique in the cluster: a supervisor that asks again for it within
+                `ASKED_AGAIN_S`, because the answer was lost, gets the same process. After that time the process ends,
+                unless it has work.
         """
         with self._lock:
             before = self._given.of(worker)
@@ -116,6 +117,7 @@ class WarmPool:
         return handle, identity
 
     def _give(self, node: str) -> tuple[Any, ProcessIdentity | None]:
+        # Before the take: from here on the refilling thread must start nothing beside the job.
         self._quiet_until = monotonic() + REFILL_AFTER_S
         while (idle := self._pop(node)) is not None:
             if not _done(idle):
@@ -127,7 +129,7 @@ class WarmPool:
         return self._awaited(self._spawn(node)).handle, None
 
     def _awaited(self, idle: _Idle) -> _Idle:
-        """A job waits for this process: nothing else is started beside it."""
+        """Note that a job waits for this process: nothing else is started beside it."""
         with self._lock:
             self._wanted = [w for w in self._wanted if not _done(w)] + [idle]
         return idle
@@ -137,6 +139,7 @@ class WarmPool:
             idle = self._idle.get(node)
             if not idle:
                 return None
+            # One that is still starting is there sooner than a new one.
             ready = next((i for i in idle if _done(i)), idle[0])
             idle.remove(ready)
             return ready
@@ -169,13 +172,14 @@ class WarmPool:
             if monotonic() < self._quiet_until or not all(_done(w) for w in list(self._wanted)):
                 continue
             alive = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}
+            # A node without CPUs takes no workers.
             nodes = [node for node, has in alive.items() if has.get("CPU")]
             cold = self._cold(alive) if self._idle_s < inf else set()
             for node in nodes:
                 self._level(node, 0 if node in cold else self._per_node)
 
     def _cold(self, alive: Mapping[str, Mapping[str, float]]) -> set[str]:
-        """Nodes of which nobody has used anything for a while: they may be taken off the cluster."""
+        """The nodes that nobody has used for `idle_s`, but for the pool's own: they may be taken off the cluster."""
         now, free = monotonic(), available_resources_per_node()
         self._used_at = {
             node: self._used_at.get(node, now) if _unused(has, free.get(node, {})) else now
@@ -209,7 +213,7 @@ def _done(idle: _Idle) -> bool:
 
 
 def pool(*, create: bool = True) -> Any:
-    """The cluster's one pool, made if there is none: on this node, so that a lost worker's node costs no store."""
+    """The cluster's one pool, made if there is none: on this node, so that the loss of another one costs no store."""
     if not create:
         return ray.get_actor(NAME, namespace=NAMESPACE)
     return (

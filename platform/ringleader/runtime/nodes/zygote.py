@@ -1,4 +1,4 @@
-"""The zygote of a Ray node: has imported Ray and the engine once, and forks each worker process of its raylet.
+"""The zygote of a Ray node: a process that has imported Ray and the engine, and forks each worker of its raylet.
 
 A process that starts from nothing spends seconds of a core on imports; a fork of this one has them behind it and shares
 their memory. `fork_worker.py` starts it for the first worker of a driver and asks it for each. Ends with its raylet, or
@@ -24,12 +24,12 @@ READY = b"R"
 ASKING_S = 5.0
 ASKED_BYTES = 1 << 20
 STREAMS = 4
-"""The standard ones, and what a zygote listens on."""
+"""The standard ones, and the socket on which a zygote listens."""
 IDLE_S = 600.0
 
 
 def main() -> None:
-    """`zygote.py DESCRIPTOR` of a socket that listens, in the environment that the raylet gives its workers."""
+    """Run `zygote.py DESCRIPTOR` of a listening socket, in the environment that the raylet gives its workers."""
     raylet = os.pidfd_open(int(os.environ["RAY_RAYLET_PID"]))
     listener = socket.socket(fileno=int(sys.argv[1]))
     _import()
@@ -42,7 +42,8 @@ def main() -> None:
 
 
 def _import() -> None:
-    """What Ray's worker program imports, then what `Worker.warm` does. None of it starts a thread."""
+    """Import what Ray's worker program imports, then what `WorkerActor.warm` does. None of it starts a thread."""
+    # The allocator of pyarrow would start a thread, which a fork does not have.
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     import ray._private.node
     import ray._private.runtime_env.setup_hook  # noqa: F401
@@ -53,11 +54,12 @@ def _import() -> None:
 
 
 def serve(listener: socket.socket, raylet: int, idle_s: float | None = IDLE_S) -> dict[str, Any] | None:
-    """Fork for everybody who asks. Returns in each fork what was asked of it, and None when the raylet has ended or
-    nobody has asked for `idle_s`: who asks then is refused, and starts another."""
+    """Fork for each caller. Returns the request in the fork that serves it, and None in the zygote when the raylet has
+    ended or nobody has called for `idle_s`: later callers are refused, and start another zygote."""
     with selectors.DefaultSelector() as calls, listener:
         calls.register(listener, selectors.EVENT_READ)
         calls.register(raylet, selectors.EVENT_READ)
+        # Anything else ends the zygote: a pidfd is readable once its process has ended, and a timeout selects nothing.
         while [key.fileobj for key, _ in calls.select(idle_s)] == [listener]:
             connection, _ = listener.accept()
             asked, streams = _asked(connection) if same_user(connection) else (None, [])
@@ -76,7 +78,7 @@ def serve(listener: socket.socket, raylet: int, idle_s: float | None = IDLE_S) -
 
 
 def _asked(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """What is asked for, None where nobody waits any more; and the standard streams that came with it."""
+    """The request, None where its sender has given up; and the standard streams that came with it."""
     streams: list[int] = []
     with connection:
         connection.settimeout(ASKING_S)
@@ -91,7 +93,7 @@ def _asked(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]
 
 
 def be(asked: dict[str, Any]) -> None:
-    """Be the process that runs `argv` as its program, in the environment and the folder of who asked."""
+    """Be the process that runs `argv` as its program, in the environment and the folder of its caller."""
     import numpy as np
 
     os.setpgid(0, 0)  # Ray ends a worker with its whole group

@@ -1,4 +1,4 @@
-"""The supervisor's part in checkpoints: what all writers have written becomes one when its step is settled."""
+"""The supervisor's part in checkpoints: the files of all writers become one once their step is settled."""
 
 import pickle
 import queue
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles:
-    """Files that were written, and the step up to which nothing can be taken back."""
+    """Files that members have written, and the step up to which nothing can be rolled back."""
 
     saved: tuple[SavedPart, ...]
     settled: int
@@ -27,19 +27,19 @@ class WrittenFiles:
 
 Tell = Callable[[str, int, dict[str, Any]], None]
 LAST_S = 60.0
-"""How long the end of an attempt waits for its last checkpoint."""
+"""The longest wait of an attempt's end for its last checkpoint."""
 AGAIN_S = (1.0, 2.0, 4.0)
-"""After so long what could not be committed at the end is tried again: there is no later one."""
+"""The pauses before the last checkpoint is tried again: no later one takes its place."""
 
 
 class AttemptCheckpoints:
-    """A thread of its own talks to the file system. `take` from any thread.
+    """The checkpoints of an attempt. A thread of its own talks to the file system; `take` is called from any thread.
 
     Args:
         kept: what the supervisor before this one had `kept`.
 
     Attributes:
-        slowest_s: how long a writer took for the copy and the writing, at most so far.
+        slowest_s: the longest that a writer has taken for the copy and the writing so far.
     """
 
     def __init__(self, launch: AttemptLaunch, tell: Tell, *, kept: bytes | None = None) -> None:
@@ -56,19 +56,20 @@ class AttemptCheckpoints:
         self._why = ""
         if kept is not None:
             self._open, self._parts, self.newest_uri, self.slowest_s, self._recorded = pickle.loads(kept)  # noqa: S301 - our own file
+        # Their writers reported them to the process before this one, and do not again.
         if self._open:
             self._begin()
             self._queue.put(WrittenFiles(self._open, _settled(self._open)))
 
     def kept(self) -> bytes:
-        """What the supervisor after this one has to know: files that are no checkpoint yet, who has still to write, and
-        what is recorded."""
+        """The state for the supervisor after this one: files that are no checkpoint yet, the writers still to be heard
+        of, and what is recorded."""
         with self._heard:
             return pickle.dumps((self._open, self._parts, self.newest_uri, self.slowest_s, self._recorded))
 
     def take(self, beat: Heartbeat, recorded_step: int) -> bool:
-        """What a heartbeat says of checkpoints: files written, and steps that others have gone beyond. Returns whether
-        there is more to be `kept`.
+        """Take a heartbeat's part in checkpoints: files written, and steps that others have gone beyond. Returns
+        whether there is more to be `kept`.
 
         Args:
             recorded_step: the records of all steps below it are here: a checkpoint must not know more than they do.
@@ -85,18 +86,18 @@ class AttemptCheckpoints:
         return news
 
     def began_with(self, step: int) -> None:
-        """It goes on from there: steps up to this were recorded by the attempts, or the supervisor, before it."""
+        """Note the step to go on from: those up to it were recorded by earlier attempts, or the supervisor before."""
         with self._heard:
             self._recorded = max(self._recorded, step + 1)
             self._heard.notify_all()
 
     def await_complete(self, generation: int) -> None:
-        """Until all writers of that generation have written and the records of its step are here, for `LAST_S`."""
+        """Wait until all writers of that generation have written and its step's records are here, at most `LAST_S`."""
         with self._heard:
             self._heard.wait_for(lambda: self._complete(generation), LAST_S)
 
     def finish(self) -> str:
-        """Everybody passed the last barrier. Returns the newest checkpoint's URI, or nothing."""
+        """Commit what is left behind the last barrier. Returns the newest checkpoint's URI; empty without one."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(LAST_S)
@@ -133,6 +134,7 @@ class AttemptCheckpoints:
         committer: Committer | None = None
         early: list[SavedPart] = []
         while (news := self._queue.get()) is not None:
+            # Kept until there is a committer: the folder may not answer yet.
             early += news.saved
             committer = committer or self._committer(told=not news.saved)
             if committer is not None:
@@ -141,16 +143,17 @@ class AttemptCheckpoints:
         committer = committer or self._committer()
         if committer is not None:
             _add(committer, early)
+            # Whatever its step: behind the last barrier nothing is rolled back.
             for again_s in (*AGAIN_S, None):
                 if self._settle(committer, inf) or again_s is None:
                     break
                 time.sleep(again_s)
 
     def _committer(self, *, told: bool = False) -> "Committer | None":
-        """None: the place does not answer. Files there become a checkpoint once it does.
+        """The committer of the job's folder; None while that does not answer: its files become a checkpoint later.
 
         Args:
-            told: somebody was told so.
+            told: the failure was reported already.
         """
         # Only now: the file systems' library takes its time, and a supervisor starts fast.
         from ringleader.checkpoint.committer import Committer
@@ -167,8 +170,9 @@ class AttemptCheckpoints:
         return Committer(folder, keep=spec.checkpoint.keep, spec=spec.model_dump(mode="json"))
 
     def _settle(self, committer: "Committer", step: float) -> bool:
-        """Whether nothing is left to be done. The same failure is told once."""
+        """Commit what is settled; whether nothing is left to be done. The same failure is reported once."""
         try:
+            # With the account's rights: a link that the job puts in a file's place must lead to nothing of the owner's.
             with files_as(self._account):
                 committed = committer.settle(step)
         except Exception as error:  # of whatever file system: it may be done with the next news
@@ -196,12 +200,12 @@ class AttemptCheckpoints:
 
 
 def _settled(written: tuple[SavedPart, ...]) -> int:
-    """The newest step that nothing takes back, by what its writers say. Records that are not here yet are in it."""
+    """The newest step that its writers report as settled; 0 without one. Records that are not here yet are in it."""
     return max((saved.position.step for saved in written if saved.settled), default=0)
 
 
 def _add(committer: "Committer", written: list[SavedPart]) -> None:
-    """Nothing is left in `written`."""
+    """Add all that is in `written` to the committer, and empty it."""
     for saved in written:
         committer.add(saved)
     written.clear()

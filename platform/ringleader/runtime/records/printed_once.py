@@ -1,4 +1,4 @@
-"""What the program prints beside its session calls: every member does, joiners again, and it is told once."""
+"""Lines that the program prints beside its session calls: each member prints them, joiners again; recorded once."""
 
 import json
 from math import inf
@@ -7,16 +7,16 @@ from ringleader.runtime.messages import PrintedLine
 
 MOST_HELD = 10_000
 Said = tuple[str, PrintedLine]
-"""A line and who has printed it."""
+"""A line and the worker that printed it."""
 
 
 class PrintedOnce:
-    """Takes each line of a place in the program from whoever brings it first. A member tells its lines in their order,
-    so those behind the newest that was told are new, also where their first teller was lost in the middle.
+    """A filter that takes each line of the program from the member that sends it first. A member sends its lines in
+    order, so those behind the newest that was taken are new, also where their first sender was lost in the middle.
 
     Args:
-        noted: what the process before this one wrote down.
-        begun: whether it is known which calls were finished when the attempt began: their lines were told by the
+        noted: the `note` of the process before this one.
+        begun: whether the calls that were finished when the attempt began are known: their lines were recorded by the
             attempt before.
     """
 
@@ -27,7 +27,7 @@ class PrintedOnce:
         self._held: list[Said] = []
 
     def take(self, worker: str, line: PrintedLine) -> list[Said]:
-        """What is to be told of it now."""
+        """The lines to record now: this one, or none where it is known already or has to wait for `begin`."""
         if line.before is None:
             return [(worker, line)]
         if not self._begun:
@@ -40,18 +40,18 @@ class PrintedOnce:
         return [(worker, line)]
 
     def begin(self, calls: int) -> list[Said]:
-        """The attempt begins with so many finished calls: the lines before them, and before the one that ran, were
-        told. Returns what is to be told now."""
+        """Begin with so many finished calls: the lines before them, and before the one that ran, were recorded. Returns
+        the lines to record now."""
         told = (calls, inf) if calls else (-1, -1)
         for level in ("info", "error"):
             self._newest[level] = max(told, self._newest.get(level, (-1, -1)))
         return self.end()
 
     def end(self) -> list[Said]:
-        """The same where the attempt ends before it has begun."""
+        """Release the lines that waited, also where the attempt ends before it has begun."""
         self._begun, held, self._held = True, self._held, []
         return [said for worker, line in held for said in self.take(worker, line)]
 
     def note(self) -> bytes | None:
-        """For the process after this one; None before anything is known."""
+        """The state for the process after this one; None before anything is known."""
         return json.dumps(self._newest).encode() if self._begun else None

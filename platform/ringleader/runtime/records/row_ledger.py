@@ -21,7 +21,7 @@ _GROUP_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LedgerStretch:
-    """The steps of an attempt up to `stop`, behind those that the attempt before has."""
+    """The steps of an attempt up to `stop`, after those of the attempt before it."""
 
     attempt: int
     stop: float
@@ -37,10 +37,11 @@ class RowLedger:
         self.last_step, self._whole_bytes = _last(self._raw(attempt))
         # Without a buffer: what is here outlives this process, and the next one goes on from it.
         self._file = self._raw(attempt).open("ab", buffering=0)
+        # A record that the process before this one could not finish: the next one would stand behind it, unread.
         self._file.truncate(self._whole_bytes)
 
     def add(self, rows: SettledRows) -> None:
-        """A step that is there already is not taken twice. Raises OSError: this one is not there, tell it again."""
+        """Append a step's rows, unless the step is there already. Raises OSError: it is not there, send it again."""
         if rows.step <= self.last_step:
             return
         record = _HEAD.pack(rows.step, len(rows.shards), len(rows.rows)) + rows.shards + rows.rows
@@ -55,11 +56,12 @@ class RowLedger:
         self.last_step = rows.step
 
     def began_with(self, step: int, attempt: int) -> None:
-        """This attempt goes on from a checkpoint that an earlier one wrote."""
+        """Note that this attempt goes on from the checkpoint of `step` that an earlier `attempt` wrote."""
         self._origin(self._attempt).write_text(json.dumps([attempt, step]))
 
     def finish(self, folder: Path) -> Path:
-        """Write `folder`/ledger.parquet; readers see all or nothing. What it is made of stays."""
+        """Write `folder`/ledger.parquet; readers see all or nothing. The raw files stay."""
+        # Only here: a supervisor starts fast, and pyarrow takes its time.
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -75,7 +77,7 @@ class RowLedger:
         return path
 
     def close(self) -> None:
-        """What is here stays for the next attempt."""
+        """Close the raw file, which stays for the next attempt."""
         self._file.close()
 
     def _raw(self, attempt: int) -> Path:
@@ -85,7 +87,7 @@ class RowLedger:
         return self._folder / f"attempt-{attempt}.json"
 
     def _line(self) -> list[LedgerStretch]:
-        """What the weights are made of, in the order of steps."""
+        """The stretches that the weights are made of, in the order of steps."""
         line: list[LedgerStretch] = []
         attempt, stop = self._attempt, inf
         while (origin := self._origin(attempt)).exists():
@@ -124,7 +126,7 @@ class RowLedger:
 
 
 def _last(raw: Path) -> tuple[int, int]:
-    """The newest step that is there whole, and where it ends, in bytes."""
+    """The newest step that is there whole, and its end in bytes."""
     step = end = 0
     if not raw.exists():
         return step, end
@@ -139,7 +141,7 @@ def _last(raw: Path) -> tuple[int, int]:
 
 
 def _read(raw: Path) -> Iterator[tuple[int, bytes, bytes]]:
-    """Up to the last whole record."""
+    """The records of a raw file, up to the last whole one."""
     with raw.open("rb") as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             step, num_shards, num_rows = _HEAD.unpack(head)

@@ -1,4 +1,4 @@
-"""The supervisor's outlet: what workers report becomes numbered records in the spool, posted until acknowledged."""
+"""The supervisor's record log: what workers report becomes numbered records in the spool, posted until acknowledged."""
 
 import math
 import shutil
@@ -28,18 +28,18 @@ WEIGHTS = "weights.safetensors"
 RESTORED, NOTHING = "checkpoint.restored", "checkpoint.none"
 START, METRICS, HEARD, OUTCOME, CHECKPOINTS = "start", "metrics", "heard/", "outcome", "checkpoints"
 PROOF, TOLD = "proof", "told"
-"""What is noted: the number of the start, the newest step with metrics, the newest heartbeat of each worker, how the
-attempt ended, files of checkpoints that are none yet, with what members prove that they are, the newest line
-that all of them print."""
+"""The names of notes: the number of the start, the newest step with metrics, the newest heartbeat of each worker, the
+attempt's outcome, files of checkpoints that are none yet, the secret with which members prove themselves, the newest
+line that all of them print."""
 
 
 class RecordLog:
-    """Takes from many threads. A step that came in already (a new rank 0 tells again) is not taken twice, nor what a
-    worker told to the process before this one: what was answered is on disk.
+    """The records of an attempt, taken from many threads. A step that came in already (a new rank 0 sends it again) is
+    not taken twice, nor what a worker sent to the process before this one: what was acknowledged is on disk.
 
     Attributes:
-        start: which start of the supervisor this is; on disk before anything is sent with it.
-        secret: with what members prove that they are: drawn once for the attempt, for their ears alone.
+        start: the number of this start of the supervisor; on disk before anything is sent with it.
+        secret: the key with which members prove themselves: drawn once for the attempt, and sent to them alone.
     """
 
     def __init__(self, launch: AttemptLaunch, status: Callable[[], Status | None]) -> None:
@@ -53,6 +53,7 @@ class RecordLog:
         self.note(START, str(self.start).encode())
         self.secret = notes.get(PROOF) or new_secret()
         self.note(PROOF, self.secret)
+        # A start is issued once: it is on disk before any worker hears of it.
         self.write()
         self._last_step = int(notes.get(METRICS, b"0"))
         self._heard = {n.removeprefix(HEARD): int(v) for n, v in notes.items() if n.startswith(HEARD)}
@@ -74,7 +75,7 @@ class RecordLog:
 
     @property
     def recorded_step(self) -> int:
-        """Metrics and ledger rows of all steps below this are here."""
+        """The step below which the metrics and ledger rows of all steps are here."""
         last = self._last_step if self._ledger is None else min(self._last_step, self._ledger.last_step)
         return last + 1
 
@@ -83,22 +84,22 @@ class RecordLog:
         return self._spool.dropped
 
     def noted(self, name: str) -> bytes | None:
-        """What this supervisor, or the process before it, has noted under a name."""
+        """The value that this supervisor, or the process before it, has noted under a name; None without one."""
         return self._spool.notes.get(name)
 
     def notes(self, kind: str) -> dict[str, bytes]:
-        """All whose names begin so, by the rest of their names."""
+        """The notes whose names begin with `kind`, by the rest of their names."""
         return {n.removeprefix(kind): value for n, value in self._spool.notes.items() if n.startswith(kind)}
 
     def note(self, name: str, value: bytes) -> None:
         self._spool.note(name, value)
 
     def together(self) -> AbstractContextManager[Any]:
-        """What is told and noted in such a block comes to disk at once or not at all."""
+        """A block whose records and notes reach the disk together or not at all."""
         return self._spool.together()
 
     def write(self) -> None:
-        """Bring to disk what was told and noted."""
+        """Write records and notes to disk."""
         self._spool.flush()
 
     def beat(self, beat: Heartbeat) -> None:
@@ -109,6 +110,7 @@ class RecordLog:
                 beat = replace(
                     beat, metrics=(), rows=(), events=(), stretches=(), saved=(), lines=(), lines_dropped=0
                 )
+            # First: where the disk refuses rows nothing is taken, and the worker sends all of it again.
             if self._ledger is not None:
                 for rows in beat.rows:
                     self._ledger.add(rows)
@@ -133,6 +135,7 @@ class RecordLog:
             if happened.kind in (RESTORED, NOTHING):
                 self._lines(self._told.begin(happened.data.get("calls", 0)))
             if happened.kind == RESTORED:
+                # Noted too: the process after this one does not hear of it again.
                 self._checkpoints.began_with(happened.data["step"])
                 self.note(CHECKPOINTS, self._checkpoints.kept())
                 if self._ledger is not None:
@@ -156,11 +159,11 @@ class RecordLog:
 
     @property
     def saving_s(self) -> float:
-        """How long the writing of a checkpoint has taken so far, at most."""
+        """The longest that the writing of a checkpoint has taken so far, in seconds."""
         return self._checkpoints.slowest_s
 
     def await_saved(self, generation: int) -> None:
-        """Until the members of that generation have told of the checkpoint that they have written, or cannot write."""
+        """Wait until all parts of that generation's checkpoint are written and its records here, at most a minute."""
         self._checkpoints.await_complete(generation)
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
@@ -168,17 +171,17 @@ class RecordLog:
         self.poster.hurry()
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Black these out in what the supervisor says itself: a traceback may hold one just where a line is cut."""
+        """Mask these in the supervisor's own lines: a traceback may hold one just where a line is cut."""
         self._masks = masks_of(secrets)
 
     def say(self, text: str) -> None:
-        """A line of the supervisor's own."""
+        """Record a line of the supervisor's own."""
         with self._taking:
             for line in masked(text, self._masks).splitlines():
                 self._line("supervisor", PrintedLine(datetime.now(UTC).timestamp(), "error", line))
 
     def outcome(self, end: End, finished: dict[str, Any] | None) -> None:
-        """The last record. Artifacts are in place before it; where that fails, the attempt failed."""
+        """Write the last record. Artifacts are in place before it; where that fails, so has the attempt."""
         if self.over:
             return
         try:
@@ -190,12 +193,12 @@ class RecordLog:
 
     @property
     def over(self) -> bool:
-        """The outcome is on disk."""
+        """Whether the attempt's outcome is recorded."""
         return OUTCOME in self._spool.notes
 
     def discard(self) -> None:
-        """Stop posting, and remove the spool, unless something waits there that the control plane may want: it takes
-        that in itself."""
+        """Stop posting, and remove the spool, unless records wait there that the control plane may want: it collects
+        them itself."""
         self.poster.close()
         if self._spool.notes.get(OUTCOME) == b"succeeded":  # nothing goes on from here
             shutil.rmtree(self._launch.ledgers, ignore_errors=True)
@@ -267,7 +270,7 @@ class RecordLog:
         )
 
     def _finite(self, scores: dict[str, float]) -> dict[str, float]:
-        """The scores that are numbers; the others are named in the log."""
+        """The scores that are finite; the others are named in the log."""
         for name, value in scores.items():
             if not math.isfinite(value):
                 self.say(f"The score {name!r} is {value}: it is left out of the result.")

@@ -1,5 +1,5 @@
 """Settled records of one attempt on disk until the control plane has them: numbered, bounded, thinned when full. And
-beside them, written together with them, what the next process of the supervisor has to know."""
+beside them, in the same transactions, the notes for the next process of the supervisor."""
 
 import json
 import shutil
@@ -45,6 +45,7 @@ class Spool:
         self._closed = False
         self.dropped: dict[str, int] = {}
         self._max_bytes = max_bytes
+        # Taken again by `put` and `note` within `together`.
         self._lock = threading.RLock()
         self._fresh: list[tuple[str, int, int, str]] = []
         self._noted: dict[str, bytes] = {}
@@ -57,12 +58,12 @@ class Spool:
         self.notes: dict[str, bytes] = dict(self._db.execute("SELECT name, value FROM note"))
 
     def note(self, name: str, value: bytes) -> None:
-        """Keep this under its name, from the next `flush` on."""
+        """Keep a value under its name, from the next `flush` on."""
         with self._lock:
             self.notes[name] = self._noted[name] = value
 
     def together(self) -> AbstractContextManager[Any]:
-        """What is put and noted in such a block comes to disk at once or not at all."""
+        """A block whose records and notes reach the disk together or not at all."""
         return self._lock
 
     def put(self, stream: str, record: Mapping[str, Any]) -> int:
@@ -99,6 +100,7 @@ class Spool:
         """The oldest records, the outcome only when nothing else waits; at least one if there is any."""
         with self._lock:
             order = "SELECT size, body FROM record ORDER BY stream = 'outcome', id LIMIT ?"
+            # They are in the table until the next `flush`: so many more are read, and left out below.
             given_up = set(self._given_up)
             rows = self._db.execute(order, (max_records + len(given_up),)).fetchall()
         chosen: list[dict[str, Any]] = []
@@ -114,15 +116,15 @@ class Spool:
         return chosen
 
     def ack(self, acked: Mapping[str, int]) -> None:
-        """The receiver has stored every record of a stream up to its number."""
+        """Forget every record of a stream up to its number, which the receiver has stored."""
         with self._lock:
             for stream, seq in acked.items():
                 self._db.execute("DELETE FROM record WHERE stream = ? AND seq <= ?", (stream, seq))
 
     def give_up(self, record: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         """Forget a record that the receiver will never take, counted in `dropped`. `line` says so in the logs, unless
-        it is one of those that was refused. Of an outcome the bare word stays, once: an attempt has to end. What takes
-        a record's place comes to disk with the next `flush`, and the record goes from there with it."""
+        a log line was refused itself. Of an outcome the bare word stays, once: an attempt has to end. What replaces a
+        record reaches the disk with the next `flush`, which removes the record in the same transaction."""
         stream, reason = record["stream"], record.get("reason")
         with self._lock:
             self._given_up.add((stream, record["seq"]))
@@ -142,7 +144,7 @@ class Spool:
             return not self._fresh and not self._db.execute("SELECT 1 FROM record LIMIT 1").fetchone()
 
     def close(self) -> None:
-        """Take nothing more. What waits stays, for whoever asks for what is `unposted`."""
+        """Take nothing more. Records that wait stay on disk, for `unposted`."""
         with self._lock:
             with suppress(OSError):  # what the disk does not take is lost
                 self.flush()
@@ -150,7 +152,7 @@ class Spool:
             self._db.close()
 
     def discard(self) -> None:
-        """Nothing in here is needed any more: remove it."""
+        """Close and remove the spool: nothing in it is needed any more."""
         with self._lock:
             self._closed = True
             self._db.close()
@@ -180,6 +182,7 @@ class Spool:
         ids = [
             row[0] for row in self._db.execute("SELECT id FROM record WHERE stream = 'metrics' ORDER BY id")
         ]
+        # The first and the newest always stay.
         return len(ids) > FEWEST_METRICS and self._delete("metrics", ids[1:-1:2])
 
     def _thin_logs(self) -> bool:
@@ -192,12 +195,13 @@ class Spool:
         return bool(ids)
 
     def _count(self, stream: str, number: int) -> None:
+        # A new dictionary: the status reads the old one on another thread.
         self.dropped = {**self.dropped, stream: self.dropped.get(stream, 0) + number}
 
 
 def unposted(folder: Path) -> Iterator[list[dict[str, Any]]]:
-    """What waits in the spool of a supervisor that is gone for good, in batches; each is forgotten when the next one is
-    asked for, and the folder with the last.
+    """The records that wait in the spool of a supervisor that is gone for good, in batches; each is forgotten when the
+    next one is asked for, and the folder is removed after the last.
 
     Raises:
         OSError, sqlite3.Error: it cannot be read.

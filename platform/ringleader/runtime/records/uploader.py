@@ -19,15 +19,15 @@ STATUS_S = 1.0
 LONGEST_PAUSE_S = 5.0
 MAX_REASON = 1000
 REFUSED = frozenset({400, 413, 422})
-"""What was posted can never be taken, if it is the API that says so."""
+"""The statuses by which what was posted can never be taken, if it is the API that answers."""
 GONE = frozenset({404, 409, 410})
-"""The control plane does not know the job any more, or a newer attempt has taken its place; if it is the API that says
-so."""
+"""The statuses of a control plane that does not know the job any more, or where a newer attempt has taken its place; if
+it is the API that answers."""
 UNKNOWN, UNKNOWN_S = 401, 600.0
-"""The control plane knows no such token: the job was deleted, or its database is another one. Who hears nothing else
-for so long is gone as well; to put a database back takes less."""
+"""The status of a control plane that knows no such token: the job was deleted, or its database is another one. An
+attempt that gets no other answer for so long is stale as well; restoring a database takes less."""
 BUSY = frozenset({429, *range(500, 600)})
-"""Says nothing of the token."""
+"""The statuses that tell nothing about the token."""
 
 
 class Uploader:
@@ -37,7 +37,7 @@ class Uploader:
         now: seconds by a clock that does not jump.
 
     Attributes:
-        stale: the control plane answered that this attempt is none of its business any more.
+        stale: whether the control plane answered that this attempt does not count any more.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Uploader:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Something worth posting at once was put."""
+        """Post at once: something worth it was put."""
         self._wake.set()
 
     def drained(self, timeout_s: float) -> bool:
-        """Wait until everything put so far is acknowledged."""
+        """Wait until everything put so far is acknowledged; whether it was in time."""
         until = monotonic() + timeout_s
         while not self._spool.empty:
             self._wake.set()
@@ -87,12 +87,13 @@ class Uploader:
 
     @property
     def silent_s(self) -> float:
-        """For how long the control plane has not answered; what a proxy says in its place is no answer."""
+        """The seconds since the control plane last answered; what a proxy says in its place is no answer."""
         return self._now() - self._answered
 
     def close(self) -> None:
         self._closed.set()
         self._wake.set()
+        # A post under way ends within the 10 s of the client.
         self._thread.join(timeout=12)
         self._client.close()
 
@@ -112,7 +113,7 @@ class Uploader:
             pause = 0.0 if more else EVERY_S
 
     def _post(self) -> bool:
-        """One round trip. Returns whether more is waiting.
+        """Make one round trip. Returns whether more is waiting.
 
         Raises:
             httpx.HTTPError: no answer, or an answer that may change.
@@ -123,6 +124,7 @@ class Uploader:
             return False
         more = bool(records)
         status = self._status() if due or not self._apart else None
+        # A refusal of both does not say which of them it means.
         if self._apart and status is not None:
             records = []
         body: dict[str, Any] = {"attempt": self._attempt, "records": records}
@@ -151,10 +153,11 @@ class Uploader:
         return more
 
     def _unknown_for_s(self, status_code: int) -> float:
-        """For how long the API has answered that it knows no such token; no time passes while it does not answer."""
+        """The seconds for which the API has not known the token; time without an answer does not count."""
         if status_code == UNKNOWN:
             now = self._now()
             if self._unknown_at is not None:
+                # Two posts are no longer apart than this, unless some in between were not answered.
                 self._unknown_s += min(now - self._unknown_at, LONGEST_PAUSE_S)
             self._unknown_at = now
         elif status_code not in BUSY:
@@ -176,7 +179,7 @@ class Uploader:
             self._acked.set()
 
     def _status_refusal(self, reason: str) -> None:
-        """Nothing is lost with a status: the next one takes its place, and may be taken. What is wrong is told once."""
+        """Skip a refused status: the next one replaces it, and may be taken. Each reason is logged once."""
         self._status_at = self._now()
         if reason != self._status_refused:
             self._status_refused = reason

@@ -1,1 +1,1 @@
-"""The supervisor of an attempt: who belongs, where they run, who is frozen or slow."""
+"""The supervisor of an attempt: membership, placement, and the detection of frozen and slow workers."""

@@ -1,4 +1,4 @@
-"""The supervisor actor of one attempt: the only one that decides who belongs. Detached, named; Ray starts it again when
+"""The supervisor actor of one attempt: the only one that decides membership. Detached and named; Ray restarts it when
 its process dies, and it goes on from what it had written down."""
 
 import pickle
@@ -30,7 +30,7 @@ from ringleader.runtime.worker.job_secrets import SecretCache
 
 THREADS = 16
 LIVES = 100
-"""How often Ray starts it again: a process that keeps dying is not mended by that."""
+"""The number of restarts by Ray: a process that keeps dying is not mended by more."""
 PLACES, HANDS = "places", "hand/"
 RELEASE_S = 60.0
 COMING_S = 10.0
@@ -81,6 +81,7 @@ class Supervisor:
 
     def secrets(self) -> SecretsAnswer | None:
         """The environment variables that the job's secrets become; None: ask again."""
+        # A supervisor that came back does not know yet whether anybody trains: it must not fail who does.
         begun = self._outlet.start > 1 or self._attempt.generation > 0
         handed = self._vault.open(begun=begun)
         if handed is not None:
@@ -106,7 +107,8 @@ class Supervisor:
         return self._attempt.fault(fault, worker, for_s)
 
     def release(self) -> None:
-        """Free everything; the caller ends this actor then. One that is just coming back has to know its workers."""
+        """Free everything; the caller ends this actor then. One that is just coming back has to know its
+        workers first."""
         self._released.set()
         if not self._forgotten:
             self._there.wait(COMING_S)
@@ -161,6 +163,7 @@ class Supervisor:
             note=lambda worker, hand: self._note(HANDS + worker, hand),
         )
         self._crew = crew
+        # Nothing to take over: `release` need not wait for workers to be found.
         if outlet.noted(MEMBERSHIP) is None:
             self._there.set()
 
@@ -176,20 +179,19 @@ class Supervisor:
         return Meeting(self._address, self._outlet.secret)
 
     def _room(self, within_s: float) -> str:
-        """Where the store is, with a room for this attempt."""
+        """The address of the rendezvous store, where this attempt has a room from then on."""
         asked = self._pool.room.remote(self._launch.name, self._outlet.secret)
         return str(ray.get(asked, timeout=within_s))
 
     def _note(self, name: str, value: bytes) -> None:
-        """It is on disk when this returns, if the disk takes it."""
+        """Note a value, which is on disk when this returns, if the disk takes it."""
         self._outlet.note(name, value)
-        with suppress(
-            OSError
-        ):  # a full disk costs the way back, not the attempt; it comes there with the next words
+        # A full disk costs the way back, not the attempt: the note reaches it with the next ones.
+        with suppress(OSError):
             self._outlet.write()
 
     def _leave(self) -> None:
-        """Until the outcome is stored and somebody released this attempt, at most `RELEASE_S` after that."""
+        """Wait until the outcome is stored, then at most `RELEASE_S` for a release; end this actor."""
         poster = self._outlet.poster
         while not (self._released.is_set() or poster.stale or poster.silent_s > self._launch.api_gone_s):
             if poster.drained(timeout_s=1.0):
@@ -200,7 +202,7 @@ class Supervisor:
         ray.kill(self._me)
 
     def _forget(self) -> None:
-        """Nobody goes on with this attempt. What is not stored yet is left in the spool, if anybody wants it."""
+        """Give this attempt up for good. Records not stored yet stay in the spool, if anybody wants them."""
         with self._forgetting:
             if not self._forgotten:
                 self._forgotten = True
@@ -211,7 +213,7 @@ class Supervisor:
         return self._patiently(lambda: ray.get(self._pool.take.remote(node, worker), timeout=60))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """The pool may be being replaced, and the dead one still have the name."""
+        """Ask until there is an answer, for `POOL_DEADLINE_S`: the dead pool may still have the name."""
         until = monotonic() + POOL_DEADLINE_S
         while True:
             try:
@@ -227,7 +229,7 @@ class Supervisor:
         self._address = self._room(within_s=60)
 
     def _watch_nodes(self) -> None:
-        """Members on a node that Ray drains leave at a boundary."""
+        """Have members on a node that Ray drains leave at a boundary."""
         drained = DrainNotices()
         while not self._released.wait(NODES_S):
             if self._crew is not None:
@@ -239,7 +241,7 @@ class Supervisor:
                     )
 
     def _keep_pool(self) -> None:
-        """The pool holds the store where members meet: when it is lost, there has to be a new one."""
+        """Replace the pool when it is lost: it holds the store where members meet."""
         while not self._released.wait(POOL_S):
             try:
                 self._address = self._room(within_s=10)

@@ -29,7 +29,7 @@ TICK_S = 0.1
 MEMBERSHIP, TIMES = "membership", "times"
 TOLD_S = 5.0
 CALM_S = 1.0
-"""A new process takes a core for as long as its imports last: those who are left recover first, for so long."""
+"""The head start of a recovery before a replacement, whose process takes a core for as long as its imports last."""
 
 
 def server_count(launch: AttemptLaunch) -> int:
@@ -37,10 +37,10 @@ def server_count(launch: AttemptLaunch) -> int:
 
 
 class Attempt:
-    """Owns the membership state. `post` takes events from any thread, `run` decides on one.
+    """The owner of the membership state. `post` takes events from any thread, `run` decides on one.
 
     Args:
-        meeting: where members meet as it is now, whoever they are.
+        meeting: the meeting point as it is now, whoever the members are.
     """
 
     def __init__(self, launch: AttemptLaunch, meeting: Callable[[], Meeting]) -> None:
@@ -63,24 +63,27 @@ class Attempt:
         self._events.put(event)
 
     def tell(self, event: ev.Event) -> None:
-        """The same, and wait until it is written down, if this attempt has begun and is not over. Raises TimeoutError:
-        it may be or not."""
+        """Post an event and wait until it is written down, if this attempt has begun and is not over. Raises
+        TimeoutError: it may be, or may not."""
         written = threading.Event()
+        # In the order of the queue: when the second is taken, the first has been written down.
         self._events.put(event)
         self._events.put(written)
+        # Asked behind the puts: an attempt that ends from here on still answers, one that had ended does not.
         if self._state is None or self._state.ended is not None:
             return
         if not written.wait(TOLD_S):
             raise TimeoutError(f"the supervisor of {self._launch.name} is busy: tell it again.")
 
     def beat(self, beat: Heartbeat) -> int | None:
-        """A worker's heartbeat. Returns below which step its records are here; -1 tells it that it is not wanted, None
-        that this supervisor does not know its workers yet."""
+        """Take a worker's heartbeat. Returns the step below which its records are here; -1 where the worker is not
+        wanted, None where this supervisor does not know its workers yet."""
         crew, outlet, now = self._crew, self._outlet, monotonic()
         if crew is None or outlet is None:
             return None
         if not crew.knows(beat.worker):
             return -1
+        # Until it is answered the worker sends no other: `_judge` counts it as alive.
         self._taking.append(beat.worker)
         try:
             crew.met(beat.worker, beat.identity)
@@ -96,6 +99,7 @@ class Attempt:
             )
             self._taking.remove(beat.worker)
         self._phases[beat.worker] = beat.phase
+        # Judged on the thread that decides: the detector of stragglers has no lock.
         self._beats.put((beat, now))
         if self._newest is None or (beat.generation, beat.step) >= (
             self._newest.generation,
@@ -113,12 +117,12 @@ class Attempt:
 
     @property
     def generation(self) -> int:
-        """The last one that was formed."""
+        """The last generation that was formed; 0 before the first."""
         return self._state.generation if self._state is not None else 0
 
     @property
     def saving(self) -> int:
-        """The generation whose members write what they held when it ended; 0: nobody is left who does."""
+        """The generation of a pause, whose members write what they hold; 0 without one, or without a member left."""
         state = self._state
         if state is None or state.plan is None or state.plan.cause != PAUSE:
             return 0
@@ -127,7 +131,7 @@ class Attempt:
     def run(
         self, crew: WorkerGroup, outlet: RecordLog, returned: Callable[[Membership], ev.Returned]
     ) -> tuple[do.End, dict[str, Any] | None]:
-        """Until the attempt is over. Returns how it ended, and what the lowest rank that finished knows.
+        """Run the attempt until it is over. Returns its end, and the result of the lowest rank that finished.
 
         Args:
             returned: looks for the workers of a membership that the supervisor before this one wrote down.
@@ -142,6 +146,7 @@ class Attempt:
             for found in back.found:
                 if found.process in ("here", "silent"):
                     self._watch.expect(found.worker, back.now)
+            # Only now: a heartbeat taken before `returned` would tell its worker that it is not wanted.
             self._state, self._crew, self._outlet = state, crew, outlet
             if (times := outlet.noted(TIMES)) is not None:
                 self._times = pickle.loads(times)  # noqa: S301 - the supervisor's own file
@@ -180,13 +185,13 @@ class Attempt:
         return self._state.ended, self._finished()
 
     def _catch_up(self) -> None:
-        """What came while this process was busy, before anybody is late: who has parked meanwhile is not."""
+        """Take the events that came while this process was busy, before it judges: who has parked is not late."""
         for _ in range(self._events.qsize()):
             if self._state is not None and self._state.ended is None:
                 self._take(self._next(0.0))
 
     def status(self) -> Status | None:
-        """The attempt as it is now."""
+        """The attempt as it is now; None before it has begun."""
         state, crew, outlet = self._state, self._crew, self._outlet
         if state is None or crew is None or outlet is None:
             return None
@@ -210,7 +215,7 @@ class Attempt:
         return self._times.spent(monotonic(), state.recovery.sign if state.recovery is not None else None)
 
     def fault(self, fault: str, worker: str | None, for_s: float) -> FaultOutcome:
-        """Do this attempt harm that it has to survive. From any thread."""
+        """Inject a fault that this attempt has to survive. From any thread."""
         state, crew = self._state, self._crew
         if state is None or crew is None or state.plan is None:
             return FaultOutcome(False, "the attempt has no members yet.")
@@ -239,7 +244,7 @@ class Attempt:
             self._crew.shrink(self._state.max)
 
     def _write(self, before: Membership | None, out: tuple[do.Instruction, ...]) -> None:
-        """Nothing follows from a state before it is on disk, together with what is told about it."""
+        """Write the state to disk, together with its reports, before anything follows from it."""
         outlet, state = self._outlet, self._state
         assert outlet is not None
         assert state is not None
@@ -268,7 +273,7 @@ class Attempt:
         self._take(ev.Tick(now, self._watch.patience_s(), self._watch.unhurried(now), saving_s))
 
     def _judge(self, now: float) -> None:
-        """Who is frozen, stalled or slow."""
+        """Take the events of workers that are frozen, stalled or slow."""
         assert self._crew is not None
         for worker in set(self._taking):
             self._watch.waits(worker, now)
@@ -276,6 +281,7 @@ class Attempt:
             glance = self._crew.glance(worker)
             if glance is not None:
                 self._watch.glanced(worker, glance, now)
+        # Before the verdicts, which forget whom they evict: a stall is reported first.
         for stall in self._watch.stalls(now):
             self._take(ev.Stalled(stall.worker, stall.phase, round(stall.since_s, 3), now))
         for verdict in self._watch.verdicts(now):
@@ -293,7 +299,7 @@ class Attempt:
             self._take(ev.Slow(found.worker, step_s, others_s, evict, now))
 
     def _hear(self, worker: str, own: Spent, at: float) -> None:
-        """Whoever is followed is so for as long as it is a member; then another one is."""
+        """Take a worker's own time. One worker is followed for as long as it is a member; then another one is."""
         assert self._outlet is not None
         before = self._times
         follow = self._trains(worker) and (before.followed == worker or not self._trains(before.followed))
@@ -310,7 +316,7 @@ class Attempt:
         return found.generation == state.generation
 
     def _shares(self) -> dict[str, float]:
-        """What part of a step each worker computes; one item each where they lease items."""
+        """The share of a step that each worker computes; 1 for each where they lease items."""
         state = self._state
         if state is None or state.plan is None:
             return {}
@@ -346,7 +352,7 @@ class Attempt:
         self._start(now)
 
     def _start(self, now: float) -> None:
-        """Whoever is to be started is, unless the others are about to go on without it."""
+        """Start the workers held back, unless the others are about to go on without them."""
         crew, state = self._crew, self._state
         assert crew is not None
         assert state is not None
@@ -364,7 +370,7 @@ class Attempt:
         return replace(plan, recorded_step=self._outlet.recorded_step, meeting=self._where(*plan.members))
 
     def _where(self, *members: str) -> Meeting:
-        """Where these meet."""
+        """The meeting point of these members; `near` where all of them are on one node."""
         assert self._crew is not None
         nodes = self._crew.nodes()
         near = None not in {nodes.get(member) for member in members} and len({nodes[m] for m in members}) == 1

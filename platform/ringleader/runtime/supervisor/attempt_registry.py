@@ -1,5 +1,5 @@
-"""Which attempts have had a supervisor, where, and which are over: written down in the cluster, so that none is run
-twice."""
+"""The record of attempts that have had a supervisor, on which node, and that are over: kept in the cluster, so that
+none is run twice."""
 
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
@@ -17,7 +17,7 @@ def claim(job_id: str, attempt: int) -> bool:
 
 
 def give_up(job_id: str, attempt: int) -> None:
-    """The attempt is over: who comes back to it has nothing to do."""
+    """Record that the attempt is over: a supervisor that comes back to it has nothing to do."""
     _internal_kv_put(_key(job_id, attempt), _OVER, overwrite=True)
 
 
@@ -26,17 +26,17 @@ def claimed(job_id: str, attempt: int) -> bool:
 
 
 def settle(job_id: str, attempt: int, node: str) -> None:
-    """The attempt's supervisor is to run on that node."""
+    """Record the node on which the attempt's supervisor is to run."""
     _internal_kv_put(_key(job_id, attempt) + _NODE, node.encode(), overwrite=True)
 
 
 def node_of(job_id: str, attempt: int) -> str:
-    """Where the attempt's supervisor was to run; empty where this cluster has never heard of it."""
+    """The node on which the attempt's supervisor was to run; empty where this cluster has no record of it."""
     return (_internal_kv_get(_key(job_id, attempt) + _NODE) or b"").decode()
 
 
 def forget(job_id: str) -> None:
-    """Nobody will ask for an attempt of this job again."""
+    """Remove all records of a job, whose attempts nobody will ask for again."""
     _internal_kv_del(_of(job_id), del_by_prefix=True)
 
 
@@ -45,4 +45,5 @@ def _key(job_id: str, attempt: int) -> bytes:
 
 
 def _of(job_id: str) -> bytes:
+    # The slash ends the id: `forget` deletes by prefix, and must not reach a job whose id begins the same.
     return _PREFIX + f"{job_id}/".encode()

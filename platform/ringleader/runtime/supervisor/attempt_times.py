@@ -1,4 +1,4 @@
-"""What became of an attempt's time, whoever of its workers live: how long it lasts, and how that is split."""
+"""The account of an attempt's time, whoever of its workers live: how long it lasts, and how that is split."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,10 +10,10 @@ from ringleader.wire.views import Spent
 @dataclass(frozen=True, slots=True)
 class Times:
     """The account of one attempt. Moments are of the supervisor's monotonic clock, which goes on while the supervisor
-    is started again on its machine; durations in seconds.
+    is restarted on its machine; durations in seconds.
 
     No worker need live as long as the attempt. So exposed communication and idle time are those of one worker at a
-    time, the `followed` one; when it is gone, another is followed from what it had told last.
+    time, the `followed` one; when it is gone, another is followed from its last report on.
 
     Attributes:
         began: when the training function was first called in a worker; None: in none yet.
@@ -21,7 +21,7 @@ class Times:
         recovered_s: the recoveries so far, each from the first sign of the loss to the next committed step.
         exposed_s, idle_s: of those who were followed.
         stood_s: how long they stood still between generations, for a loss or for a change of the group.
-        told: what each worker told last of its own time.
+        told: the last report of each worker on its own time.
     """
 
     began: float | None = None
@@ -34,7 +34,7 @@ class Times:
     told: Mapping[str, Spent] = field(default_factory=dict)
 
     def hear(self, worker: str, own: Spent, now: float, *, follow: bool) -> "Times":
-        """What a worker tells of its own time; `follow`: it is the one to be followed from now on."""
+        """The account with a worker's report on its own time; `follow`: it is the one to be followed from now on."""
         began = now - own.wall_s
         first = self.began is None
         times = replace(
@@ -44,6 +44,7 @@ class Times:
         )
         if not follow:
             return times
+        # The past of a worker that is new here was counted by another one, unless it is the first of all.
         before = self.told.get(worker, Spent() if first else own)
         return replace(
             times,
@@ -79,14 +80,14 @@ class Times:
 
 
 _KEYS = {name: name for name in Spent.model_fields} | {"exposed_communication_s": "exposed_s"}
-"""What a worker that has finished calls them."""
+"""The keys of `Spent`'s fields in the result of a worker that has finished."""
 
 
 def of_finished(known: Mapping[str, Any]) -> Spent:
-    """A worker's own time, in what it knows at its end."""
+    """A worker's own time, from its result."""
     return Spent(**{name: known[key] for name, key in _KEYS.items()})
 
 
 def in_finished(spent: Spent) -> dict[str, float]:
-    """The attempt's time, to stand where the worker's own does."""
+    """The attempt's time under the keys that hold the worker's own in its result."""
     return {key: getattr(spent, name) for name, key in _KEYS.items()}

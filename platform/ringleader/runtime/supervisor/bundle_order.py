@@ -1,4 +1,4 @@
-"""Which bundle of a gang is whose: workers that follow one another share a node, servers stand beside the workers."""
+"""The order of a gang's bundles: workers of consecutive ranks share a node, servers stand beside the workers."""
 
 from collections.abc import Sequence
 from itertools import chain, zip_longest
@@ -17,6 +17,7 @@ def seat(nodes: Sequence[str], workers: int, *, alike: bool = True) -> list[int]
     """
     order = list(dict.fromkeys(nodes))
     if alike:
+        # In turn, so that no node gets two workers more than another one that has room.
         in_turn = _in_turn(nodes, range(len(nodes)))
         own, others = in_turn[:workers], in_turn[workers:]
     else:

@@ -1,4 +1,4 @@
-"""Who is frozen and who is stuck, from heartbeats. Times come in from outside."""
+"""The detector of frozen and stalled workers, from heartbeats. Times come in from outside."""
 
 import threading
 from dataclasses import dataclass, replace
@@ -9,19 +9,19 @@ from ringleader.runtime.messages import OWN, WORKING
 FROZEN = "frozen"
 BEAT_GONE_S = 3.0
 SILENT_S = 1.0
-"""Without a heartbeat for so long a process is looked at: a stopped one is frozen, there is no need to wait."""
+"""The silence after which a process is looked at: one that is stopped is frozen, there is no need to wait."""
 HELD_S = 30.0
-"""A process that runs and does not beat: user code holds the interpreter's lock. So much CPU time it may take."""
+"""The CPU time of a process that runs without heartbeats, because user code holds the interpreter's lock."""
 BUSY_CPU_S = 0.05
 STALL_SHARE = 0.1
-"""No progress for this share of the policy's time is reported."""
+"""The share of the policy's time after which missing progress is reported."""
 FIRST_BEAT_S = 120.0
 STARTING_S = 30.0
 BEGINNING = frozenset({"starting", "seated", "parked"})
 TAKING_TIME = frozenset({"evaluate", "finish"})
-"""What may take as long as it does: nobody in it is late."""
+"""The phases that may take any time: no worker in them is late."""
 WAITING = TAKING_TIME | {"exchange", "parked"}
-"""Who has not got on in it for long waits for somebody."""
+"""The phases in which a worker without progress waits for another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ProcessGlance:
 
 @dataclass(frozen=True, slots=True)
 class StalledWorker:
-    """A worker that beats and has not got on in `phase` for `since_s`."""
+    """A worker that sends heartbeats and has made no progress in `phase` for `since_s`."""
 
     worker: str
     phase: str
@@ -97,7 +97,7 @@ class FailureDetector:
         self._usual_s = 0.0
 
     def expect(self, worker: str, now: float) -> None:
-        """`worker` was started and has not been heard of."""
+        """Note that `worker` was started and has not been heard of."""
         with self._lock:
             self._pulses.setdefault(worker, LastHeartbeat(now, -1, now, now, "starting", 0))
 
@@ -109,12 +109,13 @@ class FailureDetector:
         with self._lock:
             old = self._pulses.get(worker, LastHeartbeat(now, -1, now, now, "starting", step))
             same = generation == old.generation
-            # Who heals jumps to a step without having computed it.
+            # A worker that heals jumps to a step without having computed it.
             advanced = same and old.phase not in BEGINNING and step > old.step
             proven = same and (old.proven or advanced)
             free = phase in BEGINNING | TAKING_TIME | OWN or (phase in WORKING and not proven)
             if advanced:
                 took_s = (now - old.stepped) / (step - old.step)
+                # Falls by a tenth a step: one long step does not stretch the deadlines for good.
                 self._pace_s = max(0.9 * (self._pace_s or 0.0), took_s)
                 # A generation's first step is not like the others.
                 self._usual_s = max(0.9 * self._usual_s, took_s if old.proven else 0.0)
@@ -132,23 +133,24 @@ class FailureDetector:
             )
 
     def waits(self, worker: str, now: float) -> None:
-        """A heartbeat of `worker` has come and is not answered yet: there is no next one before that."""
+        """Note that a heartbeat of `worker` has come and is not answered yet: it sends no other before that."""
         with self._lock:
             if worker in self._pulses:
                 self._pulses[worker] = replace(self._pulses[worker], seen=now)
 
     def silent(self, now: float) -> tuple[str, ...]:
-        """Who has beaten once and not for a while: look at their processes."""
+        """The workers that have sent a heartbeat once and none for `SILENT_S`: their processes are to be looked at."""
         with self._lock:
             return tuple(w for w, p in self._pulses.items() if p.moves >= 0 and now - p.seen > SILENT_S)
 
     def glanced(self, worker: str, glance: ProcessGlance, now: float) -> None:
-        """What a look at the process of a silent worker found."""
+        """Take the result of a look at the process of a silent worker."""
         with self._lock:
             old = self._pulses.get(worker)
             if old is None or now - old.seen <= SILENT_S:
                 return  # it has beaten meanwhile
             grown = old.cpu_s is not None and glance.cpu_s - old.cpu_s > BUSY_CPU_S
+            # The old value stays until enough has come together: little CPU in each of many looks must add up.
             fresh = old.cpu_s is None or grown
             self._pulses[worker] = replace(
                 old,
@@ -159,25 +161,25 @@ class FailureDetector:
             )
 
     def patience_s(self) -> float:
-        """How long an interrupted member may take to park: it sees the interrupt at its next exchange. Longer than
-        it takes to find out that another one is frozen, for it may be that one it waits for."""
+        """The seconds that an interrupted member may take to park: it sees the interrupt at its next exchange. Longer
+        than it takes to find another one frozen, for which it may be waiting."""
         if self._pace_s is None:
             return FIRST_BEAT_S
         return max(BEAT_GONE_S + 1.0, 20 * self._pace_s)
 
     @property
     def usual_s(self) -> float:
-        """How long a step takes, at most, at the present pace; 0 before that is known."""
+        """The longest that a step takes at the present pace, in seconds; 0 before that is known."""
         return self._usual_s
 
     def unhurried(self, now: float) -> frozenset[str]:
-        """Who may take longer than that: it is where no deadline runs, or was so recently."""
+        """The workers that may take longer than `patience_s`: no deadline runs where they are, or were just now."""
         patience_s = self.patience_s()
         with self._lock:
             return frozenset(w for w, p in self._pulses.items() if p.unhurried >= now - patience_s)
 
     def verdicts(self, now: float) -> list[Eviction]:
-        """Who is to be evicted now; each is named once."""
+        """The workers to be evicted now; each is named once."""
         late = 0.0 if self._looked is None else now - self._looked
         self._looked = now
         with self._lock:
@@ -189,13 +191,14 @@ class FailureDetector:
                 for worker, pulse in self._pulses.items()
                 if (cause := self._judge(worker, pulse, now))
             ]
+            # Only where nobody else is evicted: that may be the one for which they wait.
             verdicts = verdicts or self._apart(now)
             for verdict in verdicts:
                 del self._pulses[verdict.worker]
         return verdicts
 
     def stalls(self, now: float) -> list[StalledWorker]:
-        """Who makes no progress, each named once until it has got on."""
+        """The workers without progress, each named once until it makes some."""
         with self._lock:
             pulses = [(w, p) for w, p in self._pulses.items() if not p.told]
             found = [w for w, p in pulses if self._stuck(w, p, now, self._notice_s)]
@@ -205,8 +208,8 @@ class FailureDetector:
         return [StalledWorker(worker, p.phase, now - p.moved) for worker, p in pulses]
 
     def _apart(self, now: float) -> list[Eviction]:
-        """All wait for each other, and for longer than a step may hang: some two cannot hear each other. Which ones
-        nobody can tell from here, so that the youngest goes; where it was another one, the next goes after as long."""
+        """The youngest worker, where all wait for each other for longer than a step may hang: some two cannot reach
+        each other. Nobody can tell from here which ones; where it was another one, the next goes after as long."""
         newest = max((p.generation for p in self._pulses.values()), default=0)
         group = {w: p for w, p in self._pulses.items() if p.generation == newest > 0}
         waits = [p.proven and p.phase == "exchange" and now - p.moved > self._limit_s for p in group.values()]
@@ -223,7 +226,7 @@ class FailureDetector:
 
     @property
     def _limit_s(self) -> float:
-        """Where a step takes that long anyway, one that takes twice as long is no stall."""
+        """The time without progress that is a stall: the policy's, or twice a usual step where that is longer."""
         return max(self._stall_timeout_s, 2 * self._usual_s)
 
     @property

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from ringleader.runtime.supervisor.worker_group import WorkerGroup
 
 STOPPED_S, RUNNING_S = 0.06, 0.02
-"""A slow process is stopped three quarters of the time: too short for anybody who looks to call it frozen."""
+"""The seconds that a slow process is stopped and runs in turn: stopped too briefly to be taken for frozen."""
 LAST_WORDS_S = 0.3
 COMES_S = 15.0
-"""So long is waited for a newcomer: an answer to the control plane may take no longer."""
+"""The longest wait for a newcomer: an answer to the control plane may take no longer."""
 LOOK_S = 0.005
 WITH_STATE = 2
-"""So many have to hold the state before one of them may be killed."""
+"""The number of workers that have to hold the state before one of them may be killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultOutcome:
-    """What came of an order. `said` is what was done, or why nothing was."""
+    """The outcome of a fault order. `said`: what was done, or why nothing was."""
 
     done: bool
     said: str
@@ -44,9 +44,10 @@ def strike(
     crew: "WorkerGroup",
     post: Callable[[ev.Event], None],
 ) -> FaultOutcome:
-    """Do one fault of `wire.faults` to a member of the present plan; `look`: the membership as it is now."""
+    """Inject one fault of `wire.faults` into a member of the present plan; `look`: the membership as it is now."""
     state = look()
     if fault == "supervisor":
+        # Later than the answer: the control plane has to hear what was done.
         threading.Timer(LAST_WORDS_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return FaultOutcome(True, f"SIGKILL to the supervisor, process {os.getpid()}")
     member = next((m for m in state.members if m.id == worker), None)
@@ -71,6 +72,7 @@ def _signal(
     donor = fault == "donor"
     if donor and len(_with_state(look())) <= WITH_STATE:
         return FaultOutcome(False, f"behind {member.id} and a donor nobody would hold the state.")
+    # Before the signal: whoever is new from here on came for the victim.
     before = {m.id for m in look().members}
     sign = signal.SIGSTOP if fault == "freeze" else signal.SIGKILL
     crew.befall(member.id, send, sign)
@@ -80,7 +82,7 @@ def _signal(
 
 
 def _ambush(look: Callable[[], Membership], crew: "WorkerGroup", before: set[str], *, donor: bool) -> str:
-    """Kill who comes beside those who were members before, while it joins, or the worker whose state it takes.
+    """Kill a newcomer, no member `before`, while it joins, or with `donor` the worker whose state it takes.
 
     Returns what was done.
     """
@@ -98,7 +100,7 @@ def _ambush(look: Callable[[], Membership], crew: "WorkerGroup", before: set[str
 
 
 def _donor(state: Membership, comer: WorkerState) -> WorkerState | None:
-    """The worker that gives its state to who comes, unless no other one has it."""
+    """The worker that gives its state to the newcomer; None where no other one holds the state."""
     heals = dict(state.plan.heals) if state.plan is not None else {}
     name = comer.donor if comer.phase is Phase.SHADOWING else heals.get(comer.id, "")
     holders = _with_state(state)
@@ -110,7 +112,7 @@ def _with_state(state: Membership) -> list[WorkerState]:
 
 
 def send(pid: int, sign: int) -> None:
-    """A signal to a process that may be gone."""
+    """Send a signal to a process that may be gone."""
     with suppress(ProcessLookupError):
         os.kill(pid, sign)
 

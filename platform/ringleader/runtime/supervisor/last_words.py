@@ -1,4 +1,4 @@
-"""What a program has printed when it ends its own process: told before the process is gone."""
+"""The output of a program that ends its own process: reported before the process is gone."""
 
 import os
 import sys
@@ -11,14 +11,14 @@ from typing import NoReturn
 import ringleader
 
 PATIENCE_S = 2.0
-"""The process ends after so long, whether or not somebody has heard."""
+"""The time after which the process ends, whether or not it was heard."""
 OWN = str(Path(ringleader.__file__).parent)
 
 
 @contextmanager
 def told_before_exit(tell: Callable[[], None], patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """In this block the program's `os._exit` calls `tell` first. The platform's own does not, nor one in a child that
-    was forked here: what they end has nothing to tell."""
+    """Have the program's `os._exit` call `tell` first in this block. The platform's own does not, nor one in a child
+    that was forked here: what they end has nothing to tell."""
     end, process = os._exit, os.getpid()
 
     def told(status: int) -> NoReturn:

@@ -20,8 +20,8 @@ from ringleader.runtime.supervisor.bundle_order import seat
 from ringleader.spec.workers import LEAST_CPUS, Workers
 
 LOOK_S = 1
-"""Ray waits for whole seconds: what is less it takes for none, and whoever asks again at once keeps its control store
-and a core busy for as long as there is no room."""
+"""The wait for a place. Ray waits for whole seconds and takes less for none; asking again at once would keep its
+control store and a core busy for as long as there is no room."""
 _WORKER: Role = "worker"
 _SERVER: Role = "server"
 
@@ -36,7 +36,7 @@ class ReservedPlaces:
 
 @dataclass(slots=True)
 class BundlePlace:
-    """A bundle on a node, held by one member at a time. Which bundle of its gang is known once the gang has nodes."""
+    """A bundle on a node, held by one member at a time. `bundle` is final once its gang has nodes."""
 
     group: Any
     role: Role
@@ -51,8 +51,8 @@ class BundlePlaces:
     Args:
         each_server: what a server needs; None: as much as a worker.
         keep: writes down what is reserved; called before anything follows from it.
-        kept: what the supervisor before this one wrote down; what it could not is given back.
-        draining: the nodes that are known to go away: nobody is put there.
+        kept: the places that the supervisor before this one wrote down; all others are given back.
+        draining: the nodes that are known to go away, where nobody is put.
     """
 
     def __init__(
@@ -122,6 +122,7 @@ class BundlePlaces:
                 told = True
                 waiting()
             place = self._instead(worker, place)
+        # Only a gang that is placed has nodes by which its bundles can be ordered.
         if not place.surplus:
             self._seat()
         return place if place.holder == worker else None
@@ -139,7 +140,7 @@ class BundlePlaces:
         return str(placement_group_table(place.group)["bundles_to_node_id"][place.bundle])
 
     def free(self, worker: str, *, for_good: bool) -> None:
-        """`worker` does not need its place any more; `for_good` gives a surplus one back to the cluster."""
+        """Free the place of `worker`; `for_good` gives a surplus one back to the cluster."""
         with self._lock:
             place = next((p for p in self._places if p.holder == worker), None)
             if place is None:
@@ -153,7 +154,7 @@ class BundlePlaces:
         remove_placement_group(place.group)
 
     def trim(self, most: int) -> None:
-        """Give surplus places of workers back that nobody holds, as long as there are more than `most`."""
+        """Give back surplus places of workers that nobody holds, as long as workers have more than `most` places."""
         with self._lock:
             workers = [p for p in self._places if p.role == _WORKER]
             vacant = [p for p in workers if p.surplus and p.holder is None]
@@ -161,12 +162,13 @@ class BundlePlaces:
             if not extra:
                 return
             self._places = [p for p in self._places if p not in extra]
+            # Before they are removed: a supervisor that comes back must not wait for a group that is gone.
             self._write()
         for place in extra:
             remove_placement_group(place.group)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give all places back."""
         self._closed.set()
         with self._lock:
             groups = {p.group.id: p.group for p in self._places}
@@ -175,8 +177,8 @@ class BundlePlaces:
             remove_placement_group(group)
 
     def _instead(self, worker: str, place: BundlePlace) -> BundlePlace:
-        """Where one more is not to be had yet, a place of the gang that has become free, or has moved to a node that
-        stays; else the same."""
+        """A place for `worker` while Ray has no room for its surplus one: one of the gang that has become free, or has
+        moved to a node that stays; `place` itself without one."""
         with self._lock:
             other = self._vacant(place.role) if place.surplus and place.holder == worker else None
             if other is None or placement_group_table(other.group).get("state") != "CREATED":
@@ -202,7 +204,7 @@ class BundlePlaces:
         return ""
 
     def _seat(self) -> None:
-        """The gang has its nodes: say which bundle is whose."""
+        """Assign the gang's bundles to its places, once, now that it has nodes."""
         with self._lock:
             gang = [p for p in self._places if not p.surplus]
             if self._seated or not gang:
@@ -220,6 +222,7 @@ class BundlePlaces:
         self._keep(ReservedPlaces(self._seated, rows))
 
     def _group(self, roles: Sequence[Role], part: str) -> Any:
+        # Detached: else Ray removes it with the process that made it, and this one may come back.
         name, bundles = f"{self._name}-{part}", [self._bundles[role] for role in roles]
         return placement_group(bundles, strategy=self._strategy, name=name, lifetime="detached")
 
@@ -234,7 +237,7 @@ def _bundle(workers: Workers) -> dict[str, float]:
 
 
 def here(*, soft: bool) -> NodeAffinitySchedulingStrategy:
-    """On the node of this process; `soft`: elsewhere once that is gone."""
+    """The strategy for an actor on the node of this process; `soft`: elsewhere once that is gone."""
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=soft)
 
 

@@ -1,4 +1,4 @@
-"""Who is slow: each worker's own computing against the others' median, from heartbeats. Times come in from outside."""
+"""The detector of stragglers: a worker's own computing against the others' median. Times come in from outside."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from statistics import median
 
 WINDOW_S = 5.0
 LEAST = 3
-"""A window is long enough when everybody has computed so many pieces in it."""
+"""The pieces that each worker has to have computed for a window to be long enough."""
 SLOW, FINE = 2.0, 1.5
-"""So many times the others' median makes a worker slow; below the second it is so no more."""
+"""Multiples of the others' median: above the first a worker is slow, below the second it is so no more."""
 WINDOWS = 2
-"""So many windows one after the other."""
+"""The number of windows running that make a worker slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Straggler:
 
 @dataclass(slots=True)
 class _Work:
-    """What one worker has computed in this generation: seconds and pieces, now and when the window began."""
+    """One worker's computing in this generation: seconds and pieces, now and when the window began."""
 
     seconds: float = 0.0
     pieces: int = 0
@@ -44,8 +44,8 @@ class _Work:
 
 
 class StragglerDetector:
-    """Compares windows of some seconds. Waiting for others is in nobody's time, so one slow worker makes no other one
-    slow. `take` and `look` on one thread."""
+    """A comparison over windows of some seconds. Waiting for others is in nobody's time, so one slow worker makes no
+    other one slow. `take` and `look` on one thread."""
 
     def __init__(self) -> None:
         self._generation = 0
@@ -54,20 +54,19 @@ class StragglerDetector:
         self._above: dict[str, int] = {}
 
     def take(self, worker: str, *, generation: int, worked_s: float, worked: int, now: float) -> None:
-        """`worker` has computed `worked` pieces of steps in `worked_s` since it is in this generation."""
+        """Note that `worker` has computed `worked` pieces of steps in `worked_s` in this generation."""
         if generation > self._generation:
             self._generation, self._began, self._work = generation, now, {}
         if generation < self._generation:
             return
         work = self._work.setdefault(worker, _Work())
-        if (
-            worked < work.pieces or worked_s < work.seconds
-        ):  # the generation's first step does not count, and is over
+        # The generation's first step does not count: once it is over the worker counts from 0 again.
+        if worked < work.pieces or worked_s < work.seconds:
             self._work[worker] = work = _Work()
         work.seconds, work.pieces = worked_s, worked
 
     def look(self, now: float, shares: Mapping[str, float]) -> list[Straggler]:
-        """Who is found slow now, each once until it has been fine again.
+        """The workers found slow now, each once until it has been fine again.
 
         Args:
             shares: of the workers that compute: their part of a step, or 1 for each where they lease items.
@@ -84,6 +83,7 @@ class StragglerDetector:
         return [found for worker in costs if (found := self._judge(worker, costs, equal))]
 
     def _judge(self, worker: str, costs: Mapping[str, float], equal: float) -> Straggler | None:
+        # Without its own: of two workers the slow one would be half of the median.
         others = median(cost for other, cost in costs.items() if other != worker)
         above = self._above.get(worker, 0)
         if costs[worker] > SLOW * others:

@@ -1,4 +1,4 @@
-"""The attempt's real processes: where instructions become Ray calls, and deaths and returns become events."""
+"""The attempt's real processes: turns instructions into Ray calls, and deaths and returns into events."""
 
 import shutil
 import threading
@@ -43,26 +43,26 @@ PATIENT_S = 2.0
 ENDING_S = 10.0
 RETRY_S = 1.0
 ATTEND_S = 2.0
-"""A worker that does not answer a supervisor that came back for so long, and does nothing, is frozen."""
+"""The time for an answer to a supervisor that came back: a worker that takes longer, and does nothing, is frozen."""
 HEAR_S = 10.0
-"""Nor is one waited for that is at work: the others hear from their supervisor only then, within `AWAY_S`."""
+"""The longest wait for one that is at work: the others hear from their supervisor only then, within `AWAY_S`."""
 LOOKS = 2
-"""So often `ATTEND_S` a look at another node's process may take."""
+"""The multiple of `ATTEND_S` that a look at another node's process may take."""
 
 GONE = b""
-"""What is written down of a worker that nobody has to look for."""
+"""The note on a worker that nobody has to look for."""
 Note = Callable[[str, bytes], None]
 
 
 class WorkerGroup:
-    """Processes by worker id.
+    """The worker processes of an attempt, by worker id.
 
     Args:
-        start: which start of the supervisor this is.
+        start: the number of this start of the supervisor.
         me: the supervisor's own actor handle, given to every worker.
         take: takes an idle process of a node from the warm pool, for a worker.
         post: where events go.
-        note: writes a worker's hand down, before anything follows from it.
+        note: writes a worker's handle down, before anything follows from it.
     """
 
     def __init__(
@@ -84,20 +84,21 @@ class WorkerGroup:
         self._start = start
         self._note = note
         self._hands: dict[str, WorkerHandle] = {}
+        # Put once: all workers of a node read the one copy in its object store.
         self._package = ray.put(launch.packed())
         self._closed = threading.Event()
         self._returns = WorkerReturns(self._over)
 
     @property
     def results(self) -> dict[str, dict[str, Any]]:
-        """What those who finished know, in the order they were started."""
+        """The results of the workers that finished, in the order they were started."""
         return {worker: hand.result for worker, hand in self._hands.items() if hand.result}
 
     def adopt(self, written: Mapping[str, bytes], known: Mapping[str, Role]) -> tuple[ev.WorkerFound, ...]:
-        """Take over from the supervisor before this one: whom it wrote down, as they are now.
+        """Take over the workers that the supervisor before this one wrote down, as they are now.
 
         Args:
-            written: the hands that it noted.
+            written: the handles that it noted.
             known: the workers of the membership; all others are let go.
         """
         hands = {worker: read(hand) for worker, hand in written.items() if hand != GONE}
@@ -122,7 +123,7 @@ class WorkerGroup:
         return tuple(found.get(worker, ev.WorkerFound(worker, "none")) for worker in known)
 
     def knows(self, worker: str) -> bool:
-        """Whether `worker` is one that may live."""
+        """Whether `worker` belongs to this attempt and may live."""
         hand = self._hands.get(worker)
         return hand is not None and not hand.gone
 
@@ -131,12 +132,12 @@ class WorkerGroup:
         return hand.identity if hand else None
 
     def nodes(self) -> dict[str, str]:
-        """The nodes of those who may live, by worker."""
+        """The nodes of the workers that may live, by worker."""
         hands = list(self._hands.items())
         return {w: hand.identity.node for w, hand in hands if hand.identity is not None and not hand.gone}
 
     def met(self, worker: str, identity: ProcessIdentity) -> None:
-        """A worker said which process it is."""
+        """Note the process that a worker says it is."""
         hand = self._hands.get(worker)
         if hand is not None and hand.identity != identity:
             hand.identity = identity
@@ -151,7 +152,7 @@ class WorkerGroup:
         threading.Thread(target=self._bring, args=(worker,), name=f"bring-{worker}", daemon=True).start()
 
     def deliver(self, plan: Plan) -> None:
-        """To all members at once: no call waits for another."""
+        """Send the plan to all members at once: no call waits for another."""
         for member in plan.members:
             self._call(member, "plan", plan)
 
@@ -162,12 +163,13 @@ class WorkerGroup:
         self._call(worker, "announce", self._start, generation)
 
     def pair(self, worker: str, donor: str, number: int, meeting: Meeting) -> None:
-        """Let `worker` follow `donor`; both hear where to meet."""
+        """Have `worker` follow `donor`; both are told where to meet."""
         self._call(worker, "follow", self._start, meeting, number)
         self._call(donor, "donate", self._start, meeting, number)
 
     def dismiss(self, worker: str) -> None:
         self._hands[worker].dismissed = True
+        # Before the call: a supervisor that comes back has to know that this one may go.
         self._write(worker)
         self._call(worker, "dismiss", self._start)
 
@@ -183,7 +185,7 @@ class WorkerGroup:
         end_frozen(hand)
 
     def shrink(self, most: int) -> None:
-        """The job shall have at most so many workers: places beyond that are for nobody."""
+        """Give back the free places beyond `most` workers, the most that the job is to have."""
         with suppress(Exception):  # the cluster is in trouble: what is left goes with the attempt
             self._places.trim(most)
 
@@ -207,7 +209,7 @@ class WorkerGroup:
             return None
 
     def befall(self, worker: str, function: Callable[..., None], *args: Any) -> None:
-        """`function(pid, *args)` on the worker's node, whatever it does to the process."""
+        """Call `function(pid, *args)` on the worker's node, whatever it does to the process."""
         identity = self._hands[worker].identity
         assert identity is not None
         if identity.node == ray.get_runtime_context().get_node_id():
@@ -231,7 +233,7 @@ class WorkerGroup:
         self._sweep()
 
     def _hear(self, asked: Mapping[str, Any]) -> None:
-        """Until all have answered; who does not is waited for as long as its process is at work."""
+        """Wait until all have answered, for `HEAR_S`; one that does not is left out once its process is not at work."""
         until, used = monotonic() + HEAR_S, dict.fromkeys(asked, 0.0)
         unseen = dict.fromkeys(asked, 0)
         waiting = {answer: worker for worker, answer in asked.items()}
@@ -249,7 +251,7 @@ class WorkerGroup:
                     used[worker] = glance.cpu_s
 
     def _look(self, worker: str, asked: Any) -> ev.WorkerFound:
-        """What a worker answers, as far as it does."""
+        """The worker as its answer shows it: here, gone, or silent without one."""
         hand = self._hands[worker]
         answered, _ = ray.wait([asked], timeout=0)
         try:
@@ -270,7 +272,7 @@ class WorkerGroup:
         )
 
     def _let_go(self, worker: str, found: ev.WorkerFound) -> None:
-        """Who is in no membership any more: it was dismissed or given up, and may not have heard."""
+        """End a worker that is in no membership any more: it was dismissed or given up, and may not have heard."""
         if found.process == "gone":
             return
         if found.parked is not None:
@@ -295,6 +297,7 @@ class WorkerGroup:
                 end_process(hand)
                 return
             self._run(worker)
+            # Again: a `kill` since the look above found nothing running, and left the process to this thread.
             if hand.gone:
                 end_process(hand)
         except Exception as error:
@@ -307,7 +310,7 @@ class WorkerGroup:
             self._post(ev.Lost(worker, f"could not be started: {error}", monotonic()))
 
     def _run(self, worker: str) -> None:
-        """Have it do its task, and learn how that ended. Who has begun already goes on."""
+        """Have a worker do its task, and hear how that ends. One that has begun already goes on."""
         hand = self._hands[worker]
         task = self._task(worker, hand.role)
         hand.running = hand.handle.run.remote(self._start, task, self._package, self._me)
@@ -343,7 +346,7 @@ class WorkerGroup:
         return MemberTask(launch.job_id, launch.attempt, worker, role, launch.spec, *folders, launch.run_as)
 
     def _over(self, worker: str, returned: Return) -> None:
-        """A run returned, or its process died."""
+        """Handle a run that returned, or whose process died."""
         hand, now = self._hands[worker], monotonic()
         if isinstance(returned, Death):
             self._died(worker, returned.cause)
@@ -358,7 +361,7 @@ class WorkerGroup:
         hand.over = True
         if ended.kind == "finished":
             hand.result = ended.result
-            try:
+            try:  # a full disk keeps nobody from hearing of the end
                 self._write(worker)
             finally:
                 self._post(ev.Finished(worker, str(ended.result["digest"]), now))
@@ -374,14 +377,14 @@ class WorkerGroup:
             end_process(hand)
 
     def _died(self, worker: str, cause: str) -> None:
-        """Told once; more about the cause may come later."""
+        """Report a death once; more about its cause may follow later."""
         hand = self._hands[worker]
         if hand.over:
             if tells_more(cause, hand.cause):
                 self._post(ev.Explained(worker, cause, monotonic()))
             return
         hand.over, hand.gone, hand.cause = True, True, cause
-        try:  # its place is free before another one is looked for
+        try:  # its place is free, and stays for its replacement, before another one is looked for
             self._places.free(worker, for_good=hand.dismissed)
             self._note(worker, GONE)
         finally:

@@ -1,4 +1,4 @@
-"""One worker of a crew: its process as the supervisor holds it, and what of that is written down."""
+"""One worker of a group: its process as the supervisor holds it, and the part of that which is written down."""
 
 import os
 import pickle
@@ -18,19 +18,19 @@ from ringleader.runtime.messages import ParkMessage, ProcessIdentity
 from ringleader.runtime.supervisor.failure_detector import ProcessGlance
 
 DIED = "died"
-"""All that is known of a death where nothing tells more."""
+"""The cause of a death of which nothing more is known."""
 
 
 @dataclass(slots=True)
 class WorkerHandle:
-    """One worker of the crew.
+    """One worker of the group.
 
     Attributes:
-        gone: it shall not live any more.
-        over: its run has returned, or its process died.
-        watched: somebody waits for that process's death.
-        cause: of its death, as it was told.
-        result: what it knows, once it finished.
+        gone: whether it shall not live any more.
+        over: whether its run has returned, or its process died.
+        watched: whether a thread waits for that process's death.
+        cause: the cause of its death, as it was reported.
+        result: its result, once it finished.
     """
 
     role: Role
@@ -46,13 +46,13 @@ class WorkerHandle:
     result: dict[str, Any] = field(default_factory=dict)
 
     def written(self) -> bytes:
-        """For the next process of the supervisor: all but the pending call."""
+        """The bytes for the next process of the supervisor: all but the pending call."""
         kept = (self.role, self.identity, self.gone, self.dismissed, self.result)
         return pickle.dumps((kept, ray.cloudpickle.dumps(self.handle)))
 
 
 def read(written: bytes) -> WorkerHandle:
-    """What `WorkerHandle.written` wrote."""
+    """The handle that `WorkerHandle.written` wrote."""
     kept, handle = pickle.loads(written)  # noqa: S301 - the supervisor's own file
     role, identity, gone, dismissed, result = kept
     process = ray.cloudpickle.loads(handle)
@@ -64,7 +64,7 @@ def end_process(hand: WorkerHandle) -> None:
 
 
 def end_frozen(hand: WorkerHandle) -> None:
-    """SIGKILL, which also ends a process that does not listen to Ray."""
+    """End the process with SIGKILL too, for one that does not listen to Ray."""
     end_process(hand)
     if hand.identity is not None:
         if hand.identity.node == ray.get_runtime_context().get_node_id():
@@ -74,30 +74,31 @@ def end_frozen(hand: WorkerHandle) -> None:
 
 
 def glance(pid: int) -> ProcessGlance | None:
-    """What /proc says of a process; None where it is gone, or there is no /proc."""
+    """The state of a process by /proc; None where it is gone, or there is no /proc."""
     try:
         # The name, in brackets, may hold anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
+    # Behind the name: the state, and utime and stime, the fields 3, 14 and 15 of proc(5).
     return ProcessGlance(fields[0] == "T", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
 
 
 def on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Run a small function on a node; nobody waits for it: it is gone if the node is."""
+    """Run a small function on a node. Returns its pending result, which is lost with the node."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
 
 
 def cause_of(error: BaseException) -> str:
-    """In a few words; Ray's own sentences list all that might have happened."""
+    """The cause of a death in a few words; Ray's own sentences list all that might have happened."""
     if isinstance(error, OutOfMemoryError):
         return "killed by Ray's memory monitor"
     return ev.NODE_DIED if isinstance(error, NodeDiedError) else DIED
 
 
 def cause_by(status: int | None) -> str:
-    """The same by the status with which a process ended, as `os.wait` has it; None: it is not known."""
+    """The cause of a death by the status of the process, as `os.wait` has it; None: it is not known."""
     if status is None:
         return DIED
     if not os.WIFSIGNALED(status):
@@ -113,7 +114,7 @@ def tells_more(cause: str, told: str) -> bool:
 
 
 def parked(standing: ParkMessage, now: float) -> ev.Parked:
-    """What a worker said, as an event."""
+    """The event of a worker's park message."""
     return ev.Parked(
         worker=standing.worker,
         generation=standing.generation,
@@ -129,7 +130,7 @@ def parked(standing: ParkMessage, now: float) -> ev.Parked:
 
 
 def end_stopped(pid: int) -> None:
-    """SIGKILL to a process that a signal has stopped."""
+    """End a process that a signal has stopped, and no other."""
     look = glance(pid)
     if look is not None and look.stopped:
         _sigkill(pid)

@@ -1,4 +1,4 @@
-"""How the runs of a crew's workers end: what Ray calls back, and deaths that are seen before Ray knows of them."""
+"""The ends of workers' runs: callbacks of Ray, and deaths that are seen before Ray knows of them."""
 
 import queue
 import threading
@@ -16,20 +16,20 @@ from ringleader.runtime.supervisor.worker_handle import WorkerHandle, cause_by
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A process dies, and Ray does not know it yet."""
+    """The death of a process that Ray does not know of yet."""
 
     cause: str
 
 
 Return = Future[RunEnded | None] | Death
-"""What a run returned or raised, or the death that ended it."""
+"""The result or error of a run, or the death that ended it."""
 
 
 class WorkerReturns:
-    """One after the other, on a thread of its own: Ray calls back on the thread that its own calls need.
+    """The ends of runs, handled in turn on a thread of its own: Ray calls back on the thread that its own calls need.
 
     Args:
-        over: what to do about each.
+        over: handles one of them.
     """
 
     def __init__(self, over: Callable[[str, Return], None]) -> None:
@@ -46,7 +46,7 @@ class WorkerReturns:
         self.watch(worker, hand)
 
     def watch(self, worker: str, hand: WorkerHandle) -> None:
-        """Hear of the death of a process on this node at once; does nothing where that is under way."""
+        """Hear of the death of a worker's process on this node at once; does nothing where that is under way."""
         identity = hand.identity
         if hand.watched or identity is None or identity.node != ray.get_runtime_context().get_node_id():
             return

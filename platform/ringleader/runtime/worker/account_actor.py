@@ -2,12 +2,12 @@
 
 ```
 supervisor ── Ray ── actor (the stack's owner: Ray's token, no code of the user)
-                       │ pickled words ↓      ↑ plain values (plain.py), of one type each
+                       │ pickled calls ↓      ↑ plain values (plain_values.py), of one type each
                      child (the job's account: session, exchange, user's code; no token, no RAY_*, one socket)
 ```
 
-Who the child is, its actor says: what it tells of itself counts for nothing. It dies with its actor, and its actor
-with it, so that for the supervisor both are one worker.
+The actor says who the child is: what that says of itself counts for nothing. The child dies with its actor, and the
+actor with it, so that for the supervisor both are one worker.
 """
 
 import os
@@ -44,11 +44,11 @@ from ringleader.wire.states import Reason
 
 ATTENDS_S = 60.0
 READY_S = 300.0
-"""Python, torch and the engine, on a machine that has far more to do than it can."""
+"""The time to load Python, torch and the engine, on an overloaded machine."""
 HANDED_DOWN = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"})
-"""All that the child gets of its actor's environment."""
+"""The variables of its actor's environment that the child gets."""
 QUESTIONS = 4
-"""A member asks one or two at a time."""
+"""The most questions under way: a member asks one or two at a time."""
 WITHOUT_CHILD = 72
 LAST_WORDS = 20
 PROGRAM = (
@@ -58,7 +58,7 @@ PROGRAM = (
 
 
 class AccountMember:
-    """Its words are those of `PlanClient`; `run` is called once, on a thread that lasts."""
+    """The actor's side of the child, with the methods of `PlanClient`; `run` is called once, on a thread that lasts."""
 
     def __init__(self, task: MemberTask, identity: ProcessIdentity, superior: SupervisorLink) -> None:
         self._task, self._superior, self._identity = task, superior, identity
@@ -72,7 +72,7 @@ class AccountMember:
         self.seats = self
 
     def run(self, package: bytes | None) -> RunEnded:
-        """Until the child says how it ended. Where it dies, this process does."""
+        """Run the child until it says how it ended. Where it dies, this process does."""
         try:
             self._begin(package)
         except RunAsImpossible as error:
@@ -88,7 +88,7 @@ class AccountMember:
         for folder in folders:
             run_as.have(folder)
         self._process, self._line = _start(run_as.account, task.scratch)
-        # Nobody takes the child's word for a memory that others lock: it would be what it wants it to be.
+        # No life: a mutex in memory that the child has made would be its way to write into whoever waits for it.
         self._identity = replace(self._identity, pid=self._process.pid, life=-1)
         self._said = _LastWords(self._process.stderr)
         if not self._is_ready():
@@ -137,7 +137,7 @@ class AccountMember:
     # --------------------------------------------------------------------------------------------------------------
 
     def _is_ready(self) -> bool:
-        """Whether it has imported what it needs, and nothing of the user's yet."""
+        """Whether the child has imported what it needs, and nothing of the user's yet."""
         try:
             return (
                 self._line.poll(READY_S)
@@ -154,7 +154,7 @@ class AccountMember:
             self._end(error)
 
     def _outlive(self) -> None:
-        """What it has forked may hold the other end of the line for longer than it lives."""
+        """Wait for the child's death: what it has forked may hold the other end of the line for longer."""
         self._process.wait()
         self._end(EOFError())
 
@@ -183,7 +183,8 @@ class AccountMember:
                 raise plain_values.NotPlain(f"{kind!r} at this time")
 
     def _ask(self, number: int, ask: Callable[[], Any]) -> None:
-        """The supervisor, on a thread of its own: it may be away."""
+        """Ask the supervisor on a thread of its own: it may be away."""
+        # Bounded: the child must not have this process queue without end.
         if not self._asking.acquire(blocking=False):
             raise plain_values.NotPlain("more questions at once than a member has")
         self._questions.submit(self._answer, number, ask)
@@ -211,12 +212,12 @@ class AccountMember:
             self._end(error)
 
     def _send(self, told: Any) -> None:
-        """A child that does not read for `GONE_S` gets nothing any more: BlockingIOError."""
+        """Send to the child. Raises BlockingIOError where it has not read for `GONE_S`."""
         with self._sending:
             self._line.send(told)
 
     def _end(self, why: Exception) -> NoReturn:
-        """The child is gone, or shall be: for the supervisor this worker is lost."""
+        """End the child and this process: for the supervisor this worker is lost."""
         self._ending.acquire()  # whoever comes second has nothing to say
         self._process.kill()
         code = self._process.wait()
@@ -226,7 +227,7 @@ class AccountMember:
 
 
 class _LastWords:
-    """The end of what the child has said on its error stream, beside what Python captures there."""
+    """The last lines of the child's error stream, beside what Python captures there."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         self._lines: deque[bytes] = deque(maxlen=LAST_WORDS)
@@ -246,9 +247,11 @@ class _LastWords:
 
 def _start(account: Account, scratch: Path) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
     ours, theirs = socket.socketpair()
+    # A child that does not read must not hold the threads of this process.
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(GONE_S), 0))
     path = [place for place in sys.path if place]
     try:
+        # A new Python, with no line of the environment that is not named: a fork would have Ray's token in its memory.
         with theirs:
             program = PROGRAM.format(path=path, descriptor=theirs.fileno(), parent=os.getpid())
             process = subprocess.Popen(
@@ -274,7 +277,7 @@ def _start(account: Account, scratch: Path) -> "tuple[subprocess.Popen[bytes], C
 
 
 def _environ(account: Account, scratch: str) -> dict[str, str]:
-    """Of this process's own what is harmless; what the job asks for the child sets itself."""
+    """The child's environment: what is harmless of this process's own. The job's variables it sets itself."""
     kept = {name: value for name, value in os.environ.items() if name in HANDED_DOWN}
     own = {
         "HOME": scratch,

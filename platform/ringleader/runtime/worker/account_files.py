@@ -1,4 +1,4 @@
-"""What a job under another account has left behind, copied to where everything of the stack lies."""
+"""The files that a job under another account has left, copied to the stack's own."""
 
 import os
 import shutil
@@ -9,17 +9,17 @@ from ringleader.errors import RingleaderError
 from ringleader.runtime.messages import AttemptLaunch
 
 SPARE_BYTES = 1 << 30
-"""What is left free: the database lies on the same disk."""
+"""The space that is left free: the database lies on the same disk."""
 CHUNK_BYTES = 1 << 20
 
 
 class NotFetched(RingleaderError):
-    """A file that the job has left cannot be taken."""
+    """A file that the job has left cannot be copied."""
 
 
 def fetch(launch: AttemptLaunch, name: str) -> None:
-    """Copy that artifact into the home, if the job has left it. It is opened with the job's rights: where it is a link,
-    that leads to nothing else than the job's program could have read.
+    """Copy that artifact into the home, if the job has left it. It is opened with the job's rights: a link on
+    its way leads to nothing that the job's program could not have read.
 
     Raises:
         NotFetched: it is no file, or there is no room for it.
@@ -29,12 +29,14 @@ def fetch(launch: AttemptLaunch, name: str) -> None:
     source, target = launch.left / name, launch.artifacts / name
     try:
         with files_as(launch.run_as.account):
+            # Without blocking: a pipe in its place would hold this process until somebody writes.
             descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     except OSError as error:
         raise NotFetched(f"{source} cannot be read: {error}.") from None
     with os.fdopen(descriptor, "rb") as file:
+        # Of what is open: the path may lead to another file by now.
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise NotFetched(

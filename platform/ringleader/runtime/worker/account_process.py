@@ -1,7 +1,7 @@
-"""The process of a member under another account: started by `apart.py`, it trains and runs the user's program.
+"""The process of a member under another account: started by `account_actor.py`, it trains and runs the user's program.
 
-It has been this account since it was started, with nothing of its parent but one socket. From its actor it takes what
-an owner may say, pickled; to it it says plain values (`plain.py`). Without its actor it ends.
+It is of this account from its first instruction, with nothing of its parent's but one socket. From its actor, which it
+trusts, it takes pickled calls; it answers in plain values (`plain_values.py`). Without its actor it ends.
 """
 
 import os
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from ringleader.runtime.worker.member import MemberProcess
 
 ANSWER_S = 2 * GONE_S
-"""The actor itself waits for `GONE_S`."""
+"""Longer than the actor itself waits, which is `GONE_S`."""
 WITHOUT_ACTOR = 71
 
 
 def main(descriptor: int, parent: int) -> None:
-    """Be the member that comes over the socket, until its actor has had enough."""
+    """Be the member that comes over the socket, until the actor ends this process."""
     _bind(parent)
     from ringleader.runtime.nodes.imports import import_all_but_ray
 
@@ -49,7 +49,7 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _bind(parent: int) -> None:
-    """No program gives more rights than this process has, whoever owns it; and it dies with its parent."""
+    """Renounce more rights than this process has, whichever program it runs, and have it die with its parent."""
     if not renounce_rights():
         raise OSError("the kernel does not let this process renounce rights")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -71,7 +71,7 @@ def _ended(line: "_Line", task: MemberTask, package: bytes | None, identity: Pro
 
 
 class _Line:
-    """The socket to the actor: a Superior to the member in here."""
+    """The socket to the actor: the `SupervisorLink` of the member in here."""
 
     def __init__(self, connection: "Connection[Any, Any]") -> None:
         self._connection = connection
@@ -85,7 +85,7 @@ class _Line:
             self._connection.send_bytes(told)
 
     def first(self) -> tuple[MemberTask, bytes | None, ProcessIdentity]:
-        """What there is to do."""
+        """The member's task, package and identity. Ends this process where the actor is gone."""
         try:
             found: tuple[MemberTask, bytes | None, ProcessIdentity] = self._connection.recv()
         except (OSError, EOFError):
@@ -93,10 +93,10 @@ class _Line:
         return found
 
     def serve(self, member: "MemberProcess") -> None:
-        """Hear the actor's words from now on."""
+        """Take the actor's calls from now on."""
         threading.Thread(target=self._hear, args=(member,), name="actor", daemon=True).start()
 
-    # --- Superior -------------------------------------------------------------------------------------------------
+    # --- SupervisorLink -------------------------------------------------------------------------------------------
 
     def parked(self, standing: ParkMessage) -> None:
         self.say("parked", standing)
@@ -118,11 +118,12 @@ class _Line:
     # --------------------------------------------------------------------------------------------------------------
 
     def _ask(self, kind: str, *values: Any) -> Any:
-        """What the actor answers; None where it does not in time."""
+        """The actor's answer; None where it does not come in time."""
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with self._sending:
             self._number += 1
             number = self._number
+        # Before the question: the answer comes on another thread.
         self._open[number] = answer
         try:
             self.say(kind, number, *values)
@@ -145,7 +146,7 @@ class _Line:
         }
         pool = ThreadPoolExecutor(WORKER_THREADS, "word")
         with suppress(OSError, EOFError):
-            while True:  # as of an actor: no word waits for another
+            while True:  # as those of an actor: no call waits for another
                 word, *values = self._connection.recv()
                 pool.submit(words[word], *values)
         os._exit(WITHOUT_ACTOR)

@@ -28,11 +28,11 @@ TERM_AGAIN_S = 0.5
 
 
 class WorkerActor:
-    """`warm` imports what is slow; `run` does one attempt and returns how it ended; the rest are the supervisor's
-    words while `run` is under way.
+    """The actor: `warm` imports what is slow; `run` does one attempt and returns how it ended; the rest are the
+    supervisor's calls while `run` is under way.
 
     A supervisor that was killed comes back as a new process with a higher `start`: it asks for `attendance`, and calls
-    `run` again, which does not begin anew. From then on the words of older ones are refused.
+    `run` again, which does not begin anew. From then on the calls of older ones are refused.
     """
 
     def __init__(self) -> None:
@@ -63,15 +63,16 @@ class WorkerActor:
         threading.Thread(target=guard_idle, args=(pool.alive.remote, self._busy), daemon=True).start()
 
     def end_unless_busy(self) -> None:
-        """Whoever took this process has lost it, if it has no work by now."""
+        """End this process if it has no work by now: whoever took it has lost it."""
         with self._changed:
             if not self._busy.is_set():
                 os._exit(ORPHANED)
 
     def run(self, start: int, task: MemberTask, package: bytes | None, supervisor: Any) -> RunEnded | None:
-        """Be `task.worker` until the training function returns, raises or is dismissed. Whoever calls this later gets
-        the same answer; None once another supervisor is there."""
+        """Be `task.worker` until the training function returns, raises or is dismissed. A later call gets the same
+        answer; None once a newer supervisor is there."""
         with self._changed:
+            # Locked: `end_unless_busy` must not end a process that is just being given work.
             again = self._busy.is_set()  # the supervisor that said so first is gone
             self._busy.set()
         if again:
@@ -98,7 +99,7 @@ class WorkerActor:
         return MemberProcess(task, self.who(), superior, self._pulse)
 
     def attendance(self, start: int) -> Attendance:
-        """Where this worker stands, for a supervisor that is new."""
+        """This worker's attendance, for a supervisor that came back."""
         self._listen(start)
         if not self._busy.is_set():
             return Attendance(self.who(), busy=False)
@@ -125,8 +126,8 @@ class WorkerActor:
             self._words().seats.donate(meeting, number)
 
     def _terminated(self) -> None:
-        """A member leaves at the next boundary; a process without work, or without a supervisor, ends now. One whose
-        supervisor is coming back tells it then."""
+        """Have a member leave at the next boundary; end a process without work, or without a supervisor, now. A
+        supervisor that is coming back is told then."""
         until = monotonic() + TERM_GRACE_S
         while self._supervisor is not None and (left_s := until - monotonic()) > 0:
             try:
@@ -150,7 +151,7 @@ class WorkerActor:
             return self._ended if start >= self._start else None
 
     def _listen(self, start: int) -> bool:
-        """Whether these are the words of the newest supervisor that this process knows."""
+        """Whether the call is of the newest supervisor that this process knows."""
         with self._changed:
             newer = start >= self._start
             self._start = max(start, self._start)
@@ -158,6 +159,7 @@ class WorkerActor:
         return newer
 
     def _words(self) -> "MemberProcess | AccountMember":
+        # A call may come while `run`, on another thread, still makes the member.
         self._ready.wait(timeout=30)
         assert self._member is not None
         return self._member

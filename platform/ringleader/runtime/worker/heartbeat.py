@@ -1,4 +1,4 @@
-"""A worker's control thread: heartbeats to the supervisor, told again while it is away, and the end of this process
+"""A worker's control thread: heartbeats to the supervisor, sent again while it is away, and the end of this process
 when it stays away."""
 
 import os
@@ -18,7 +18,7 @@ AGAIN_S = 0.05
 
 
 class HeartbeatThread:
-    """Beats every `BEAT_S`, sooner after `hurry`. When a supervisor is gone for good, so is this process."""
+    """Sends a heartbeat each `BEAT_S`, sooner after `hurry`. Ends this process once its supervisor is gone for good."""
 
     def __init__(self) -> None:
         self._wake = threading.Event()
@@ -38,11 +38,11 @@ class HeartbeatThread:
         self._wake.set()
 
     def last(self) -> None:
-        """One beat with all that there is: this process is about to end."""
+        """Send one heartbeat with all that there is: this process is about to end."""
         self._beat()
 
     def stop(self) -> None:
-        """One last beat with all that is left, then none."""
+        """Send one last heartbeat with all that is left, then none."""
         self._stopped.set()
         self._wake.set()
         self._beat()
@@ -54,10 +54,11 @@ class HeartbeatThread:
             self._beat()
 
     def _beat(self) -> None:
-        """Tell it until it is heard: a supervisor that was killed comes back, and training does not wait for it."""
+        """Send one until it is acknowledged: a killed supervisor comes back, and training does not wait for it."""
         desk, superior = self._desk, self._superior
         assert desk is not None
         assert superior is not None
+        # One at a time, so that what was not acknowledged is sent again before anything newer.
         with self._sending:
             until = monotonic() + AWAY_S
             while (recorded := superior.beat(desk.beat())) is None:
@@ -82,5 +83,6 @@ def guard_idle(answers: Callable[[], Any], busy: threading.Event) -> None:
         try:
             ray.get(answers(), timeout=GONE_S)
         except (RayError, ConnectionError):
+            # It may have been taken just before the pool was lost.
             if not busy.is_set():
                 os._exit(ORPHANED)

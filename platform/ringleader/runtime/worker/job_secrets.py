@@ -35,12 +35,13 @@ class SecretCache:
         self._ask_at = 0.0
 
     def open(self, *, begun: bool = False) -> SecretsAnswer | None:
-        """None where there is no answer just now: ask again. One thread waits for it at a time.
+        """The answer for a worker; None where there is none just now: ask again. One thread waits for it at a time.
 
         Args:
             begun: the attempt has had a plan: a secret that is missing now, as one that is just being replaced, is no
                 reason to end what has trained so long.
         """
+        # Nobody queues here: the supervisor has few threads, and heartbeats need them.
         if self._known is not None or not self._fetching.acquire(blocking=False):
             return self._known
         try:
@@ -68,7 +69,7 @@ class SecretCache:
 
 
 def secrets_of(task: MemberTask, superior: SupervisorLink) -> dict[str, str]:
-    """The worker's side: waits for as long as its supervisor does. Raises SecretMissing."""
+    """The worker's side: its secrets by variable; waits for as long as its supervisor does. Raises JobSecretMissing."""
     if not task.spec.secrets:
         return {}
     while True:
@@ -77,6 +78,5 @@ def secrets_of(task: MemberTask, superior: SupervisorLink) -> dict[str, str]:
             raise JobSecretMissing(handed.refused)
         if handed is not None:
             return handed.values
-        threading.Event().wait(
-            AGAIN_S
-        )  # heartbeats go on meanwhile, and end this process without a supervisor
+        # Without a deadline: heartbeats go on meanwhile, and end this process without a supervisor.
+        threading.Event().wait(AGAIN_S)

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 # for it: this only bounds what nobody finds out. A first step or an evaluation may take longer than any other.
 WAIT_S = 3600.0
 FIRST = "w0"
-"""The worker that says what all of them find."""
+"""The worker that reports what all of them find."""
 
 
 class MemberProcess:
-    """Everything of `task` in this process. `run` is called once."""
+    """The member of `task` in this process. `run` is called once."""
 
     def __init__(
         self, task: MemberTask, identity: ProcessIdentity, superior: SupervisorLink, pulse: "HeartbeatThread"
@@ -69,9 +69,9 @@ class MemberProcess:
         self.seats = PlanClient(task.worker, teller, *_connect(task, identity.host))
 
     def attendance(self) -> Attendance:
-        """For a supervisor that looks for its workers."""
+        """The answer to a supervisor that looks for its workers."""
         standing, newest = self._desk.standing, self.seats.newest
-        # With what it began to follow somebody it does not stand here: once that is over it parks with that pair.
+        # While it follows a member its last park message does not count: behind that it parks anew, with that pair.
         waits = (
             standing is not None
             and standing.generation >= newest
@@ -80,17 +80,18 @@ class MemberProcess:
         return Attendance(self._identity, True, newest, standing if waits else None)
 
     def run(self, package: bytes | None) -> RunEnded:
-        """Until the training function returns, raises or is dismissed. Then everything it left has been told."""
+        """Run the training function until it returns, raises or is dismissed. By then all that it left is reported."""
         self._pulse.start(self._desk, self._superior, self._orphaned)
         with captured(self._desk.lines) as finish, told_before_exit(lambda: self._last_words(finish)):
             ended = _ended(lambda: self._train(package))
         self._leave()
+        # Before the last heartbeat, which takes them along.
         self._desk.lines.release()
         self._pulse.stop()
         return ended
 
     def _last_words(self, finish: Callable[[], None]) -> None:
-        """The program ends this process: what it has printed and committed is told first."""
+        """Report what the program has printed and committed before it ends this process."""
         finish()
         self._desk.lines.release()
         self._pulse.last()
@@ -123,7 +124,7 @@ class MemberProcess:
 
 
 class _Teller:
-    """Says to the supervisor where this worker stands."""
+    """The `StatusReporter` of a worker: notes its status, then sends it to the supervisor."""
 
     def __init__(
         self, worker: str, identity: ProcessIdentity, superior: SupervisorLink, desk: WorkerReporter
@@ -146,6 +147,7 @@ class _Teller:
             call=parked.call,
             caught_up=parked.caught_up,
         )
+        # Noted first: every heartbeat repeats it, in case the message below is lost.
         self._desk.park(standing)
         self._superior.parked(standing)
 
@@ -172,7 +174,7 @@ def _connect(task: MemberTask, host: str) -> tuple[Connect, Pair]:
 
 
 def call_of(task: MemberTask, host: str, plan: Plan, rank: int) -> MeetingCall:
-    """What `rank` of `plan` says to meet the others."""
+    """The meeting call by which `rank` of `plan` meets the others."""
     place = f"{task.prefix}/{plan.start}.{plan.generation}"
     kinds = _kinds(task, near=plan.meeting.near)
     return _call(plan.meeting, place, rank, size=len(plan.members), host=host, kinds=kinds)
@@ -188,7 +190,7 @@ def _call(
 
 
 def _kinds(task: MemberTask, *, near: bool) -> tuple[str, ...]:
-    """Of the ways between host memories only gloo has a library's own collective."""
+    """The transports that members may use. Between host memories only gloo has a library's own collective."""
     if task.spec.workers.gpus > 0:
         return DEVICE_KINDS
     if task.spec.sync.algorithm == "native":
@@ -207,6 +209,7 @@ def _train(
     device: torch.device,
 ) -> RunEnded:
     threads = task.spec.workers.threads
+    # Before the program and its libraries are imported, some of which read OMP_NUM_THREADS only then.
     os.environ.update({"OMP_NUM_THREADS": str(threads), **task.spec.env, **secrets})
     torch.set_num_threads(threads)
     task.artifacts.mkdir(parents=True, exist_ok=True)
@@ -235,14 +238,14 @@ def _train(
 
 
 def _warn(found: Sequence[tuple[str, str]], desk: WorkerReporter) -> None:
-    """Of folders that are not there: before the program is imported, which may fail for it."""
+    """Warn of folders that are not there, before the program is imported, which may fail for it."""
     for message, hint in found:
         desk.event(WARNING, 0, {"about": "PYTHONPATH", "message": message, "hint": hint})
         print(f"ringleader: {message} {hint}")
 
 
 def beside(task: MemberTask, package: bytes | None) -> CheckWorkspace:
-    """Where this worker has its program checked, beside the node's copies, with which it is removed at last."""
+    """The workspace of this worker's program check, beside the node's copies, with which it is removed at last."""
 
     def make() -> Path:
         folder = private_scratch(task.scratch.name) / f"{task.worker}-check"
@@ -277,7 +280,7 @@ def _remove(task: MemberTask) -> None:
 
 
 def _ended(train: Callable[[], RunEnded]) -> RunEnded:  # noqa: PLR0911 - one line per kind of end
-    """What ended the run, in the words of `Reason`."""
+    """The end of the run, by the codes of `Reason`."""
     try:
         return train()
     except Dismissed:
@@ -303,4 +306,5 @@ def _ended(train: Callable[[], RunEnded]) -> RunEnded:  # noqa: PLR0911 - one li
 def _out_of_memory(error: BaseException | None) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    # The CPU allocator of torch has no exception of its own.
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

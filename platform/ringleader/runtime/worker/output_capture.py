@@ -1,4 +1,4 @@
-"""What the training function prints: held line by line until its step is settled, dropped when the step is replayed."""
+"""The output of the training function: each line held until its step is settled, dropped when that is replayed."""
 
 import io
 import sys
@@ -18,7 +18,7 @@ MAX_LINES = 10_000
 MAX_CHARACTERS = 8 << 20
 MAX_LENGTH = 16_000
 OURS = "ringleader: "
-"""How lines begin that the program has not printed."""
+"""The beginning of lines that the platform, not the program, has printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class _Queue:
         self._characters = 0
 
     def push(self, held: _Held) -> int:
-        """Returns how many had to go for it."""
+        """Add a line. Returns the number of older ones that had to go for it."""
         self._held.append(held)
         self._characters += len(held.line.text)
         dropped = 0
@@ -85,28 +85,30 @@ class OutputCapture:
         self._again = _Queue()
 
     def between(self, call: int) -> None:
-        """From now on what this thread prints stands before that call in the program, and is inside of none."""
+        """Have what this thread prints from now on stand before that call in the program, inside none."""
         with self._lock:
             self._thread, self._before, self._muted = threading.get_ident(), call, False
             if call != self._place:
                 self._place, self._numbers = call, Counter()
 
     def within(self, *, told: bool = True) -> None:
-        """From now on a call prints. What is not `told` is dropped."""
+        """Have what this thread prints from now on be a call's own. It is dropped unless `told`."""
         with self._lock:
             self._before, self._muted = None, not told
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """From now on these are blacked out: here, before a line is cut and half of one would pass for no secret."""
+        """Mask these from now on: here, before a line is cut and half of one would pass for no secret."""
         self._masks = masks_of(secrets)
 
     def cut(self, text: str) -> tuple[str, str]:
         """The beginning of a line that is too long, masked, and the rest, in which a secret may just have begun."""
         text = masked(text, self._masks)
+        # The longest is first: at most so many characters may be the beginning of one.
         kept = len(self._masks[0]) - 1 if self._masks else 0
         return text[: len(text) - kept], text[len(text) - kept :]
 
     def add(self, level: Literal["info", "error"], text: str) -> None:
+        # Cut twice: `utf8` spells a lone surrogate out, which makes the line longer.
         text = utf8(masked(text, self._masks)[:MAX_LENGTH])[:MAX_LENGTH]
         with self._lock:
             line = self._placed(PrintedLine(time.time(), level, text))
@@ -115,11 +117,12 @@ class OutputCapture:
             if line.before and not self._moved:  # calls that were finished without this worker
                 self._dropped += self._again.push(_Held(0, line))
                 return
+            # Before the first step nothing can be rolled back.
             queue = self._held if self._step else self._free
             self._dropped += queue.push(_Held(self._step, line))
 
     def _placed(self, line: PrintedLine) -> PrintedLine | None:
-        """Where in the program the line stands, if it is told at all."""
+        """The line with its place in the program; None where it is to be dropped."""
         if threading.get_ident() != self._thread or line.text.startswith(OURS):
             return line
         if self._muted:
@@ -130,26 +133,26 @@ class OutputCapture:
         return replace(line, before=self._before, number=self._numbers[line.level])
 
     def at_step(self, step: int) -> None:
-        """From now on lines belong to `step` (counted from 1, while it runs and after it has committed). What this
-        worker has printed before it took part waits until those have told it who did."""
+        """Assign lines to `step` from now on (counted from 1, while it runs and after it has committed). What this
+        worker printed before it took part waits for those that did: they report the same lines."""
         with self._lock:
             self._step, self._moved = step, True
             for line in self._again.take():
                 self._dropped += self._held.push(_Held(step + 1, line))
 
     def settled(self, step: int) -> None:
-        """Steps below `step` cannot be rolled back: their lines may leave."""
+        """Release the lines of steps below `step`, which cannot be rolled back."""
         with self._lock:
             while (first := self._held.first_step) is not None and first < step:
                 self._dropped += self._free.push(self._held.pop_first())
 
     def replayed(self) -> None:
-        """The running step starts over; so will its lines."""
+        """Drop the lines of the running step, which starts over and prints them again."""
         with self._lock:
             self._held.pop_from(self._step)
 
     def release(self) -> None:
-        """The run is over: all that is left may leave."""
+        """Release all that is left: the run is over."""
         with self._lock:
             for line in self._again.take():
                 self._dropped += self._free.push(_Held(0, line))
@@ -157,7 +160,7 @@ class OutputCapture:
                 self._dropped += self._free.push(self._held.pop_first())
 
     def take(self) -> tuple[tuple[PrintedLine, ...], int]:
-        """Lines that may leave, and how many were dropped since the last call."""
+        """The released lines, and the number of lines dropped since the last call."""
         with self._lock:
             dropped, self._dropped = self._dropped, 0
             return self._free.take(), dropped
@@ -198,7 +201,7 @@ class _Stream(io.TextIOBase):
 def captured(lines: OutputCapture) -> Iterator[Callable[[], None]]:
     """Send this process's stdout and stderr to `lines`. What this thread prints stands before the first call.
 
-    Gives what ends the lines that are begun."""
+    Yields a function that ends the lines that are begun."""
     lines.between(0)
     out, error = _Stream(lines, "info"), _Stream(lines, "error")
     before = sys.stdout, sys.stderr

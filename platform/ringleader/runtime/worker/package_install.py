@@ -28,14 +28,14 @@ FOLDER = "environments"
 KEEP = 8
 """Environments that stay on a node; more only where jobs use them."""
 INSTALL_S = 240.0
-"""An attempt that does not train within five minutes is given up."""
+"""Less than the five minutes after which an attempt that does not train is given up."""
 LOOK_S = 0.05
-"""Between two looks at a lock that another worker holds."""
+"""The pause between two looks at a lock that another worker holds."""
 LAST_LINES = 15
 _ADDED = re.compile(r"^ \+ (?P<name>\S+)==(?P<version>\S+)$", re.MULTILINE)
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _held: list[int] = []
-"""Descriptors of the locks of what this process uses."""
+"""Descriptors of the locks of the environments that this process uses."""
 
 Tell = Callable[[str, dict[str, Any]], None]
 """(kind of event, its data)"""
@@ -44,13 +44,13 @@ Tell = Callable[[str, dict[str, Any]], None]
 def environment_of(
     spec: JobSpec, folder: Path, tell: Tell, base: Path | None = None, hide: Collection[str] = ()
 ) -> Path | None:
-    """Where the job's packages are on this node; None where it brings none.
+    """The folder of the job's packages on this node, installed now if need be; None where it brings none.
 
     Args:
         folder: the unpacked working directory.
         tell: takes events of an installation.
         base: this node's folder for environments.
-        hide: what the installer may know and nobody may read.
+        hide: secrets that the installer may know and nobody may read.
 
     Raises:
         RequirementsFailed: with the installer's last lines, or naming what cannot be.
@@ -73,7 +73,7 @@ class PackageEnvironments:
 
     Attributes:
         own: versions of the engine's packages.
-        keep: so many stay.
+        keep: the number of environments that stay.
     """
 
     place: Path
@@ -92,15 +92,17 @@ class PackageEnvironments:
         except BaseException:
             os.close(used)
             raise
+        # Never closed here: the lock has to last until this process ends.
         _held.append(used)
+        # By which `_prune` tells what was used last.
         os.utime(folder)
         return folder
 
     def _install_once(
         self, lock: RequirementsLock, folder: Path, cwd: Path, tell: Tell, since: float
     ) -> None:
-        """Install, or wait for whoever does. That has a lock of its own: the other one is held for as long as the
-        folder is used, and nobody who waits for it alone would ever get it."""
+        """Install, or wait for the worker that does. That has a lock of its own: the folder's lock is held, shared, for
+        as long as the folder is used, and nobody would ever get it exclusively."""
         turn = self._open(f"{folder.name}.install")
         try:
             _take(turn, fcntl.LOCK_EX, since)
@@ -125,6 +127,7 @@ class PackageEnvironments:
             if added:
                 wanted = Path(part) / "wanted.txt"
                 wanted.write_text(lock.only(added))
+                # The dry run has named the dependencies: nothing else may come.
                 _uv(["install", "--no-deps", "--target", str(target), "-r", str(wanted)], cwd, since)
             target.rename(folder)
         tell(
@@ -136,7 +139,7 @@ class PackageEnvironments:
         )
 
     def _prune(self, but: str) -> None:
-        """Remove what has not been used for longest and is not in use."""
+        """Remove the environments that have not been used for longest, but for those in use."""
         folders = [
             f for f in self.place.iterdir() if f.name != but and _DIGEST.fullmatch(f.name) and f.is_dir()
         ]
@@ -152,7 +155,7 @@ class PackageEnvironments:
 
 
 def _take(descriptor: int, kind: int, since: float) -> None:
-    """Lock a file. Raises RequirementsFailed where another holds it until an installation may take no longer."""
+    """Lock a file. Raises RequirementsFailed where another holds it for longer than an installation may take."""
     while True:
         try:
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -168,7 +171,7 @@ def _take(descriptor: int, kind: int, since: float) -> None:
 def _missing(
     lock: RequirementsLock, own: Mapping[str, str], part: Path, cwd: Path, since: float
 ) -> dict[str, str]:
-    """What is to be installed beside the packages that are here, those that others need included."""
+    """The versions by package to install beside those that are here, dependencies included."""
     asked, constraints = part / "asked.txt", part / "engine.txt"
     asked.write_text(lock.text)
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in own.items()))
@@ -177,7 +180,7 @@ def _missing(
 
 
 def _uv(arguments: list[str], cwd: Path, since: float) -> str:
-    """What `uv pip` says. Raises RequirementsFailed where it fails or takes too long."""
+    """The output of `uv pip`. Raises RequirementsFailed where it fails or takes too long."""
     left_s = max(1.0, INSTALL_S - (time.monotonic() - since))
     command = [_binary(), "pip", *arguments, "--no-cache", "--color", "never", "--no-progress"]
     try:

@@ -1,7 +1,7 @@
-"""What a member under another account says to its actor: plain values, each read as the one type that it may be.
+"""Plain values from a member under another account to its actor, each read as the one type that it may be.
 
-A frame is the name of its kind, a line end, and JSON. The actor has Ray's token and is its owner's: of what comes here
-nothing is unpickled, and nothing is made but the dataclasses below, numbers and texts.
+A frame is the name of its kind, a line end, and JSON. The actor has Ray's token and the owner's account: of what comes
+here nothing is unpickled, and nothing is made but the dataclasses below, numbers and texts.
 """
 
 import json
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from ringleader.runtime.messages import Attendance, Heartbeat, ParkMessage, RunEnded
 
 MOST_BYTES: Final = 128 << 20
-"""Of one frame: a heartbeat brings at most 16 MB of printed lines."""
+"""The largest frame: a heartbeat brings at most 16 MB of printed lines."""
 _PLAIN = ConfigDict(val_json_bytes="hex")
 
 _KINDS: dict[str, TypeAdapter[Any]] = {
@@ -26,7 +26,7 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
     "attendance": TypeAdapter(tuple[int, Attendance]),
     "ended": TypeAdapter(tuple[RunEnded]),
 }
-"""By kind what comes with it. The first number of `beat`, `secrets` and `attendance` names the question."""
+"""The types of a frame's values, by kind. The first number of `beat`, `secrets` and `attendance` names the question."""
 
 
 class NotPlain(Exception):
@@ -34,8 +34,9 @@ class NotPlain(Exception):
 
 
 def frame(kind: str, *values: Any) -> bytes:
-    """What is sent."""
+    """The frame of a kind with its values."""
     body = json.dumps(values, ensure_ascii=False, default=_plain)
+    # A lone surrogate, which a text may hold, arrives as a question mark: it must not cost the frame.
     return kind.encode() + b"\n" + body.encode("utf-8", "replace")
 
 

@@ -17,11 +17,11 @@ Connect = Callable[[Plan, int, Callable[[], bool]], Transport]
 
 
 Pair = Callable[[Meeting, int, int, Callable[[], bool]], Transport]
-"""(meeting, number, rank, cancelled) → a transport between a joiner and whom it follows. Raises ExchangeBroken."""
+"""(meeting, number, rank, cancelled) → a transport between a joiner and its donor. Raises ExchangeBroken."""
 
 
 class StatusReporter(Protocol):
-    """Where a worker says what it does."""
+    """The receiver of a worker's status: parked, seated, level with the member it follows."""
 
     def parked(self, parked: ParkReport) -> None: ...
 
@@ -32,7 +32,7 @@ class StatusReporter(Protocol):
 
 class PlanClient:
     """One worker's seats, one generation after the other. `next_seat` runs on the training thread, the supervisor's
-    words come in on others."""
+    calls come in on others."""
 
     def __init__(self, worker: str, teller: StatusReporter, connect: Connect, pair: Pair) -> None:
         self._worker = worker
@@ -97,7 +97,7 @@ class PlanClient:
                 self._changed.notify_all()
 
     def interrupt(self, generation: int) -> None:
-        """The exchange of `generation` is over: end its waits."""
+        """End the waits of `generation`, whose exchange is over."""
         with self._changed:
             self._interrupted = max(self._interrupted, generation)
             self._interrupts += 1
@@ -106,14 +106,14 @@ class PlanClient:
             transport.abort()
 
     def follow(self, meeting: Meeting, number: int) -> None:
-        """Follow a member, who hears of it too; its pair is the `number`-th."""
+        """Follow a member, which is told of it too, as the `number`-th pair."""
         with self._changed:
             self._follows = (meeting, number)
             self._changed.notify_all()
 
     def donate(self, meeting: Meeting, number: int) -> None:
-        """Somebody will follow this worker. Waits until they have met."""
-        with suppress(ExchangeBroken):  # it is gone; nothing is lost with it
+        """Meet the joiner that is to follow this worker. Returns once they have met."""
+        with suppress(ExchangeBroken):  # the joiner is gone; nothing is lost with it
             transport = self._pair(meeting, number, DONOR, lambda: self._dismissed)
             with self._changed:
                 self._joiners.append(transport)
@@ -126,6 +126,7 @@ class PlanClient:
         with self._changed:
             self._dismissed = True
             self._changed.notify_all()
+            # Before its first seat: it may be waiting for the member that it follows.
             transport = self._transport if not self._generation else None
         if transport is not None:
             transport.abort()
@@ -139,7 +140,7 @@ class PlanClient:
             transport.close()
 
     def _await_plan(self, generation: int) -> Plan | None:
-        """The plan after `generation`; None: there is somebody to follow. As long as the supervisor answers heartbeats
+        """The plan after `generation`; None: there is a member to follow. As long as the supervisor answers heartbeats
         there will be one or a dismissal; when it does not, the control thread ends this process."""
         with self._changed:
             while True:
@@ -172,6 +173,7 @@ class PlanClient:
             transport = self._connect(plan, rank, lambda: self._interrupted >= plan.generation)
         with self._changed:
             self._generation, self._transport = plan.generation, transport
+            # While they met there was no transport for an interrupt to abort.
             late = self._interrupted >= plan.generation
         if late and transport is not None:
             transport.close()

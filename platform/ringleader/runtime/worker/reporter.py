@@ -1,4 +1,4 @@
-"""A worker's side of the outlet: settled records wait here for the next heartbeat. Implements train's Outlet."""
+"""A worker's side of the record log: settled records wait for the next heartbeat. Implements train's RecordSink."""
 
 import threading
 from collections.abc import Callable
@@ -27,10 +27,10 @@ RUNNING = frozenset({"forward", "backward", "exchange", "update"})
 
 
 class WorkerReporter:
-    """What one worker's training thread reports. The control thread empties it with `beat`.
+    """The reports of one worker's training thread. The control thread empties it with `beat`.
 
     Args:
-        hurry: called when something should be told at once.
+        hurry: called when something should be reported at once.
     """
 
     def __init__(self, worker: str, identity: ProcessIdentity, hurry: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class WorkerReporter:
         self._total_steps: int | None = None
         self._split: TimeSplit | None = None
 
-    # --- Outlet, called from the training thread ------------------------------------------------------------------
+    # --- RecordSink, called from the training thread --------------------------------------------------------------
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
         with self._lock:
@@ -98,6 +98,7 @@ class WorkerReporter:
             if self._first_step is None:
                 self._first_step, self._healed_at = step, monotonic()
             elif step > self._first_step and self._step <= self._first_step:
+                # Work is counted from here on: a generation's first step is not like the others.
                 self._committed_at = monotonic()
                 self._worked, self._worked_s = 0, 0.0
             else:
@@ -111,10 +112,11 @@ class WorkerReporter:
             self._hurry()
 
     def _work(self, phase: str) -> None:
-        """From `forward` on this worker computes, until it waits for others."""
+        """Count the time since the last call as computing if it was: from `forward` on, until it waits for others."""
         now = monotonic()
         if self._phase in WORKING:
             self._worked_s += now - self._working
+            # Once for forward and backward together: they are one piece.
             self._worked += phase not in WORKING
         self._working = now
 
@@ -137,14 +139,14 @@ class WorkerReporter:
 
     @property
     def _owes(self) -> bool:
-        """Whether anything but printed lines is told and not heard."""
+        """Whether any record, printed lines aside, is not acknowledged yet."""
         unheard, told = self._unheard, self._metrics or self._rows or self._events or self._stretches
         return bool(told or self._saved or (unheard is not None and unheard.records))
 
     # --- the worker's side ----------------------------------------------------------------------------------------
 
     def enter(self, generation: int) -> None:
-        """A generation begins: its first progress and commit are told at once."""
+        """Begin a generation: its first progress and commit are reported at once."""
         with self._lock:
             self._generation, self._first_step, self._phase = generation, None, "seated"
             self._standing = None
@@ -159,22 +161,24 @@ class WorkerReporter:
 
     @property
     def standing(self) -> ParkMessage | None:
-        """With what this worker parked last, while it has no other seat."""
+        """The message with which this worker parked last; None once it has its next seat."""
         return self._standing
 
     def heard(self, step: int) -> None:
-        """The supervisor has the last heartbeat, and the records of steps below `step`."""
+        """Note that the supervisor has the last heartbeat, and the records of steps below `step`."""
         with self._answered:
             self._unheard = None
             self._answered.notify_all()
             healed_at, committed_at = self._told
+            # A moment noted since that heartbeat was made has still to be sent.
             self._healed_at = None if self._healed_at == healed_at else self._healed_at
             self._committed_at = None if self._committed_at == committed_at else self._committed_at
         self._recorded = max(self._recorded, step)
 
     def beat(self) -> Heartbeat:
-        """How things are, with everything that is new; with the same again until it is `heard`."""
+        """The heartbeat as things are, with all new records; with the same ones again until it is `heard`."""
         with self._lock:
+            # Nothing newer goes with it: the supervisor may have taken this number and died before it answered.
             brought = self._unheard or self._new()
             self._told = self._healed_at, self._committed_at
             self._unheard = replace(
@@ -195,7 +199,7 @@ class WorkerReporter:
             return self._unheard
 
     def _new(self) -> Heartbeat:
-        """Everything that is new, taken away from here."""
+        """A heartbeat with all new records, which are taken away from here."""
         lines, dropped = self.lines.take()
         self._number += 1
         metrics, self._metrics = tuple(self._metrics), []

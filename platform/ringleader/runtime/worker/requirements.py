@@ -1,4 +1,4 @@
-"""Which packages a job brings: read from the job file or its requirements file, checked against the engine's own."""
+"""The packages that a job brings: read from the job file or its requirements file, checked against the engine's own."""
 
 import hashlib
 import json
@@ -22,10 +22,10 @@ EXTRAS = ("", "engine")
 
 @dataclass(frozen=True, slots=True)
 class RequirementsLock:
-    """What a job asks for, as a requirements file.
+    """A job's requirements, as a requirements file.
 
     Attributes:
-        name: what it is called in messages.
+        name: its name in messages.
         entries: requirements with their hashes, and options.
         pins: version by package.
     """
@@ -39,13 +39,13 @@ class RequirementsLock:
         return "".join(f"{entry}\n" for entry in self.entries)
 
     def digest(self, own: Mapping[str, str]) -> str:
-        """Of all that decides what is installed: this, the Python, and the engine's packages that stay as they are."""
+        """The digest of all that decides what is installed: this, the Python, and the engine's packages, which stay."""
         python = (*sys.version_info[:3], sysconfig.get_platform())
         told = json.dumps([self.entries, python, sorted(own.items())])
         return hashlib.sha256(told.encode()).hexdigest()[:32]
 
     def only(self, pins: Mapping[str, str]) -> str:
-        """The requirements file of those packages: what stands here as it stands here, others by their versions."""
+        """A requirements file of those packages: the entries of this one as they are, others by their versions."""
         options = [entry for entry in self.entries if entry.startswith("-")]
         named = {(pin_of(without_options(entry)) or ("",))[0]: entry for entry in self.entries}
         wanted = [named.get(name, f"{name}=={version}") for name, version in pins.items()]
@@ -53,7 +53,7 @@ class RequirementsLock:
 
 
 def read(requirements: str | Sequence[str], folder: Path) -> RequirementsLock:
-    """What the job file says, or the file that it names.
+    """The requirements in the job file, or in the file that it names.
 
     Args:
         folder: the unpacked working directory.
@@ -85,8 +85,9 @@ def _lock(name: str, found: Sequence[str]) -> RequirementsLock:
 
 
 def refuse_replacing(lock: RequirementsLock, own: Mapping[str, str]) -> None:
-    """Raises RequirementsFailed where the job asks for another version of a package that the engine uses itself."""
+    """Refuse another version of a package that the engine uses itself. Raises RequirementsFailed."""
     for name, version in lock.pins.items():
+        # A local part, as +cpu, is a build of the same version.
         if name in own and version.partition("+")[0] != own[name].partition("+")[0]:
             raise RequirementsFailed(
                 f"{lock.name} asks for {name}=={version}; the engine on this node uses {name}=={own[name]}, which is "
@@ -97,7 +98,7 @@ def refuse_replacing(lock: RequirementsLock, own: Mapping[str, str]) -> None:
 
 @cache
 def engine_packages() -> Mapping[str, str]:
-    """name → version of the engine and of all that it needs, as installed here."""
+    """The versions of the engine and of all that it needs, as installed here, by name."""
     found: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     frontier = [(ENGINE, extra) for extra in EXTRAS]

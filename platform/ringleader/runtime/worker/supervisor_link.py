@@ -1,35 +1,35 @@
-"""Whom a member reports to: its supervisor, over whatever lies between them."""
+"""The link from a member to its supervisor, over whatever lies between them."""
 
 from typing import Any, Protocol
 
 from ringleader.runtime.messages import GONE_S, Heartbeat, ParkMessage, SecretsAnswer
 
 UNKNOWN = -1
-"""Answered to a heartbeat where there is no supervisor any more, or one that does not count this worker in."""
+"""The answer to a heartbeat where there is no supervisor any more, or one that does not count this worker in."""
 
 
 class SupervisorLink(Protocol):
-    """What a member says to its supervisor. Called from the threads of one process; nothing of Ray comes through."""
+    """A member's calls to its supervisor, from the threads of one process; nothing of Ray comes through."""
 
     def parked(self, standing: ParkMessage) -> None:
-        """It waits for a plan. Not answered: the next heartbeat says it again."""
+        """Report that the worker waits for a plan. Not answered: the next heartbeat repeats it."""
 
     def seated(self, worker: str, generation: int) -> None:
-        """It is a member of that generation. Not answered."""
+        """Report that the worker is a member of that generation. Not answered."""
 
     def level(self, worker: str, pair: int) -> None:
-        """It has all that the member of that pair has. Not answered."""
+        """Report that the worker has all that the member of that pair has. Not answered."""
 
     def beat(self, beat: Heartbeat) -> int | None:
-        """Below which step the supervisor has the records; negative where this worker has none, None without an
-        answer."""
+        """Send a heartbeat. Returns the step below which the supervisor has the records; negative where this worker has
+        no supervisor, None without an answer."""
 
     def secrets(self) -> SecretsAnswer | None:
         """The environment variables that the job's secrets become; None without an answer."""
 
 
 class RayLink:
-    """A supervisor as a worker's actor holds it."""
+    """The link over Ray, as a worker's actor holds it."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -49,7 +49,7 @@ class RayLink:
 
         try:
             answer = ray.get(self._handle.beat.remote(beat), timeout=GONE_S)
-        except ActorDiedError:
+        except ActorDiedError:  # for good: Ray does not restart it any more
             return UNKNOWN
         except (RayError, ConnectionError):  # it is coming back
             return None

@@ -25,7 +25,7 @@ SMALL_BYTES = 1 << 16
 """A kept object up to this size is recorded at every boundary; a larger one only where the program touches it."""
 
 IN_MEMORY_BYTES = 16 << 20
-"""Tensors of a boundary up to this size stay in memory; more of them lie in a file without a name."""
+"""Tensors of a boundary up to this size stay in memory; more of them go into a file without a name."""
 
 MODELS, OPTIMIZERS, KEPT = "models", "optimizers", "kept"
 KINDS = frozenset((MODELS, OPTIMIZERS, KEPT))
@@ -34,10 +34,10 @@ Tensors = dict[str, Any]
 """{"models": [state_dict, …], "optimizers": [{parameter number: state}, …], "kept": {name: state}}, or some of it."""
 
 ByParameter = Mapping[Tensor, dict[str, Any]]
-"""An optimiser's state."""
+"""An optimiser's state, by parameter."""
 
 States = list[dict[int, dict[str, Any]]]
-"""Of each optimiser what it keeps, by the numbers of the parameters."""
+"""Each optimiser's state, by the numbers of the parameters."""
 
 
 @dataclass(slots=True)
@@ -45,12 +45,12 @@ class Boundary:
     """The committed state at the end of one call.
 
     Attributes:
-        settings: of each optimiser the parameter groups without their parameters.
+        settings: each optimiser's parameter groups, without their parameters.
         schedulers: the states of the registered schedules.
         kept: the states of small kept objects, by name.
         tensors: weights and buffers, optimiser states, large kept objects: the kinds that the program touched.
         tensor_bytes: their size.
-        line: where the program touched tensors that were too many to be recorded; empty otherwise.
+        line: the place where the program touched tensors that were too many to be recorded; empty otherwise.
     """
 
     settings: list[list[dict[str, Any]]]
@@ -62,7 +62,7 @@ class Boundary:
 
     @classmethod
     def of(cls, held: TrainingState) -> "Boundary":
-        """The state that stands now; tensors are not copied."""
+        """The boundary of the live state, without its tensors."""
         return cls(
             settings=[settings_of(optimizer) for optimizer, _ in held.optimizers],
             schedulers=[copy.deepcopy(scheduler.state_dict()) for scheduler in held.schedulers],
@@ -79,19 +79,19 @@ class Boundary:
         return (self.settings, self.schedulers, self.kept, self.tensors, self.tensor_bytes, self.line)
 
     def keep_tensors(self, held: TrainingState, kind: str) -> None:
-        """Record the tensors of this kind, which nothing has changed since the call ended; where they are few those of
-        the other kinds with them."""
+        """Record the tensors of this kind, which nothing has changed since the call ended; and of all kinds where they
+        are few."""
         few = size_bytes(live_tensors(held)) <= IN_MEMORY_BYTES
         self.tensors |= copied_tensors(held, (KINDS if few else {kind}) - self.tensors.keys())
         self.tensor_bytes = size_bytes(self.tensors)
 
     @property
     def states(self) -> States | None:
-        """What is recorded of optimisers' states; None: nothing was touched; empty: it was too much."""
+        """The recorded states of optimisers; None: none was touched; empty: they were too large."""
         return [] if self.line else self.tensors.get(OPTIMIZERS)
 
     def add_states(self, states: States) -> None:
-        """Record states of further parameters: where servers update, each records those of its own."""
+        """Record the states of further parameters: where servers update, each records those of its own part."""
         if not states:
             self.tensors.pop(OPTIMIZERS, None)
             self.line = self.line or "on another server"
@@ -105,6 +105,7 @@ class Boundary:
         """Make this the live state. Tensors that were not recorded stay as they are."""
         for (optimizer, _), groups in zip(held.optimizers, self.settings, strict=False):
             put_settings(optimizer, groups)
+        # Copies go in, because later lines may run on this boundary again.
         for scheduler, state in zip(held.schedulers, self.schedulers, strict=False):
             scheduler.load_state_dict(copy.deepcopy(state))
         held.set_kept(copy.deepcopy({name: state for name, state in self.kept.items() if name in held.kept}))
@@ -132,10 +133,10 @@ def kept_states(held: TrainingState) -> Iterator[tuple[str, Any]]:
 
 
 def live_tensors(held: TrainingState, states: Sequence[ByParameter] | None = None) -> Tensors:
-    """Weights, buffers, optimiser states and large kept objects, themselves.
+    """Weights, buffers, optimiser states and large kept objects, not copied.
 
     Args:
-        states: of each optimiser what to take in place of its live state; None: that.
+        states: for each optimiser the state to take in place of its live one; None: the live ones.
     """
     numbers = _numbers(held)
     states = [optimizer.state for optimizer, _ in held.optimizers] if states is None else states
@@ -169,8 +170,8 @@ def put_tensors(held: TrainingState, tensors: Tensors) -> None:
 
 
 def _state_for(parameter: Tensor, state: dict[str, Any]) -> dict[str, Any]:
-    """A copy of what an optimiser keeps for a parameter, on its device. What has another shape, a count of steps for
-    example, stays where it was."""
+    """A copy of an optimiser's state for a parameter, on that one's device. A tensor of another shape, a count of steps
+    for example, stays on its own device."""
 
     def move(tensor: Tensor) -> Tensor:
         copied = tensor.detach().clone()
@@ -206,7 +207,7 @@ def _numbers(held: TrainingState) -> dict[Tensor, int]:
 
 
 def _large(state: Any) -> bool:
-    """By its tensors: what has none, or few, cannot be seen to be touched."""
+    """Whether a state has many tensors' bytes; one with few or none cannot be seen to be touched."""
     return sum(tensor.nbytes for tensor in take_apart(state)[1]) > SMALL_BYTES
 
 
@@ -218,12 +219,13 @@ def _copied(state: Tensors) -> Tensors:
         return copy.deepcopy(_detached(state))
     folder = Path(os.environ.get("RINGLEADER_SCRATCH") or tempfile.gettempdir())
     with tempfile.NamedTemporaryFile(dir=folder, prefix="ringleader-boundary-") as file:
+        # The mapping outlives the name, which goes with the block: nothing is left where the process is killed.
         memory = torch.from_file(file.name, shared=True, size=_room(state), dtype=torch.uint8)
     return _moved(state, memory)
 
 
 def _detached(state: Any) -> Any:
-    """Without graphs, which cannot be copied."""
+    """The state without graphs, which cannot be copied."""
     return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), state)
 
 

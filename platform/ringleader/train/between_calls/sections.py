@@ -1,8 +1,8 @@
 """Sections: the program's own lines between two session calls, and the state on which they run here.
 
-Who runs them for the first time runs them on the live state, and what they read of it is recorded. Who has been given a
-newer state runs them on what was recorded: a joiner, a member of a resumed job, one that was healed across the end of a
-call. Where it reaches the call in which the state was given, it takes that state up again.
+A member that runs them for the first time does so on the live state, and what they read of it is recorded. One that was
+given a newer state runs them on what was recorded: a joiner, a member of a resumed job, one that was healed across the
+end of a call. Where it reaches the call in which the state was given, it takes that state up again.
 """
 
 import copy
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
 KEPT_BYTES = 1 << 30
-"""Tensors of all boundaries together take at most so much; what the program touches beyond is not recorded."""
+"""The bound of the tensors of all boundaries together; what the program touches beyond it is not recorded."""
 
 CURE = "keep such values in session.keep(name, object), or best weights in session.best(model, score)"
 
 
 class ProgramSections:
-    """One member's. Boundaries are a part of what heals and is checkpointed.
+    """One member's sections. Boundaries are healed and checkpointed.
 
     Attributes:
-        bound_bytes: what is recorded of tensors takes at most so much.
+        bound_bytes: the bound of all recorded tensors.
         ran_again: lines have run here on what was recorded, so that this member may differ from those that ran them
             for the first time.
     """
@@ -68,7 +68,7 @@ class ProgramSections:
 
     @property
     def catches_up(self) -> bool:
-        """Whether this member has yet to come to the call in which its state was made."""
+        """Whether this member has yet to reach the call in which its state was made."""
         return self._goal >= 0
 
     @property
@@ -87,20 +87,21 @@ class ProgramSections:
 
     @property
     def why_other_bits(self) -> str:
-        """Lines that ran again on other weights than at first; empty where there are none."""
+        """The lines that ran again on other weights than at first, and the cure; empty where there are none."""
         lines = ", ".join(self._guessed)
         return f"lines between loops read weights that were not recorded ({lines}): {CURE}" if lines else ""
 
     def finished(self, number: int) -> None:
-        """Call `number` is over for everybody: record the boundary, unless that was done when its loop was left."""
+        """Record the boundary of call `number`, which is over for everybody, unless its loop's exit recorded it."""
         if number >= len(self._boundaries):
             self._boundary(number)
 
     def begin(self, number: int) -> None:
-        """The lines behind call `number` begin."""
+        """Begin the lines behind call `number`, on the recorded state where the live one is newer."""
         held = self._group.held
         if self._goal > number:
             self.ran_again = True
+            # Once only: what is live behind the first of these sections is no newest state.
             self._newest = self._newest or _Newest(held, tensors=self._exact)
             self._swap(self._newest, number)
         self._running = number
@@ -111,14 +112,14 @@ class ProgramSections:
         self._touches.begin()
 
     def end(self) -> None:
-        """A session call begins: the lines are over."""
+        """End the lines: a session call begins."""
         touches, self._touches = self._touches, None
         if touches is not None:
             touches.end()
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
-        """What the block reads of weights ends up in committed state, so it need not be read again."""
+        """Do not watch the block: all that it reads of weights ends up in committed state, and is not read again."""
         touches = self._touches
         if touches is None:
             yield
@@ -127,7 +128,7 @@ class ProgramSections:
             yield
 
     def arrive(self, number: int) -> None:
-        """Call `number` begins here: where the newest state is of this call, take it up."""
+        """Begin call `number`: where the newest state is of this call, take it up."""
         if self._goal == number:
             newest, self._newest, self._goal = self._newest, None, -1
             if newest is not None:
@@ -136,65 +137,66 @@ class ProgramSections:
             self._group.held.take_rest()
 
     def put_aside(self, number: int) -> None:
-        """The loop of call `number` was left by `break`, and the lines behind it have run. Its end has yet to be agreed
-        on: that happens on the committed state."""
+        """Set aside what the lines behind the loop of call `number`, left by `break`, have made. The loop's end has yet
+        to be agreed on, which happens on the committed state."""
         if not self._exact:
             return
         self._aside = _Newest(self._group.held)
         self._swap(self._aside, number)
 
     def take_up(self) -> None:
-        """The end is agreed on: go on with what the lines made, unless a newer state was given meanwhile."""
+        """Take up what the lines made, now that the end is agreed on, unless a newer state was given meanwhile."""
         aside, self._aside = self._aside, None
         if aside is not None and not self.catches_up:
             aside.put_back(self._group.held)
 
     def run_until(self, number: int) -> None:
-        """The calls before `number` are over, and no newer state was given yet: the lines behind them run on what was
-        recorded, beside the state that this member began with."""
+        """Have the lines behind the calls before `number` run on what was recorded, beside the state that this member
+        began with: those calls are over, and no newer state was given yet."""
         self._newest, self._goal = None, number
 
     def healed(self, place: int) -> None:
-        """A state was given by a member, or a checkpoint, whose newest call was number `place`."""
+        """Note that a state was taken from a member, or a checkpoint, whose newest call was number `place`."""
         self._newest = None
         self._goal = place if place > self._group.calls.next - 1 else -1
 
     def state(self, since: int = 0) -> tuple[int, list[tuple[Any, ...]]]:
-        """Boundaries from call `since` on, with its number."""
+        """The number `since`, and the boundaries from that call on."""
         return since, [boundary.plain() for boundary in self._boundaries[since:]]
 
     def restore(self, state: tuple[int, list[tuple[Any, ...]]]) -> None:
         """Take over a peer's boundaries. What this member recorded itself stays where the peer sent none."""
         since, plain = state
+        # Read before they are replaced: of several servers each alone records the states of its part.
         own = self.states()
         given = [Boundary.of_plain(values) for values in plain]
         self._boundaries[since : since + len(given)] = given
         self.add_states(own)
 
     def states(self) -> dict[int, States]:
-        """What is recorded of optimisers' states, by call: on one server of several those that it makes."""
+        """The recorded states of optimisers, by call: on one server of several those that it makes."""
         return {
             n: boundary.states for n, boundary in enumerate(self._boundaries) if boundary.states is not None
         }
 
     def add_states(self, states: Mapping[int, States]) -> None:
-        """Record what another server has recorded of its part."""
+        """Add the states that another server has recorded of its part."""
         for number, given in states.items():
             if number < len(self._boundaries):
                 self._boundaries[number].add_states(given)
 
     @property
     def count(self) -> int:
-        """How many calls have a boundary."""
+        """The number of calls that have a boundary."""
         return len(self._boundaries)
 
     @property
     def tensor_bytes(self) -> int:
-        """Of all boundaries together."""
+        """The bytes of the recorded tensors of all boundaries together."""
         return sum(boundary.tensor_bytes for boundary in self._boundaries)
 
     def tell(self) -> None:
-        """What one member has found all members know from now on, who call this together. Raises ExchangeBroken."""
+        """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
         group = self._group
         if not self._exact:
             return
@@ -206,24 +208,25 @@ class ProgramSections:
             self._guessed = ["on another worker, whose log names them"]
 
     def _boundary(self, number: int) -> Boundary:
-        """That of call `number`. Checkpoints of earlier versions have none: then the live state stands for it."""
+        """The boundary of call `number`. Checkpoints of earlier versions have none: the live state stands in for it."""
         while number >= len(self._boundaries):
             self._boundaries.append(Boundary.of(self._group.held))
         return self._boundaries[number]
 
     def _swap(self, live: "_Newest", number: int) -> None:
-        """Make the boundary of call `number` live, beside what was."""
+        """Make the boundary of call `number` live, with the state that was live kept in `live`."""
         boundary = self._boundary(number)
         if boundary.tensors:
             live.copy()
+            # They are about to be overwritten, and peers may be reading them in shared memory.
             self._group.own_weights()
         boundary.put_back(self._group.held)
 
     @torch.inference_mode(False)  # the program may have it on: training has no use for what is made in it
     @torch.no_grad()
     def _touched(self, kind: str) -> frozenset[str]:
-        """The program is about to read or write weights, an optimiser's state or a large kept object. Returns the kinds
-        that need no watching any more."""
+        """Copy tensors of a kind before the program reads or writes them: weights, an optimiser's state or a large kept
+        object. Returns the kinds that need no watching any more."""
         self._group.own_weights()
         boundary = self._boundary(self._running)
         if self._goal > self._running:
@@ -254,7 +257,7 @@ class ProgramSections:
             print(f"ringleader: {NO_HARM}, but in {line}: {made}: {CURE}.")
 
     def _variable(self) -> str:
-        """What the line that runs sets; empty where it sets nothing, or its text is not known."""
+        """The variable that the running line sets; empty where it sets none, or its text is not known."""
         held = self._group.held
         optimizers = [optimizer for optimizer, _ in held.optimizers]
         frames = list(running_frames())
@@ -299,6 +302,7 @@ class _Newest:
     def copy(self) -> None:
         if self._tensors is not None:
             return
+        # What is to be copied is in the memory of then, wherever the program has pointed `.data` since.
         elsewhere = [(p, p.data, memory) for p, memory in self._memory if p.data_ptr() != memory.data_ptr()]
         for parameter, _, memory in elsewhere:
             parameter.data = memory

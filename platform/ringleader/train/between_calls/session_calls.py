@@ -15,7 +15,7 @@ class FinishedCall:
 
 @dataclass(slots=True)
 class SessionCalls:
-    """Which session calls are finished, and where the running one stands.
+    """The finished session calls, and the position in the running one.
 
     A joiner runs the training function from the top: finished calls return their recorded result without computing, and
     `global_step` and `loss` are those of that moment, so it takes the same branches as everybody else.

@@ -1,4 +1,4 @@
-"""The first operation of the program on watched tensors of each kind, seen before it runs."""
+"""The program's first operation on watched tensors of each kind, seen before it runs."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class TensorAccess(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Args:
         storages: the storages watched, with the kind of each.
-        touched: is told a kind; returns the kinds that need no watching any more.
+        touched: takes a kind; returns the kinds that need no watching any more.
     """
 
     def __init__(
@@ -71,13 +71,14 @@ class TensorAccess(TorchDispatchMode):  # type: ignore[no-untyped-call]
         above = []
         while (mode := _pop_mode()) is not self:
             above.append(mode)
+        # Back on top once more: `__exit__` takes off whichever mode is there.
         _push_mode(self)
         self.__exit__(None, None, None)
         for mode in reversed(above):
             _push_mode(mode)
 
     def _kind(self, leaf: object) -> str:
-        """Of a watched tensor its kind; empty for all else."""
+        """The kind of a watched tensor; empty for all else."""
         if (
             not isinstance(leaf, Tensor)
             or leaf.layout is not torch.strided

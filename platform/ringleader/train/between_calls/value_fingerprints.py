@@ -1,7 +1,7 @@
-"""Short texts of values: two that differ have different ones, and it takes little to make them.
+"""Short texts of values, cheap to make: two values that differ have different texts.
 
 Left out are what training has anyway (registered objects and their tensors), functions, open files, data sets, and
-what each worker has of its own: its device, its working directory, files for the moment.
+what each worker has of its own: its device, its working directory, temporary files.
 """
 
 import hashlib
@@ -27,12 +27,12 @@ from ringleader.train.state.served_optimizer_state import ClosedState
 from ringleader.train.state.training_state import TrainingState
 
 MOST_BYTES = 64 << 20
-"""Of all tensors and arrays of a look together; those that have not changed since the last one do not count."""
+"""The bound of all tensors and arrays read at one call; those unchanged since the last one do not count."""
 MOST_ITEMS = 200
-"""Of a longer container so many from each end are read, and its length."""
+"""The number of items read from each end of a longer container, beside its length."""
 MOST_DEPTH = 4
 SHORT = 32
-"""A text up to so long is kept as it is, for people to read; of a longer one the digest is."""
+"""Characters up to which a text is kept as it is, for people to read; a longer one becomes a digest."""
 
 _PLAIN = (type(None), bool, int, float, complex, bytes, torch.dtype, torch.Size)
 _TEMPORARY = tempfile.gettempdir() + os.sep
@@ -60,7 +60,7 @@ class ValueReader:
         }
 
     def text(self, value: Any) -> str | None:
-        """None where the value is none of those that are compared, or cannot be read: its own code raises."""
+        """The value's text; None where it is not compared, or cannot be read because its own code raises."""
         try:
             text = self._text(value, 0)
         except Exception:  # a program's object may do anything when it is iterated, measured or shown
@@ -89,6 +89,7 @@ class ValueReader:
             case Mapping():
                 text = self._items([part for item in value.items() for part in item], depth, "{}")
             case set() | frozenset():
+                # The order of a set follows the seed of the process's hashes.
                 text = self._items(sorted(value, key=repr), depth, "()")
             case list() | tuple() | deque():
                 text = self._items(value, depth, "[]")
@@ -99,7 +100,8 @@ class ValueReader:
         return text
 
     def _words(self, value: str | PurePath) -> str | None:
-        """A path in the working directory as from there: each worker has a copy of it. None for a temporary file."""
+        """The text of a string or path, as seen from the working directory, of which each worker has a copy; None for a
+        temporary file."""
         text = str(value)
         if self._here in text:
             return repr(text.replace(self._here, "."))
@@ -119,6 +121,7 @@ class ValueReader:
             return None
         version = 0 if tensor.is_inference() else tensor._version
         known = self._known.get(id(tensor))
+        # The weak reference has to agree: an id is another tensor's once its own is gone.
         if known and known[0]() is tensor and known[1:3] == (version, tensor.data_ptr()):
             return known[3]
         if not self._affords(tensor.nbytes):
@@ -144,7 +147,7 @@ class ValueReader:
 
 
 def _here() -> str:
-    """The working directory, which is removed under a worker that is killed."""
+    """The working directory; the null device once it is gone, as under a worker that is killed."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -152,14 +155,15 @@ def _here() -> str:
 
 
 def is_generator(value: Any) -> bool:
-    """Whether it draws random numbers."""
+    """Whether the value is a generator of random numbers."""
     return isinstance(value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState)
 
 
 def _stand(value: Any) -> str | None:
-    """Where a generator of random numbers stands."""
+    """A digest of the state of a generator of random numbers; None for anything else."""
     if isinstance(value, torch.Generator):
         return _digest(value.get_state().numpy().tobytes())
+    # SystemRandom has no state: `getstate` raises.
     if isinstance(value, random.Random) and type(value) is not random.SystemRandom:
         return _digest(pickle.dumps(value.getstate()))
     if isinstance(value, np.random.Generator):

@@ -1,8 +1,8 @@
-"""The program's variables at its session calls, compared between who came to a call with the others and who runs the
-lines before it again.
+"""The program's variables at its session calls, compared between members that came to a call with the others and those
+that run the lines before it again.
 
-What differs there is made of something that the session does not know: a clock, a file, a generator without a seed, a
-loop's body. The job goes on, and its result says so.
+A variable that differs there is made of something that the session does not know: a clock, a file, a generator without
+a seed, a loop's body. The job goes on, and its result says so.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
 CALLS = 64
-"""Of so many session calls, the newest ones, variables are known."""
+"""The number of session calls, the newest ones, whose variables are kept."""
 SENTENCE_BYTES = 400
 MOST_NAMED = 3
 BODY_CURE = (
@@ -44,11 +44,11 @@ CURE = (
     "lives outside of the program into session.keep(name, object)"
 )
 NOTHING = repr(None)
-"""What a data set opens where it first reads is None until then, on some members for ever."""
+"""The text of None: what a data set opens at its first read is None until then, on some members for ever."""
 AMONG_WORKERS = "differs from worker to worker"
 SLOTS = 1 << 15
-"""Where workers' variables differ each has a slot by its name, in a table of all members. Two that share one are both
-named."""
+"""The slots, by hashes of names, of the table in which members compare variables once some differ. Two names that share
+a slot are both reported."""
 Texts = dict[str, str]
 DIFFERS = "program.differs"
 NO_HARM = "nothing has gone wrong yet"
@@ -59,7 +59,7 @@ class VariableFinding:
     """A variable that is not what it was, with "file:line" of what set it.
 
     Attributes:
-        how: what is wrong with it, behind its name and line.
+        how: the words, behind its name and line, for what is wrong with it.
     """
 
     variable: str
@@ -73,13 +73,13 @@ class VariableFinding:
 
     @property
     def beforehand(self) -> dict[str, Any]:
-        """What the event says where it was found before lines ran again anywhere."""
+        """The event's data for a finding made before lines ran again anywhere."""
         return asdict(self) | {"cure": f"{NO_HARM}: {self.cure}", "beforehand": True}
 
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """Where a variable is: a frame, the text of its file, and the name there."""
+    """The place of a variable: a frame, the text of its file, and the name there."""
 
     frame: FrameType
     text: SourceText
@@ -87,7 +87,7 @@ class _Spot:
 
 
 class ProgramVariables:
-    """One member's. What was seen at calls, and what was found, is a part of what heals and is checkpointed."""
+    """One member's variables. Those seen at calls, and the findings, are healed and checkpointed."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
@@ -105,7 +105,7 @@ class ProgramVariables:
 
     @property
     def why_other_bits(self) -> str:
-        """What differs, where and what to do; empty where nothing was found."""
+        """The variables that differ, with their lines and the cure; empty where nothing was found."""
         if not self.found:
             return self._told_by_others
         first, *others = self.found.values()
@@ -113,7 +113,7 @@ class ProgramVariables:
         return f"the program's {first.sentence}{'; also ' if also else ''}{also}"
 
     def look(self, number: int) -> None:
-        """Call `number` begins, on what the lines before it made."""
+        """Read the variables as call `number` begins, and compare them where the lines before it ran again."""
         if not self._matters:
             return
         self._tell_found()
@@ -131,7 +131,7 @@ class ProgramVariables:
             self._seen.pop(number - CALLS, None)
 
     def warn(self) -> None:
-        """The first loop begins: name what the program's text says will differ from worker to worker."""
+        """Warn, as the first loop begins, of variables that by the program's text will differ by worker."""
         frames = list(running_frames())
         buffers = {
             name.rpartition(".")[2] for model in self._group.held.models for name, _ in model.named_buffers()
@@ -158,8 +158,8 @@ class ProgramVariables:
             )
 
     def fingerprint(self, number: int) -> int:
-        """Of the variables with which this member came to call `number`, below 2**48; 0 where it has none to compare,
-        as it has run their lines again."""
+        """A number below 2**48 for the variables with which this member came to call `number`; 0 where it has none to
+        compare, as it has run their lines again."""
         known = {
             name: text
             for name, text in self._named.items()
@@ -168,8 +168,8 @@ class ProgramVariables:
         return _number(repr(sorted(known.items()))) if known and self._own_call == number else 0
 
     def level(self, ranks: Sequence[int]) -> None:
-        """Members of these ranks have come to a call with other variables. All learn which, who call this together.
-        Raises ExchangeBroken."""
+        """Find out which variables differ between members of these ranks, who came to a call with different ones. All
+        members call this together. Raises ExchangeBroken."""
         seat, exchange = self._group.seat, self._group.exchange
         assert seat is not None
         assert exchange is not None
@@ -178,18 +178,20 @@ class ProgramVariables:
         for name, slot in mine.items():
             said[seat.rank, slot] += _number(name + self._named[name])
         told = exchange.all_reduce(said)[list(ranks)]
+        # 0 says that a member has no variable in that slot, which is no difference.
         most, least = told.max(dim=0).values, told.masked_fill(told == 0, inf).min(dim=0).values
         self._not_everywhere |= {name for name, slot in mine.items() if not told[:, slot].all()}
         for name in [name for name, slot in mine.items() if most[slot] != least[slot]]:
             finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
             speaker = ranks[int(told[:, mine[name]].nonzero()[0])]
+            # One of them reports it, so that the event comes once.
             if seat.rank == speaker:
                 self.find(finding)
             else:
                 self.found.setdefault(finding.variable, finding)
 
     def tell(self) -> None:
-        """What one member has found all know from now on, who call this together. Raises ExchangeBroken."""
+        """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
         seat, exchange = self._group.seat, self._group.exchange
         if not self._matters:
             return
@@ -203,12 +205,12 @@ class ProgramVariables:
         self._told_by_others = next(filter(None, told), "")
 
     def state(self, since: int = 0) -> dict[str, Any]:
-        """What calls from number `since` on began with, and what was found."""
+        """The variables at the begin of calls from number `since` on, and the findings."""
         seen = {number: texts for number, texts in self._seen.items() if number >= since}
         return {"seen": seen, "found": [asdict(finding) for finding in self.found.values()]}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over what others saw. Their state is of the call that has begun here, or of a later one."""
+        """Take over others' variables and findings. Their state is of the call that has begun here, or a later one."""
         seen: dict[int, Texts] = state.get("seen", {})
         if self._own_call == self._group.calls.next - 1:
             self._compare(seen.get(self._own_call, {}))
@@ -217,12 +219,12 @@ class ProgramVariables:
             self.found.setdefault(finding["variable"], VariableFinding(**finding))
 
     def find_beforehand(self, finding: VariableFinding) -> None:
-        """It would differ on a worker that came in: nobody has run lines again so far."""
+        """Report a variable that would differ on a joiner: nobody has run lines again so far."""
         if self._add_found(finding, finding.beforehand):
             print(f"ringleader: {NO_HARM}, but the program's {finding.sentence}.")
 
     def find(self, finding: VariableFinding) -> None:
-        """It is not what it would be on another number of workers."""
+        """Report a variable that is not what it would be on another number of workers."""
         if self._add_found(finding, asdict(finding)):
             print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
 
@@ -232,7 +234,7 @@ class ProgramVariables:
                 self.find(VariableFinding(name.rpartition(":")[2], *self._lines[name]))
 
     def _add_found(self, finding: VariableFinding, told: dict[str, Any]) -> bool:
-        """Say it, if it is new. Returns whether it is."""
+        """Keep a finding, and report it, if it is new. Returns whether it is."""
         if finding.variable in self.found:
             return False
         self.found[finding.variable] = finding
@@ -241,7 +243,7 @@ class ProgramVariables:
         return True
 
     def _tell_found(self) -> None:
-        """What was found before the first seat is told once there is one: who gets none makes no difference."""
+        """Report findings, once there is a seat: a worker that never gets one makes no difference."""
         seat = self._group.seat
         if seat is not None:
             untold, self._untold = self._untold, []
@@ -286,7 +288,7 @@ class ProgramVariables:
             self._lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
 
     def _read_state(self, number: int, frames: list[FrameType], reader: ValueReader) -> None:
-        """What the session holds, as the lines left it: settings, small kept objects, and weights that were touched."""
+        """Read the session's state as the lines left it: settings, small kept objects, weights that were touched."""
         held, before = self._group.held, self._group.sections.before(number)
         for place, (optimizer, _) in enumerate(held.optimizers):
             which = f"optimizers[{place}]" if len(held.optimizers) > 1 else "optimizer"
@@ -325,12 +327,13 @@ class ProgramVariables:
 
 
 def escapes(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
-    """What bodies leave to the lines behind them, in the functions that run and in those that they call; its file."""
+    """The names that bodies leave to the lines behind them, each with its file, in the running functions and those that
+    they call."""
     return _told(frames, lambda text: text.escapes)
 
 
 def carries(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
-    """What turns of bodies leave to later ones, likewise."""
+    """The names that turns of bodies leave to later turns, likewise."""
     return _told(frames, lambda text: text.carried)
 
 
@@ -347,23 +350,23 @@ def _told(
 
 
 def _number(text: str) -> int:
-    """Of a text, from 1 to 2**48 - 1: what two entries of a word hold, and what a float64 holds exactly."""
+    """A number for a text, from 1 to 2**48 - 1, which two entries of a word hold, and a float64 exactly."""
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()) or 1
 
 
 def place_of(frame: FrameType, line: int) -> str:
-    """ "file:line" of a line in that function's file."""
+    """The place of a line in that function's file, as "file:line"."""
     return f"{Path(frame.f_code.co_filename).name}:{line}"
 
 
 @lru_cache(maxsize=256)
 def _globals_of(text: SourceText, scope: str) -> frozenset[str]:
-    """What the function names, and those that it calls."""
+    """The names in a function's text, and in those of the functions that it calls."""
     return frozenset(text.names_in(text.reached_from({scope})))
 
 
 def is_users(value: Any) -> bool:
-    """An object of a class of the program's own, with attributes."""
+    """Whether the value is an object, with attributes, of a class of the program's own."""
     module = sys.modules.get(type(value).__module__)
     file = str(getattr(module, "__file__", "") or "")
     plain = not isinstance(value, torch.nn.Module | type) and hasattr(value, "__dict__")
@@ -371,7 +374,7 @@ def is_users(value: Any) -> bool:
 
 
 def escaped(function: Any) -> list[dict[str, str]]:
-    """The same of a training function that has not begun, as findings."""
+    """The findings of `escapes` and `carries`, as dicts, for a training function that has not begun."""
     code = function.__code__
     text = text_of(code.co_filename)
     if text is None:

@@ -1,1 +1,1 @@
-"""The body of a loop over batches: its turns, and what it may change."""
+"""The body of a loop over batches: its turns, and the state that it may change."""

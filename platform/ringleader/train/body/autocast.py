@@ -16,7 +16,7 @@ NARROW: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.fl
 
 
 class Autocast:
-    """One session's. Autocast belongs to a thread: to the one that runs the training function."""
+    """The autocast of one session. It belongs to a thread: to the one that runs the training function."""
 
     def __init__(self, precision: Precision, device: torch.device) -> None:
         self._dtype = NARROW.get(precision)
@@ -24,11 +24,11 @@ class Autocast:
         self._running: AbstractContextManager[Any] | None = None
 
     def body(self) -> AbstractContextManager[Any]:
-        """User code runs inside of it; with fp32 it changes nothing, also not what the user has set."""
+        """The context that user code runs in; with fp32 it changes nothing, not even what the user has set."""
         return nullcontext() if self._dtype is None else torch.autocast(self._device, dtype=self._dtype)
 
     def turns(self, turns: Iterator[Any]) -> Iterator[Any]:
-        """The same turns, the body of each inside. However the loop is left, the thread is then as it was."""
+        """Run the body of each turn inside it. However the loop is left, the thread is then as it was."""
         if self._dtype is None:
             yield from turns
             return
@@ -43,13 +43,14 @@ class Autocast:
             self._end(enabled, dtype)
 
     def leave(self) -> None:
-        """The body has come to its `step`; idempotent."""
+        """Leave the context, when the body has come to its `step`; idempotent."""
         running, self._running = self._running, None
         if running is not None:
             running.__exit__(None, None, None)
 
     def _end(self, enabled: bool, dtype: torch.dtype) -> None:
-        """`step` inside the user's own autocast left before that: what it then put back is ours, and goes."""
+        """End the turn. A `step` inside the user's own autocast left ours first, and theirs then restored ours: undo
+        that."""
         self.leave()
         torch.set_autocast_enabled(self._device, enabled)
         torch.set_autocast_dtype(self._device, dtype)

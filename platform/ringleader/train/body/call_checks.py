@@ -2,8 +2,8 @@
 with the line to write instead.
 
 Nothing of torch is patched: registered optimisers get a hook and a `zero_grad` of their own, registered schedules a
-subclass of theirs, and a few small parameters say when a backward has reached them or somebody has changed their
-gradients.
+subclass of theirs, and a few small parameters show that a backward has reached them or that their gradients were
+changed.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,11 +25,11 @@ from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
 from ringleader.train.state.training_state import TrainingState
 
 SMALL = 1 << 14
-"""Elements of a parameter that is watched: others would cost memory."""
+"""The most elements of a parameter that is watched: larger ones would cost memory."""
 WATCHED = 64
 
 CHANGES = r"\.data\b.*(= |\.\w+_\()|\.\w*[a-z]_\(|load_state_dict\("
-"""What changes a tensor in place."""
+"""A pattern of lines that change a tensor in place."""
 
 _Marks = tuple[list[int], list[int]]
 _version = attrgetter("_version")
@@ -38,13 +38,13 @@ IN_A_LOOP = "inside a loop over session.batches"
 
 
 class CallChecks:
-    """One session's.
+    """The checks of one session.
 
     Args:
-        held: where the models are.
-        accumulates: whether gradients of turns before are in the parameters, and those of others will come to them.
-        warn: is told once of a line that does nothing: about what, a sentence, what to do.
-        states: of the optimisers, closed while the program's lines run.
+        held: the state with the models.
+        accumulates: whether gradients of earlier turns are in the parameters, and those of later ones are added.
+        warn: called once, for a line that does nothing: the subject, a sentence, what to do.
+        states: those of the optimisers, closed while the program's lines run.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CallChecks:
         self._warned = False
 
     def optimizer(self, optimizer: Optimizer) -> None:
-        """From now on the program must not step it in a loop's body."""
+        """Refuse from now on that the program steps it in a loop's body."""
         clear = optimizer.zero_grad
 
         def zero_grad(set_to_none: bool = True) -> None:
@@ -83,7 +83,7 @@ class CallChecks:
 
     @contextmanager
     def session_steps(self) -> Iterator[None]:
-        """The program has called `session.step`: what happens in the block is not its doing."""
+        """Stop the checks for the block: in `session.step` the session acts, and not the program."""
         body = self._body
         self._leave()
         try:
@@ -93,11 +93,12 @@ class CallChecks:
                 self._enter()
 
     def turns(self, turns: Iterator[Any]) -> Iterator[Any]:
-        """The same turns, each of them watched.
+        """Watch each of the turns.
 
         Raises:
             StepMisuse: naming what the body did, and what to write instead.
         """
+        # Such a hook runs in backward() alone: torch.autograd.grad, which is allowed, accumulates nothing.
         for parameter in self._small():
             if parameter not in self._hooks:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)  # type: ignore[no-untyped-call]
@@ -114,25 +115,26 @@ class CallChecks:
             self._put_back()
 
     def release(self) -> None:
-        """Training is over; idempotent."""
+        """Remove the hooks when training is over; idempotent."""
         for hook in self._hooks.values():
             hook.remove()
         self._hooks = {}
 
     def _enter(self) -> None:
-        """The program goes on: whatever it does to gradients will show."""
+        """Start the checks: the program goes on, and its changes to gradients will show."""
         self._body = True
         self._states.hide()
         self._marks = _marks(self._weights)
         if not looked_at(self._turns):
             return
+        # `.data` leaves no version behind: of some parameters, in some turns, the values are compared.
         self._values = [(p, p.detach().clone()) for p in self._hooks]
         for parameter in self._hooks:
             if parameter.requires_grad:
                 self._seen.append(_Seen.of(parameter))
 
     def _leave(self) -> None:
-        """The program is done for now. Raises StepMisuse for what it did to gradients."""
+        """End the checks for now. Raises StepMisuse: the program has changed weights or gradients."""
         self._body = False
         self._states.show()
         self._check_weights()
@@ -150,7 +152,7 @@ class CallChecks:
             self._cleared()
 
     def _check_weights(self) -> None:
-        """Raises StepMisuse: the body has changed a weight."""
+        """Raise StepMisuse where the body has changed a weight."""
         values, self._values = self._values, []
         marks, changed = _marks(self._weights), None
         if marks != self._marks:
@@ -176,7 +178,7 @@ class CallChecks:
         self._seen = []
 
     def _small(self) -> list[Parameter]:
-        """Some of the parameters, small ones, or the smallest."""
+        """The parameters to watch: some small ones, or else the smallest."""
         fit = [p for p in self._held.weights if _can_be_watched(p)]
         fit = sorted(dict.fromkeys(fit), key=lambda p: p.numel())
         return [p for p in fit if p.numel() <= SMALL][:WATCHED] or fit[:1]
@@ -197,7 +199,7 @@ class CallChecks:
         )
 
     def _reached(self, _parameter: Tensor) -> None:
-        """A backward has come to a registered parameter."""
+        """Refuse a backward that has reached a registered parameter in the body."""
         if not self._body:
             return
         raise StepMisuse(
@@ -235,7 +237,7 @@ class _Seen:
         return cls(parameter, gradient, gradient._version, ours)
 
     def mark(self) -> str:
-        """What has been done to it: empty, "cleared" or "changed"."""
+        """The change that was made to it: empty, "cleared" or "changed"."""
         if self.parameter.grad is not self.gradient:
             return "cleared" if self.parameter.grad is None else "changed"
         if self.gradient._version == self.version:
@@ -248,12 +250,12 @@ class _Seen:
 
 
 def _same(parameter: Parameter, value: Tensor) -> bool:
-    """Bit for bit, but for NaN, which all are one."""
+    """Whether the values are equal, each NaN being equal to any other."""
     return torch.allclose(parameter.detach(), value, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def _marks(parameters: list[Parameter]) -> _Marks:
-    """Two lists, whose entries differ once somebody has put another tensor there, or changed it in place."""
+    """Two lists, whose entries differ once a tensor was replaced, or changed in place."""
     try:
         return list(map(Tensor.data_ptr, parameters)), list(map(_version, parameters))
     except RuntimeError:  # tensors of inference mode have no version

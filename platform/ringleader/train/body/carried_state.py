@@ -1,7 +1,7 @@
-"""What a loop's body carries from one turn to the next, seen at the begins of turns.
+"""State that a loop's body carries from one turn to the next, seen at the begins of turns.
 
-A worker's turns are those of its slices. What one hands to the next (a hidden state, a counter of turns, a queue of
-features, a generator that has drawn) depends on who computes what, unless the session has it.
+A worker's turns are those of its slices. State that one passes to the next (a hidden state, a counter of turns, a queue
+of features, a generator that has drawn) depends on who computes what, unless the session has it.
 """
 
 import inspect
@@ -36,7 +36,7 @@ _Marks = dict[str, tuple[Any, VariableFinding]]
 
 
 class CarriedState:
-    """One member's. Called from its training thread."""
+    """The watch over one member's carried state. Called from its training thread."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
@@ -46,14 +46,15 @@ class CarriedState:
         self._known: set[int] = set()
 
     def begin_loop(self, dataset: Any) -> None:
-        """A loop over these rows begins: lines before it may have changed anything."""
+        """Begin a loop over these rows: lines before it may have changed anything."""
         self._before = {}
         self._known = {id(part) for part in _known(self._group.held, dataset)}
 
     def begin_turn(self) -> None:
-        """The body gets a slice. What is not as it was when it got the last one it has changed."""
+        """Look at the state before the body gets a slice: differences since its last slice are the body's changes."""
         if not self._matters:
             return
+        # Full looks come in pairs: only beside one of the turn before does a full look show changes.
         now = self._look(everything=looked_at(self._turns) or looked_at(self._turns + 1))
         self._turns += 1
         for name, (mark, finding) in now.items():
@@ -104,7 +105,7 @@ class CarriedState:
         return marks
 
     def _mark(self, value: Any) -> Any:
-        """Differs once the value has changed; of what cannot be read, as an iterator, with each turn."""
+        """A mark that differs once the value has changed; that of a value that cannot be read differs in each turn."""
         if isinstance(value, Tensor):
             return _mark_of_tensor(value)
         told = ValueReader(self._group.held, {}).text(value)
@@ -112,8 +113,8 @@ class CarriedState:
 
 
 def _known(held: TrainingState, dataset: Any) -> Iterator[Any]:
-    """What the session takes care of: the models and their tensors, kept objects with what is in them, and generators
-    that are seeded for each slice."""
+    """Objects that the session takes care of: the models and their tensors, kept objects with their contents, and
+    generators that are seeded for each slice."""
     for model in held.models:
         yield from model.modules()
         yield from model.parameters()
@@ -147,7 +148,7 @@ def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _locals(frame: FrameType) -> dict[str, Any]:
-    """A copy. Up to Python 3.12 the frame would hold on to what it gave, a batch or an iterator among it."""
+    """A copy of its variables. Up to Python 3.12 the frame would hold on to them, a batch or an iterator among them."""
     given = frame.f_locals
     copied = dict(given)
     if type(given) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:

@@ -1,7 +1,7 @@
-"""A turn that counts for nothing, where no turn of a loop took place: on servers, and for who joined behind the loop.
+"""A turn that counts for nothing, where no turn of a loop took place: on servers, and on members that joined behind it.
 
-The training function runs in them too, and what stands behind the loop may use names that only its body gives: the
-body runs once, on the first rows of the first batch, with the weights that the loop ended with.
+The training function runs in them too, and lines behind the loop may use names that only its body sets: the body runs
+once, on the first rows of the first batch, with the weights that the loop ended with.
 """
 
 import inspect
@@ -20,11 +20,11 @@ from ringleader.train.rows.slices import Slice, load, to_device
 from ringleader.train.source.loop_bodies import text_of
 
 Place = tuple[CodeType, int]
-"""Of a loop in the program: the code of its function and the line."""
+"""The place of a loop in the program: the code of its function and the line."""
 
 
 def calling_place(above: int) -> Place:
-    """Where the function was called that is so many frames above the caller of this one."""
+    """The place that called the function that is so many frames above the caller of this one."""
     frame = inspect.currentframe()
     for _ in range(above + 2):
         assert frame is not None
@@ -35,10 +35,10 @@ def calling_place(above: int) -> Place:
 
 
 class DryTurn:
-    """Knows which loops of the program have run here.
+    """The dry turns of one member; knows which loops of the program have run here.
 
     Attributes:
-        runs: the loop body is at such a turn; its `step` does nothing.
+        runs: whether the loop body is at such a turn; its `step` does nothing.
     """
 
     def __init__(self, group: Member, device: torch.device) -> None:
@@ -50,22 +50,22 @@ class DryTurn:
 
     def needs(self, place: Place, number: int) -> bool:
         """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
-        others' bodies left it, and what stands behind it may depend on how (an exception that the program catches), or
-        its body adds up what is read behind it: a mean by a count that is still 0 would raise."""
+        others' bodies left it, and lines behind it may depend on how (an exception that the program catches), or its
+        body adds up values that are read behind it: a mean by a count that is still 0 would raise."""
         code, line = place
         text = text_of(code.co_filename)
         adds = text is not None and line in text.adding and number != self._newest
         return place not in self._known or adds or number in self._group.calls.left
 
     def watch(self, place: Place, number: int, turns: Iterator[Any]) -> Iterator[Any]:
-        """The turns themselves; once there was one, the loop needs no rehearsal."""
+        """The turns themselves; once there was one, the loop needs no dry turn."""
         for batch in turns:
             self._known.add(place)
             self._newest = number
             yield batch
 
     def turns(self, place: Place, loop: BatchLoop) -> Iterator[Any]:
-        """One turn of a finished loop if none was here yet; all that the group holds is behind it as before."""
+        """Run one turn of a finished loop if it needs one; behind it the member's state is as before."""
         if not (self.needs(place, loop.number) and loop.epoch.steps):
             return
         self._known.add(place)
@@ -82,10 +82,10 @@ class DryTurn:
 
     @contextmanager
     def _put_back(self) -> Iterator[None]:
-        """The block may change weights, optimisers and kept objects: it did so, or did not, where the loop ran.
+        """Put back weights, optimisers and kept objects that the block changes: the loop's real turns ran elsewhere.
 
-        Tables stay as the block leaves them: they are too large for a second copy. Optimisers have no state in it, as
-        before a first step.
+        Tables stay as the block leaves them: they are too large for a second copy. Optimisers have no state in the
+        block, as before a first step.
         """
         held = self._group.held
         self._group.own_weights()

@@ -1,8 +1,8 @@
-"""The settings of optimisers that a loop's body sets: each slice begins with the committed ones, and what the slices of
-a batch have set counts for the update of that batch, on every member.
+"""The settings of optimisers that a loop's body sets: each slice begins with the committed ones, and the settings of a
+batch's slices count for the update of that batch, on every member.
 
 Where all workers make the update, one without a slice has not run the body; where servers make it, none of them has. So
-a word says whether a body has set anything, and only then the settings travel, once a transaction.
+a flag says whether a body has set anything, and only then the settings are exchanged, once a transaction.
 """
 
 from collections.abc import Callable
@@ -36,13 +36,13 @@ GROUPS = "Add or replace parameter groups between two loops, never in a loop's b
 
 
 class OptimizerSettings:
-    """One member's. Called from its training thread.
+    """The optimiser settings of one member. Called from its training thread.
 
     Args:
-        line: "file:line" where the program sets a key of a parameter group.
+        line: gives "file:line" where the program sets a key of a parameter group.
 
     Attributes:
-        sets: the slices of the running transaction have set something.
+        sets: whether the slices of the running transaction have set something.
         said: all settings as their `session.step` found them; None where no slice came to it.
     """
 
@@ -62,13 +62,13 @@ class OptimizerSettings:
         self._replica: Said = (False, None)
 
     def begin_loop(self) -> None:
-        """A loop begins with what the lines before it have left."""
+        """Begin a loop with the settings that the lines before it have left."""
         if not self._free:
             self._now()
         self._committed = self._returned = None
 
     def begin_turn(self) -> None:
-        """The body gets a slice; all slices begin with the same settings."""
+        """Put back the committed settings, with which all slices begin."""
         if self._free:
             return
         if self._committed is None or self._heals != self._group.heals or self._served:
@@ -78,7 +78,7 @@ class OptimizerSettings:
         self._returned = self._committed
 
     def end_turn(self) -> None:
-        """The body has called `session.step`.
+        """Collect the settings of a slice when its body has called `session.step`.
 
         Raises:
             StepMisuse: the slices of a batch have set different things, or this mode has no use for them.
@@ -102,24 +102,25 @@ class OptimizerSettings:
         self._replica = (self._replica[0] or changed is not None, row)
 
     def step_returned(self) -> None:
-        """`session.step` returns to the body."""
+        """Save the settings as `session.step` returns to the body."""
         if not self._free and self._committed is not None:
             self._returned = self._now()
 
     def behind_turn(self) -> None:
-        """The body has come to the end of its turn. Raises StepMisuse: it set something behind `session.step`."""
+        """Check the settings at the end of a turn. Raises StepMisuse: the body set something behind `session.step`."""
         self._check(
             "behind session.step(loss), where it would count for some slices of the next batch only", CURE
         )
 
     def left(self) -> None:
-        """The loop was left in the middle of a turn: what that turn has set is undone, and refused at the next call."""
+        """Undo the settings of a turn in which the loop was left; they are refused at the next call."""
         try:
             self._check(
                 "in the turn in which the loop was left, and no update follows there",
                 "Set it behind the loop.",
             )
         except StepMisuse as error:
+            # Not raised here: the loop's generator is being closed, where Python may print an error and go on.
             self._owed = error
             self.rewind()
         self._returned = None
@@ -133,33 +134,33 @@ class OptimizerSettings:
     # --- a round of several steps ---------------------------------------------------------------------------------
 
     def begin_replica(self) -> None:
-        """The next replica of a round begins with what is live."""
+        """Begin the next replica of a round with the live settings."""
         self._replica = (False, None)
         if self._committed is not None:
             self._committed = self._now()
 
     def inner_step(self) -> None:
-        """The running replica has made a step: its next slice goes on from what is live."""
+        """Save the live settings after a step of the running replica: its next slice goes on from them."""
         if self._committed is not None:
             self._committed = self._now()
 
     @property
     def replica(self) -> "Said":
-        """What the slices of the running replica have set by now."""
+        """The settings that the slices of the running replica have set by now."""
         return self._replica
 
     def bring(self, said: "Said") -> None:
-        """What a replica has set counts for the running round. Raises StepMisuse: two have set different things."""
+        """Count a replica's settings for the running round. Raises StepMisuse: two have set different things."""
         self._hear(said, "replica of a round")
 
     # --- a transaction --------------------------------------------------------------------------------------------
 
     def begin_transaction(self) -> None:
-        """No slice of it has been computed."""
+        """Begin a transaction of which no slice has been computed."""
         self.sets, self.said = False, None
 
     def agree(self, exchange: "Exchange") -> Row:
-        """Some slice has set something. Returns what all said, for `take`.
+        """Exchange the settings, where some slice has set something; returns the agreed ones, for `take`.
 
         Raises:
             ExchangeBroken: nothing has changed here.
@@ -168,6 +169,7 @@ class OptimizerSettings:
         seat = self._group.seat
         assert seat is not None
         length = len(self._encoded())
+        # A row for each member and a sum: every row has one writer, and float64 keeps each setting's bits.
         said = torch.zeros(len(seat.plan.members), 1 + length, dtype=torch.float64)
         if self.said is not None:
             said[seat.rank] = torch.tensor([1.0, *self.said], dtype=torch.float64)
@@ -181,13 +183,13 @@ class OptimizerSettings:
         return rows[first]
 
     def take(self, row: Row) -> None:
-        """Make this live, before the update."""
+        """Make these settings live, before the update."""
         values = iter(zip(row[::2], row[1::2], strict=True))
         for group in self._groups:
             take(group, values)
 
     def committed(self) -> None:
-        """An update is made: what stands now is what the next slices begin with."""
+        """Commit the live settings after an update: the next slices begin with them."""
         self.sets, self.said = False, None
         if self._free:
             return
@@ -196,12 +198,12 @@ class OptimizerSettings:
             self._committed = now
 
     def forget(self) -> None:
-        """The transaction did not happen: back to what is committed."""
+        """Go back to the committed settings: the transaction did not happen."""
         self.sets, self.said = False, None
         self.rewind()
 
     def rewind(self) -> None:
-        """Back to what is committed."""
+        """Go back to the committed settings."""
         if self._committed is not None:
             for group, saved in zip(self._groups, self._committed, strict=False):
                 saved.put_back(group)
@@ -212,7 +214,7 @@ class OptimizerSettings:
         return [group for optimizer, _ in self._group.held.optimizers for group in optimizer.param_groups]
 
     def _now(self) -> list[SavedSettings]:
-        """What stands now: the list of before, and its entries, as long as nothing has changed."""
+        """The live settings: the same list, with the same entries, as long as nothing has changed."""
         groups, latest = self._groups, self._latest
         known = zip_longest(groups, latest[: len(groups)])
         now = [
@@ -224,7 +226,7 @@ class OptimizerSettings:
         return self._latest
 
     def _saved(self, group: dict[str, Any]) -> SavedSettings:
-        """numpy's numbers become Python's, whose arithmetic is the same on members that only hear of them."""
+        """Save a group, numpy's numbers as Python's: their arithmetic is the same on members that only receive them."""
         if not self._served:
             for key, value in list(group.items()):
                 if type(value) not in CONSTANTS and key != "params" and (number := plain(value)) is not value:
@@ -237,7 +239,7 @@ class OptimizerSettings:
             raise self._misuse(f"was set to {changed.now} {where}", changed.key, cure)
 
     def _change(self, before: list[SavedSettings]) -> SettingChange | None:
-        """The first thing that is not as it was. Raises StepMisuse: groups came or went, or their parameters did."""
+        """The first change since `before`. Raises StepMisuse: groups came or went, or their parameters did."""
         now, groups = self._now(), self._groups
         if now is before:
             return None
@@ -251,7 +253,7 @@ class OptimizerSettings:
         return None
 
     def _refuse_unfit(self, before: list[SavedSettings]) -> None:
-        """Raises StepMisuse: something has been set that a row of numbers of the same length does not tell."""
+        """Raise StepMisuse where a setting has changed so that a row of numbers of the same length cannot hold it."""
         for saved, group in zip(before, self._groups, strict=True):
             for key in sorted((saved.settings.keys() | group.keys()) - {"params"}):
                 if why := unfit(saved.settings.get(key, ABSENT), group.get(key, ABSENT)):

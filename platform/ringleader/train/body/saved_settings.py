@@ -1,4 +1,4 @@
-"""A parameter group's settings as they were, to tell cheaply whether they still are, and to put them back."""
+"""A parameter group's saved settings, to tell cheaply whether they have changed, and to put them back."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from ringleader.train.state.optimizer_state import assign
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A setting that is not as it was, and what it is now."""
+    """A setting that has changed, and its value now."""
 
     key: str
     now: Any
@@ -26,9 +26,9 @@ class SavedSettings:
     """A parameter group as it was.
 
     Attributes:
-        values: all that is in it, the objects themselves.
+        values: the objects in it, themselves.
         parameters: the group's list; `count` was its length.
-        settings: all but the parameters; what can change in place, lists and arrays, is a copy.
+        settings: all but the parameters; lists and arrays, which can change in place, are copies.
         copied: the objects of those copies, by their keys.
         tensors: those among the settings, alone or in tuples, with their versions and values.
     """
@@ -61,12 +61,13 @@ class SavedSettings:
 
     @cached_property
     def row(self) -> Row:
-        """All its numbers. To be asked for while it stands."""
+        """All its numbers. Valid only while the group has not changed."""
         return row_of(self.group)
 
     def stands(self, group: dict[str, Any]) -> bool:
         """Whether the group is this one and holds the very same objects, none of them changed in place."""
         return (
+            # Cheapest first: this is asked at every turn, and nearly always the same objects stand there.
             group is self.group
             and len(group) == len(self.values)
             and all(map(is_, group.values(), self.values))
@@ -77,11 +78,11 @@ class SavedSettings:
         )
 
     def same_parameters(self, group: dict[str, Any]) -> bool:
-        """Whether none has come or left."""
+        """Whether no parameter has come or left."""
         return group["params"] is self.parameters and len(group["params"]) == self.count
 
     def change(self, group: dict[str, Any]) -> SettingChange | None:
-        """The first setting whose value is another one."""
+        """The first setting whose value has changed; None where none has."""
         for tensor, version, value in self.tensors:
             if tensor._version != version and not torch.equal(tensor, value):
                 holds = (k for k in self.settings if any(t is tensor for t in _tensors_in(group.get(k))))
@@ -113,7 +114,7 @@ def _tensors_in(value: Any) -> list[Tensor]:
 
 
 def _copy(value: Any) -> Any:
-    """Of lists and arrays, in tuples too; all else is itself."""
+    """A copy of lists and arrays, in tuples too; everything else is returned itself."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if not isinstance(value, tuple | list):
@@ -124,12 +125,12 @@ def _copy(value: Any) -> Any:
 
 
 def _same_parts(value: Any, copy: Any) -> bool:
-    """Whether a list holds what its copy does; of what is nested deeper it is not known."""
+    """Whether a list holds the same objects as its copy; False where that is not known."""
     return isinstance(value, list) and len(value) == len(copy) and all(map(is_, value, copy))
 
 
 def _untouched(tensor: Tensor, version: int, value: Tensor) -> bool:
-    """Whether nobody has written to it. `.data` and numpy leave the version; to look costs little on the CPU only."""
+    """Whether nothing has written to it. `.data` and numpy leave the version; comparing is cheap on the CPU only."""
     return tensor._version == version and (tensor.device.type != "cpu" or torch.equal(tensor, value))
 
 

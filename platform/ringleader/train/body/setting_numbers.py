@@ -1,4 +1,4 @@
-"""The numbers in an optimiser's settings: which they are, as a row that members exchange, and back."""
+"""The numbers in an optimiser's settings as a row that members exchange, and back."""
 
 from collections.abc import Iterator
 from numbers import Integral, Real
@@ -17,7 +17,7 @@ _KINDS: tuple[type, ...] = (type(None), bool, int, float)
 _NUMBERS = {kind: float(number) for number, kind in enumerate(_KINDS)}
 _TENSOR = len(_KINDS)
 CONSTANTS = frozenset((*_KINDS, str))
-"""Types whose values are what they are, for good."""
+"""Types whose values never change in place."""
 ABSENT = object()
 
 
@@ -33,7 +33,7 @@ def leaves(group: dict[str, Any]) -> list[tuple[str, Any]]:
 
 @torch.no_grad()
 def take(group: dict[str, Any], values: Numbers) -> None:
-    """Give the group what comes next of the values."""
+    """Give the group the next of the values."""
     for key in _keys(group):
         told = _told(group[key], values)
         if told is not group[key]:
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def unfit(was: Any, now: Any) -> str:
-    """What keeps this change from counting on other members; empty where nothing does."""
+    """The reason why this change cannot be sent to other members; empty where it can."""
     if now is was:
         return ""
     if was is ABSENT:
@@ -70,7 +70,7 @@ def unfit(was: Any, now: Any) -> str:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Of two settings; whole arrays, whose `==` gives an array."""
+    """Whether two settings are equal; of arrays, whose `==` gives an array, as a whole."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.array_equal(one, other)
     return one is other or bool(one == other)
@@ -100,7 +100,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _shape(value: Any) -> Any:
-    """How numbers are nested, so that a row of as many fits."""
+    """The nesting of numbers: only a row of the same nesting fits."""
     if isinstance(value, tuple | list):
         return tuple(map(_shape, value))
     return _is_number(value)
@@ -117,7 +117,7 @@ def _decoded(kind: float, value: float) -> Any:
 
 
 def _told(mine: Any, values: Numbers) -> Any:
-    """What comes next in the place of this: itself where that is no number, or the same."""
+    """The next value for the place of this one: this one itself where it is no number, or equal."""
     if isinstance(mine, tuple | list):
         told = [_told(part, values) for part in mine]
         return mine if all(map(is_, told, mine)) else type(mine)(told)
@@ -125,6 +125,7 @@ def _told(mine: Any, values: Numbers) -> Any:
         return mine
     kind, value = next(values)
     if isinstance(mine, Tensor):
+        # In place: it has to stay the tensor that the program may hold.
         return mine.fill_(value)
     if kind == _TENSOR:
         return value

@@ -1,7 +1,7 @@
 """The modes of the registered models: which modules train or evaluate, and which parameters are frozen.
 
-Every turn of a loop's body begins with those that stood before the loop, on every member and behind every pause. So a
-body sets in each turn what it wants. What it switched in one turn and not in the next is said once.
+Every turn of a loop's body begins with the modes that stood before the loop, on every member and behind every pause. So
+a body sets its modes in each turn. A switch in one turn that is missing in the next is warned of once.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ CURE = "Set it in every turn, before session.step(loss), or between two loops."
 
 
 class TrainingModes:
-    """One member's. Called from its training thread.
+    """The modes of one member's models. Called from its training thread.
 
     Args:
-        warn: is told once of what counts for one turn: about what, a sentence, what to do.
+        warn: called once, for a switch that counts for one turn only: the subject, a sentence, what to do.
     """
 
     def __init__(self, held: TrainingState, warn: Callable[[str, str, str], None]) -> None:
@@ -32,16 +32,17 @@ class TrainingModes:
         self._warned = False
 
     def begin_loop(self) -> None:
-        """A loop begins with the modes that the lines before it have left."""
+        """Take the modes that the lines before the loop have left."""
         self._modules = [module for model in self._held.models for module in model.modules()]
         self._training = [module.training for module in self._modules]
         self._trained = [p for model in self._held.models for p in model.parameters() if p.requires_grad]
         self._switched = set()
 
     def begin_turn(self) -> None:
-        """All turns begin with the same modes; what turns unfroze is refused where its gradient comes."""
+        """Restore the loop's modes; parameters that a turn unfroze are refused where their gradient comes."""
         for module, trains in zip(self._modules, self._training, strict=True):
             if module.training != trains:
+                # Not by train(), which would switch the modules inside it, too.
                 module.training = trains
                 self._switched.add(module)
         for parameter in self._trained:
@@ -50,7 +51,7 @@ class TrainingModes:
                 self._switched.add(parameter)
 
     def at_step(self) -> None:
-        """The body calls `session.step`: says what a turn before switched and this one did not."""
+        """Warn at `session.step` of a switch that the turn before made and this one did not."""
         if not self._switched or self._warned:
             return
         modes = dict(zip(self._modules, self._training, strict=True))

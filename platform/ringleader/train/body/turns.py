@@ -20,11 +20,11 @@ from ringleader.train.state.hidden_state import HiddenState
 
 
 class BodyTurns:
-    """The running turn, and the metrics' names that every turn has to give. In a trace its forward is a span.
+    """The running turn, and the names of the metrics that every turn must give. In a trace its forward is a span.
 
     Attributes:
-        running: the slice the loop body is at.
-        names: of the metrics, sorted.
+        running: the slice that the loop body is at.
+        names: names of the metrics, sorted.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class BodyTurns:
         self.running = piece
         seed_all(self._seed, *piece.stream)
         if self._own is None:
+            # Looked for once in a loop: in a large network that takes 2 ms.
             self._own = generators_of(self._models)
         seed_own(self._own, self._seed, *piece.stream)
         self._unkept.begin_turn()
@@ -49,13 +50,13 @@ class BodyTurns:
             self._timeline.begin("forward", slice=piece.shard)
 
     def leave(self) -> None:
-        """A session call begins, or the loop was left by `break`: its last turn, if any, is not part of a step."""
+        """Drop the running turn: a session call begins, or the loop was left by `break`; it is part of no step."""
         self.running = self._own = None
         if self._timeline is not None:
             self._timeline.unwind("the loop was left")
 
     def end(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> tuple[Slice, SliceReport]:
-        """`step` was called: the slice, and what it says about itself.
+        """End the turn at its `step`; returns the slice and its report.
 
         Raises:
             StepMisuse: naming what is wrong with the call.
@@ -80,7 +81,7 @@ class BodyTurns:
         return turn, SliceReport(weight, loss.detach(), checksum(turn.rows), sign, slots)
 
     def check_ended(self) -> None:
-        """The loop body comes for its next slice.
+        """Check the turn before, when the loop body comes for its next slice.
 
         Raises:
             StepMisuse: it did not call `step`.
@@ -106,7 +107,7 @@ class BodyTurns:
 
 
 def _check_loss(loss: Any) -> None:
-    """Raises StepMisuse: there is nothing to go backward from, or it is no one number."""
+    """Raise StepMisuse where the loss has no gradients, or is not one number."""
     if not isinstance(loss, Tensor):
         raise StepMisuse(
             f"session.step got {reprlib.repr(loss)}, a {type(loss).__name__}, for a loss: that has no gradients.",
@@ -120,7 +121,7 @@ def _check_loss(loss: Any) -> None:
 
 
 def _mean(name: str, value: Any) -> Tensor:
-    """() of a metric's values. Raises StepMisuse: there is none."""
+    """The mean of a metric's values, shape (). Raises StepMisuse: there is none."""
     try:
         return torch.as_tensor(value, dtype=torch.float32).detach().mean()
     except (TypeError, ValueError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""Whether all members are at the same place of the program, by their control words."""
+"""The check that all members are at the same place in the program, by their control words."""
 
 from torch import Tensor
 
@@ -10,14 +10,14 @@ BRANCH_ON = "Branch only on what is equal everywhere: evaluate(), session.loss, 
 
 
 def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int) -> bool:
-    """All members must be at the same session call and step, and leave a loop together.
+    """Check that all members are at the same session call and step, and leave a loop together.
 
     Args:
         reduced: the sum of the members' words.
-        rank: of this member.
+        rank: this member's.
 
     Returns:
-        whether the step happens: False where the loop was left before it, or where nobody could leave it.
+        whether the step happens: False if the loop was left before it, or if no member could have left it.
 
     Raises:
         CallMismatch: naming two ranks that differ.
@@ -36,6 +36,8 @@ def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int) -> bool:
             f"after step {mine.step}; rank {stays} ({plan.members[stays]}) goes on with step {mine.step + 1}.",
             hint=BRANCH_ON,
         )
+    # Where all only follow, no body whose slices these are has seen the step before: it may yet leave, so the
+    # step is made again after this turn.
     return LoopStance.STAYS in stances
 
 

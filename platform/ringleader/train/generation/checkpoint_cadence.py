@@ -1,17 +1,16 @@
-"""When a checkpoint is due: every so many steps, and before more than so many seconds of work are at risk."""
+"""The cadence of checkpoints: every so many steps, and before more than so many seconds of work are at risk."""
 
 from collections.abc import Callable
 from enum import IntEnum
 
 SHARE = 100
-"""A pause for a copy is at most one part in so many of training, where time says when there is one."""
+"""Where checkpoints go by time, the next one comes after at least this many times the last copy's pause."""
 WRITING_SHARE = 2
-"""And so is the time in which files are written."""
+"""It also comes after at least this many times the seconds that writing the last one took."""
 
 
 class CheckpointVote(IntEnum):
-    """What a member says about a checkpoint behind the step that it is at: one is made where somebody wants it and
-    nobody objects."""
+    """A member's vote on a checkpoint behind its current step: one is made where a member wants it and none objects."""
 
     OBJECTS = 0
     FOLLOWS = 1
@@ -19,11 +18,11 @@ class CheckpointVote(IntEnum):
 
 
 class CheckpointCadence:
-    """One member's. Its clock alone decides nothing: members tell each other their wishes with the step.
+    """One member's cadence. Its clock alone decides nothing: members send each other their votes with the step.
 
     Args:
-        every_steps, every_s: as in the job file; None: not by this.
-        clock: seconds that never go back.
+        every_steps, every_s: as in the job file; None turns the one off.
+        clock: monotonic seconds.
     """
 
     def __init__(self, every_steps: int | None, every_s: float | None, clock: Callable[[], float]) -> None:
@@ -35,47 +34,50 @@ class CheckpointCadence:
         self.step = 0
 
     def due(self, before: int, step: int) -> bool:
-        """Whether one is due by steps, where the transaction before ended at step `before`."""
+        """Whether a checkpoint is due by steps, where the transaction before ended at step `before`."""
         every = self._every_steps
         return every is not None and step // every > before // every
 
     def nears(self, step: int) -> bool:
-        """Whether the next one is due in less time than has gone by since the one before."""
+        """Whether the next checkpoint is closer than the one before, by steps or by time."""
         every = self._every_steps
         by_steps = every is not None and step % every * 2 >= every
         return by_steps or (self._every_s is not None and self._elapsed_s * 2 >= self._every_s)
 
     def wish(self, *, busy: bool) -> CheckpointVote:
-        """By time.
+        """This member's vote, by time.
 
         Args:
-            busy: the one before is being written.
+            busy: the checkpoint before is still being written.
         """
+        # An objection bounds the cost: another copy now would exceed its share of training.
         if self._every_s is None or busy or self._elapsed_s < self._least_s:
             return CheckpointVote.OBJECTS
+        # Clocks differ, and all have to save behind the same step: so this is a vote.
         return CheckpointVote.WANTS if self._elapsed_s >= self._every_s else CheckpointVote.FOLLOWS
 
     def at_risk(self, step: int) -> bool:
-        """Whether there is work that time would have secured."""
+        """Whether steps were made since the last whole copy, in a job that has checkpoints by time."""
         return self._every_s is not None and step > self.step
 
     def copied(self, step: int, pause_s: float, *, whole: bool) -> None:
-        """One was copied of `step`; training waited so long.
+        """Record a copy of `step`, for which training waited `pause_s` seconds.
 
         Args:
-            whole: by this member. Where others write a part of it, and one of them is lost, it may never be one.
+            whole: this member copied all of it. Where others write a part and one of them is lost, it may never become
+                a checkpoint.
         """
         self._since_s, self._least_s = self._clock(), SHARE * pause_s
         if whole:
             self.step = step
 
     def written(self, took_s: float) -> None:
-        """Its files are there."""
+        """Record that the copy's files were written, in `took_s` seconds."""
         self._least_s = max(self._least_s, WRITING_SHARE * took_s)
 
     @property
     def _elapsed_s(self) -> float:
-        """Since the copy before, or since somebody asked first."""
+        """Seconds since the last copy, or since the first call of this."""
         now = self._clock()
         if self._since_s is None:
             self._since_s = now

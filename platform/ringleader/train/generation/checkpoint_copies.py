@@ -1,4 +1,4 @@
-"""At which boundaries the committed state is copied for a checkpoint: all members come to the same."""
+"""The boundaries at which the committed state is copied for a checkpoint: the same for all members."""
 
 import time
 from functools import partial
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class CheckpointCopies:
-    """One member's.
+    """One member's copies.
 
     Attributes:
-        agreed: the members want one at the running boundary, by time.
+        agreed: the members have voted, by time, for a copy at the running boundary.
     """
 
     def __init__(self, group: "Member") -> None:
@@ -30,32 +30,33 @@ class CheckpointCopies:
 
     @property
     def wish(self) -> CheckpointVote:
-        """What this member says about it with its word. Who has no part to save goes with the others."""
+        """The vote that this member sends with its word. One without a part to save follows the others."""
         group = self._group
         assert group.seat is not None
         if not group.saver.on or group.healing.part_to_save(group.seat) is None:
             return CheckpointVote.FOLLOWS
+        # The last server with a part has it copied behind the step that runs: hence one more.
         at_once = self._alone and group.saver.would_secure(group.step + 1)
         return CheckpointVote.WANTS if at_once else group.saver.wish
 
     @property
     def due(self) -> bool:
-        """Whether one is due at the next boundary, by steps or by what the members have agreed on."""
+        """Whether a copy is due at the next boundary, by steps or by what the members have agreed on."""
         group = self._group
         return group.saver.on and (self.agreed or group.saver.cadence.due(group.boundary, group.step))
 
     @property
     def wanted(self) -> bool:
-        """The same, or this member would like one: where boundaries inside a loop have to be asked for."""
+        """Whether one is due or this member wants one: for modes that have to ask for a boundary inside a loop."""
         return self.due or self.wish is CheckpointVote.WANTS
 
     def hear(self, reduced: Tensor, plan: Plan) -> None:
-        """The members' wishes of a transaction."""
+        """Count the members' votes of a transaction."""
         wishes = self._group.layout.wishes(reduced, world=len(plan.members))
         self.agreed = CheckpointVote.WANTS in wishes and CheckpointVote.OBJECTS not in wishes
 
     def committed(self) -> None:
-        """All that is applied is committed and published: copy it where one is due."""
+        """Copy the state if a checkpoint is due: all that is applied is committed and published."""
         group = self._group
         due, self.agreed = self.due, False
         # Before anything that may break: whoever joins next counts from this boundary too.
@@ -67,13 +68,13 @@ class CheckpointCopies:
             self._expect()
 
     def begin(self) -> None:
-        """A generation begins."""
+        """Forget, as a generation begins, what the one before agreed on."""
         self._expects = True
         self.agreed = self._alone = False
 
     def begun(self, plan: Plan) -> None:
-        """It stands. What nobody else holds any more after a loss is copied at once: before the next step where it is
-        one worker, behind it where it is a server. Raises ExchangeBroken."""
+        """Save at once, as the generation stands, what only one member holds after a loss: a worker copies it before
+        the next step, a server behind it. Raises ExchangeBroken."""
         group, lost = self._group, plan.cause == "lost"
         if lost and plan.servers:
             left = plan.servers < group.spec.sync.server_count
@@ -83,21 +84,22 @@ class CheckpointCopies:
             )
         elif lost and len(plan.members) == 1 and group.saver.would_secure(group.step):
             group.stand()
-            self.save(settled=True)
+            self.save(settled=True)  # the only member stands at this step, so nothing takes it back
 
     def pause(self) -> None:
-        """The generation has no other purpose than to save. How long that may take the pause's own deadline says, which
-        is the supervisor's. Raises ExchangeBroken."""
+        """Save the boundary of a pause, the only purpose of its generation. The supervisor's deadline for the pause
+        bounds the wait. Raises ExchangeBroken."""
         group, coordinator = self._group, self._group.coordinator
         assert group.exchange is not None
         if group.saver.on:
             group.comparison.before_saving()
             group.saver.insist(self.save, coordinator.interrupted, cancelled=coordinator.plan_pending)
+        # A barrier: nobody leaves the generation while another member still saves.
         group.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
 
     def rest(self) -> None:
-        """The generation has no other purpose: too few are left to go on. Until what they hold is written, or until it
-        is not for them to wait any more. Raises ExchangeBroken."""
+        """Save what a group too small to go on still holds, the only purpose of its generation. Returns once it is
+        written, or once an interruption or a newer plan ends the wait. Raises ExchangeBroken."""
         group, coordinator = self._group, self._group.coordinator
         assert group.exchange is not None
 
@@ -113,7 +115,7 @@ class CheckpointCopies:
         group.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
 
     def save(self, *, settled: bool = False) -> None:
-        """Copy what this member writes. `settled`: see `SavedPart`."""
+        """Copy the part that this member writes. For `settled` see `SavedPart`."""
         group = self._group
         assert group.seat is not None
         plan = group.seat.plan
@@ -127,7 +129,7 @@ class CheckpointCopies:
         self._alone = False
 
     def _expect(self) -> None:
-        """The generation has made a step: the state is as large as what will be saved of it."""
+        """Have memory for the copy prepared: after the generation's first step the state has its final size."""
         group = self._group
         assert group.seat is not None
         self._expects = False

@@ -23,21 +23,21 @@ from ringleader.train.ports import RecordSink
 Work = Callable[[], None]
 PATIENCE_S = 60.0
 LOOK_S = 0.05
-"""Who waits looks so often whether it is to go on."""
+"""Interval at which a wait checks whether it goes on."""
 TOLD_S = 1.0
 AGAIN_S, SELDOM_S = 1.0, 60.0
-"""What has to be written is tried again after so long, then after twice that and so on, at last so seldom."""
+"""The pause before a failed write is first tried again, doubled each time up to the second value."""
 
 NOT_TAKEN = "optimisers, schedules, kept objects and the position begin anew"
-"""What `init_from` leaves where it is."""
+"""The parts of a job's state that `init_from` does not take over."""
 
 
 class CheckpointSaver:
-    """Copies at a boundary, has a process write it, one checkpoint at a time.
+    """Copies this member's part at a boundary and has a process write it, one checkpoint at a time.
 
     Args:
         place: the URI of the folder of the job's checkpoints; None: there are none.
-        patience_s: how long training waits for the checkpoint before, and the end of a run for the last one.
+        patience_s: seconds that training waits for the checkpoint before, and the end of a run for the last one.
     """
 
     def __init__(
@@ -70,58 +70,60 @@ class CheckpointSaver:
 
     @property
     def wish(self) -> CheckpointVote:
-        """Whether one should be made now, by time."""
+        """This member's vote on a checkpoint now, by time."""
         return self.cadence.wish(busy=not self._idle.is_set())
 
     def nears(self, step: int) -> bool:
-        """Whether the next one is due in less time than has gone by since the one before."""
+        """Whether the next checkpoint is closer than the one before, where there is a place for them."""
         return self.on and self.cadence.nears(step)
 
     def would_secure(self, step: int) -> bool:
-        """Whether one made now would hold more than the one before, and wait for nothing."""
+        """Whether a checkpoint made now would hold more than the one before, and wait for nothing."""
         return self.on and self._idle.is_set() and self.cadence.at_risk(step)
 
     def save(
         self, state: Any, part: CheckpointPart, position: CheckpointPosition, *, settled: bool = False
     ) -> None:
-        """Copy, and go on. There is one copy at a time: where the one before is not written yet this waits for it, and
-        where that takes too long there is no checkpoint of this step. For `settled` see `SavedPart`."""
+        """Copy the state and return; writing goes on beside training. There is one copy at a time: where the one before
+        is not written yet this waits for it, and if that takes longer than `patience_s` this step has no checkpoint.
+        For `settled` see `SavedPart`."""
         if not self._ready(position.step):
             why = f"the checkpoint before it was not written within {self._patience_s:g} s"
             self._failed(position, why)
             return
         self._waited = False
         now = time.perf_counter()
+        # The time between two copies bounds how long the writing process may rest between two chunks.
         spare_s, self._copied_at = now - self._copied_at, now
         snapshot = Snapshot(state, part, self._room)
         self._begin(partial(self._write, snapshot, part, position, spare_s, settled=settled))
 
     def expect(self, state: Any, part: CheckpointPart) -> None:
-        """Such a state will be saved: have the memory for its copy ready by then, and the process that writes."""
+        """Prepare, in the background, the memory for the copy of such a state and the process that writes it."""
         if self._idle.is_set():
             self._begin(partial(self._prepare, size_of(state, part)))
 
     def written(self, look: Work = lambda: None) -> bool:
-        """Wait for what was copied to be written. Returns whether it is.
+        """Wait up to `patience_s` until the copy is written. Returns whether it is.
 
         Args:
-            look: is called now and then; what it raises ends the wait.
+            look: called now and then; what it raises ends the wait.
         """
         written = self._wait(self._patience_s, look)
         self._waited = not written
         return written
 
     def finish(self, given_up: Callable[[], bool]) -> bool:
-        """Wait as long as that takes, or until there is no point in it any more. Returns whether it is written."""
+        """Wait, without a bound, until the copy is written or until `given_up`. Returns whether it is written."""
         while not self._wait(LOOK_S):
             if given_up():
                 return False
         return True
 
     def insist(self, save: Work, given_up: Callable[[], bool], cancelled: Callable[[], bool]) -> None:
-        """Have `save` copied and written, again and again where it cannot be, until there is no point in it any more:
-        nobody trains meanwhile, and what is not saved is lost. Who is `cancelled` finishes what it writes, and tries
-        no more."""
+        """Call `save` and wait until its copy is written; try again where that fails, until `given_up`: nobody trains
+        meanwhile, and what is not saved is lost. Once `cancelled`, the running write is finished and no other is
+        tried."""
         again_s = AGAIN_S
         while self.finish(given_up):  # the one before, of which there may be a copy
             self._missed = False
@@ -133,7 +135,8 @@ class CheckpointSaver:
             again_s = min(2 * again_s, SELDOM_S)
 
     def newest(self) -> FoundCheckpoint | None:
-        """Where to start from; what cannot be read is told and passed over. Raises CheckpointsUnreachable."""
+        """The newest checkpoint that can be read whole; others are reported and passed over. None where there is none.
+        Raises CheckpointsUnreachable."""
         if self._place is None:
             return None
         found, passed_over = newest(Folder(self._place))
@@ -142,18 +145,18 @@ class CheckpointSaver:
         return found
 
     def tell_start(self, found: FoundCheckpoint, generation: int, calls: int) -> None:
-        """With what a later attempt begins: so many session calls are finished there."""
+        """Report the checkpoint with which a later attempt begins, and how many session calls are finished in it."""
         at = found.manifest.position
-        self.cadence.step = at.step
+        self.cadence.step = at.step  # up to here no work is at risk
         data = {"uri": found.place, "step": at.step, "attempt": at.attempt, "calls": calls}
         self._outlet.event("checkpoint.restored", generation, data)
 
     def tell_nothing(self, generation: int) -> None:
-        """A later attempt begins as the first one did: what that had committed is trained again."""
+        """Report that a later attempt begins as the first one did: what that had committed is trained again."""
         self._outlet.event("checkpoint.none", generation, {"step": 0})
 
     def tell_weights(self, place: str, told: dict[str, Any], generation: int) -> None:
-        """With what weights a job begins, which of them it could not take, and what it does not take."""
+        """Report the weights that a job begins with, those that it could not take over, and what `init_from` leaves."""
         words = {"only_here": "not there", "only_there": "not in this job", "other_shape": "of another shape"}
         for what, why in words.items():
             if told[what]:
@@ -164,9 +167,10 @@ class CheckpointSaver:
         self._outlet.event("weights.loaded", generation, {"uri": place, "not_taken": NOT_TAKEN} | told)
 
     def close(self) -> None:
-        """What was copied is written first, if that does not take too long."""
+        """End the thread and the writing process; what was copied is written first, if that does not take too long."""
         if self._thread is None:
             return
+        # A file system that was waited for in vain is not waited for again.
         if self._wait(0 if self._waited else self._patience_s):
             self._work.put(None)
             self._thread.join(self._patience_s)
@@ -186,6 +190,7 @@ class CheckpointSaver:
 
     def _wait(self, patience_s: float, look: Work = lambda: None) -> bool:
         if not self._idle.is_set():
+            # The process rests between two chunks for training's sake, and no more once somebody waits for it.
             self._writer.hurry()
         until = time.perf_counter() + patience_s
         while not self._idle.wait(min(LOOK_S, max(0.0, until - time.perf_counter()))):
@@ -242,6 +247,7 @@ class CheckpointSaver:
         order = snapshot.order(self._place, name)
         if order is not None:
             return self._writer.write(order, spare_s)
+        # No memory can be shared with a process, so this thread writes, and training goes first.
         give_way()
         return snapshot.write(Folder(self._place), name)
 
@@ -251,7 +257,7 @@ class CheckpointSaver:
 
 
 def _rested(for_s: float, given_up: Callable[[], bool]) -> bool:
-    """Whether there still is a point in it after so long."""
+    """Sleep for `for_s` seconds. Returns False as soon as `given_up`."""
     until = time.perf_counter() + for_s
     while time.perf_counter() < until:
         if given_up():
@@ -261,7 +267,7 @@ def _rested(for_s: float, given_up: Callable[[], bool]) -> bool:
 
 
 def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """One state of those of all servers: the first has all but what only another one updates."""
+    """Merge the states of all servers into the first, which lacks only what another server updates alone."""
     first = states[0]
     for other in states[1:]:
         for mine, theirs in zip(first["models"], other["models"], strict=True):
@@ -273,7 +279,7 @@ def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _join_boundaries(rest: dict[str, Any], states: dict[int, States]) -> None:
-    """What a server recorded of its optimiser states between calls belongs beside what the first one recorded."""
+    """Add the optimiser states that another server recorded between calls to the boundaries of the first."""
     since, plain = rest.get("boundaries", (0, []))
     boundaries = [Boundary.of_plain(values) for values in plain]
     for number, given in states.items():

@@ -14,7 +14,7 @@ from torch import Tensor
 from ringleader.train.generation.checkpoint_cadence import CheckpointVote
 
 MAX_METRICS = 12
-_EXACT = 1 << 24
+_EXACT = 1 << 24  # float32 holds every integer up to here
 _MEMBER = 13
 _HALF = 24
 """Bits of a fingerprint in one entry."""
@@ -23,7 +23,7 @@ KINDS = ("barrier", "evaluate", "batches")
 
 
 class LoopStance(IntEnum):
-    """What a member says about the loop it is in: it goes with the others, goes on, or has left it by `break`."""
+    """A member's stance on the loop it is in: it goes with the others, goes on, or has left it by `break`."""
 
     FOLLOWS = 0
     STAYS = 1
@@ -32,7 +32,7 @@ class LoopStance(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramPosition:
-    """Where a member is in the program: session call, its kind (a loop with its epoch), committed steps."""
+    """A member's position in the program: session call, its kind (a loop with its epoch), committed steps."""
 
     call: int
     kind: str
@@ -41,7 +41,7 @@ class ProgramPosition:
 
 @dataclass(frozen=True, slots=True)
 class SliceReport:
-    """What one slice says about itself: weight, mean loss, checksums of its rows and of its metrics' names, values."""
+    """One slice's report: weight, mean loss, checksums of its rows and of its metrics' names, metric values."""
 
     weight: float
     loss: Tensor
@@ -56,11 +56,11 @@ BARRIER, EVALUATE, BATCHES = range(len(KINDS))
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A reduced word, read. Lists are per present shard in ascending order.
+    """A reduced word, decoded.
 
     Attributes:
-        pending: somebody knows of a newer plan; this is the last transaction of its generation.
-        stop: somebody asked to end the loop after this step.
+        pending: a member knows of a newer plan; this is the last transaction of its generation.
+        stop: a member asked to end the loop after this step.
         weight: the sum of all slice weights.
         loss: the weighted mean loss.
         values: the weighted means by metric slot.
@@ -68,9 +68,9 @@ class StepReport:
         names: the checksums of the metrics' names that slices gave; one where all agree.
         used: per parameter, whether any slice anywhere gave it a gradient.
         left: the loop was left by `break`: this step does not happen.
-        sets: some loop body has set something in an optimiser's settings.
-        unseen: no loop body has seen what came of the step before and could leave: this step does not happen yet.
-        lays: other parameters are to be trained from here on: the step happens once all agree on them.
+        sets: a loop body has changed an optimiser's settings.
+        unseen: no loop body has seen the outcome of the step before and could leave: this step does not happen yet.
+        lays: the set of trained parameters is to change here: the step happens once all agree on it.
     """
 
     pending: bool
@@ -89,7 +89,7 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class WordLayout:
-    """Where each number stands. Fixed for a job's life: room for every member it may ever have."""
+    """The layout of the word's entries, fixed for a job's life: it has room for every member the job may ever have."""
 
     members: int
     shards: int
@@ -119,7 +119,7 @@ class WordLayout:
         used: Sequence[bool] = (),
         buffers: Tensor | None = None,
     ) -> Tensor:
-        """One member's word: (length,) float32.
+        """Build one member's word: (length,) float32.
 
         Args:
             kind: an index into KINDS, plus the epoch for a loop.
@@ -130,6 +130,7 @@ class WordLayout:
         word[start : start + _MEMBER] = torch.tensor(
             [
                 *(call, kind, step % _EXACT, pending, stop, stance, wish),
+                # A fingerprint has 48 bits and an entry holds 24 exactly.
                 *(said[0] >> _HALF, said[0] % _EXACT, lays, sets),
                 *(said[1] >> _HALF, said[1] % _EXACT),
             ],
@@ -153,28 +154,28 @@ class WordLayout:
         return word[self.length - self.buffers :]
 
     def positions(self, word: Tensor, *, world: int) -> list[ProgramPosition]:
-        """Where each of `world` members is, by rank."""
+        """Each of `world` members' position, by rank."""
         members = word[: world * _MEMBER].view(world, _MEMBER).tolist()
         return [ProgramPosition(int(m[0]), _kind(int(m[1])), int(m[2])) for m in members]
 
     def stances(self, word: Tensor, *, world: int) -> list[LoopStance]:
-        """What each of `world` members says about its loop, by rank."""
+        """Each of `world` members' stance on its loop, by rank."""
         return [LoopStance(int(s)) for s in word[: world * _MEMBER].view(world, _MEMBER)[:, 5].tolist()]
 
     def fingerprints(self, word: Tensor, *, world: int) -> list[int]:
-        """The fingerprints of the state that each of `world` members says, by rank; 0 of who says none."""
+        """Each of `world` members' fingerprint of the state, by rank; 0 where it gives none."""
         return _joined(word[: world * _MEMBER].view(world, _MEMBER)[:, 7:9])
 
     def variables(self, word: Tensor, *, world: int) -> list[int]:
-        """The fingerprints of the program's variables, likewise."""
+        """Each member's fingerprint of the program's variables, likewise."""
         return _joined(word[: world * _MEMBER].view(world, _MEMBER)[:, 11:13])
 
     def wishes(self, word: Tensor, *, world: int) -> list[CheckpointVote]:
-        """What each of `world` members says about a checkpoint, by rank."""
+        """Each of `world` members' vote on a checkpoint, by rank."""
         return [CheckpointVote(int(w)) for w in word[: world * _MEMBER].view(world, _MEMBER)[:, 6].tolist()]
 
     def lays(self, word: Tensor, *, world: int) -> bool:
-        """Whether any member has other parameters to be trained."""
+        """Whether any member asks for another set of trained parameters."""
         return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 9].any())
 
     def pending(self, word: Tensor, *, world: int) -> bool:
@@ -182,7 +183,7 @@ class WordLayout:
         return bool(word[: world * _MEMBER].view(world, _MEMBER)[:, 3].any())
 
     def read(self, word: Tensor, *, world: int, present: Sequence[int]) -> StepReport:
-        """Read a reduced word of `world` members."""
+        """Decode a reduced word of `world` members."""
         members = word[: world * _MEMBER].view(world, _MEMBER).tolist()
         start = self.members * _MEMBER
         table = (
@@ -192,6 +193,7 @@ class WordLayout:
         )
         weights = table[:, 0]
         total = float(weights.sum())
+        # Without a slice all weights are 0, and the means shall be 0 rather than NaN.
         means = (table[:, 1:] * weights[:, None]).sum(dim=0) / max(total, 1e-300)
         start += self.shards * _SHARD
         return StepReport(
@@ -211,7 +213,7 @@ class WordLayout:
 
 
 def _joined(halves: Tensor) -> list[int]:
-    """(n, 2) the upper and the lower half of each number."""
+    """The numbers whose upper and lower halves are (n, 2)."""
     return [(high << _HALF) + low for high, low in halves.to(torch.int64).tolist()]
 
 

@@ -1,4 +1,4 @@
-"""What bits depend on beside the job: the machines that had a part in the weights, and where they differ."""
+"""The machines that had a part in the weights, and their differences, on which bits depend beside the job."""
 
 import hashlib
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from ringleader.exchange import Exchange
 from ringleader.spec import JobSpec
 
 TEXT_BYTES = 256
-"""Room for what a member says of its machine; more is cut off."""
+"""Bytes of a member's description of its machine; more is cut off."""
 _EXACT_BYTES = 6
-"""Of a digest that a float64 holds exactly."""
+"""Bytes of a digest that a float64 holds exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One member's, as text.
+    """One member's machine and software, as text.
 
     Attributes:
-        device: its kind; with its name where it is no CPU. Empty where it has no part in the bits.
+        device: the kind, with the name unless it is a CPU; empty where it has no part in the bits.
         capability: the CPU instructions that torch's kernels are chosen for.
-        threads: how many compute one operation.
+        threads: the number that compute one operation.
     """
 
     device: str
@@ -51,11 +51,11 @@ def device_of(
     server: bool = False,
     found: Callable[[], bool] = torch.cuda.is_available,
 ) -> torch.device:
-    """Where models and batches live.
+    """The device of models and batches.
 
     Args:
         where: this process's node, for the error.
-        server: of a server, which has a device of its own only where the job file says so.
+        server: for a server, which has a device of its own only where the job file says so.
         found: whether there is a CUDA device.
 
     Raises:
@@ -87,7 +87,7 @@ def this_machine(device: torch.device) -> Environment:
 
 
 class EnvironmentCheck:
-    """All that took part so far, over all attempts; equal on all members. A part of what heals and is checkpointed."""
+    """All machines that took part so far, over all attempts; equal on all members, healed and checkpointed."""
 
     def __init__(self, spec: JobSpec, device: torch.device) -> None:
         self._device = device
@@ -96,7 +96,7 @@ class EnvironmentCheck:
         self._seen: list[Environment] = []
 
     def meet(self, exchange: Exchange, plan: Plan, rank: int) -> None:
-        """Members of a new generation tell each other where they run. Called by all of them together."""
+        """Exchange the machines of a new generation's members, who call this together."""
         if not self._matters:
             return
         mine, before = this_machine(self._device), self.why_other_bits
@@ -104,6 +104,7 @@ class EnvironmentCheck:
             mine = replace(
                 mine, device=""
             )  # by the job file, and so in every attempt: no reason for other bits
+        # One small sum for the common case; the texts follow only where digests differ.
         digests = torch.zeros(len(plan.members), dtype=torch.float64)
         digests[rank] = _digest(mine)
         one = len(set(exchange.all_reduce(digests).tolist())) == 1
@@ -114,7 +115,7 @@ class EnvironmentCheck:
 
     @property
     def why_other_bits(self) -> str:
-        """In what the machines differ, with the values; empty where they do not."""
+        """The differences between the machines, with the values; empty where there are none."""
         differ = []
         for field in fields(Environment):
             values = sorted({value for machine in self._seen if (value := getattr(machine, field.name))})
@@ -132,6 +133,7 @@ class EnvironmentCheck:
 def _told(exchange: Exchange, plan: Plan, rank: int, mine: Environment) -> list[Environment]:
     """Every member's machine, by rank."""
     texts = torch.zeros(len(plan.members), TEXT_BYTES, dtype=torch.float64)
+    # Each fills a row of its own, so the sum leaves every text as it was.
     texts[rank] = torch.tensor(list(mine.encode()), dtype=torch.float64)
     return [Environment.decode(bytes(text)) for text in exchange.all_reduce(texts).to(torch.uint8).tolist()]
 

@@ -1,7 +1,7 @@
-"""What a member's exchange is laid over: buckets and tables of the parameters that are trained, or the outer step's.
+"""The layout of a member's exchange: buckets and tables of the parameters that are trained, or the outer step's.
 
-An exchange is opened over nothing, as who joins does not know what is trained before it has healed. It is laid then, or
-where rounds are the transaction before the first one; and once more whenever that changes.
+An exchange is opened over nothing, as a joiner does not know what is trained before it has healed. It is laid then, or,
+where rounds are the transaction, before the first one; and once more whenever that changes.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ExchangeLayout:
-    """One member's. Outlives generations.
+    """One member's layout. Outlives generations.
 
     Attributes:
         coding: how gradients are coded, from the first exchange on; None where they are not.
@@ -38,7 +38,7 @@ class ExchangeLayout:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Every parameter, frozen ones too. Which of them are trained `TrainedParameters` knows."""
+        """Every parameter, frozen ones too; `TrainedParameters` knows which of them are trained."""
         if self._parameters is None:
             self._parameters = self._group.held.parameters
         return self._parameters
@@ -63,17 +63,17 @@ class ExchangeLayout:
 
     @property
     def outdated(self) -> bool:
-        """Whether optimisers have other parameters than those for which rounds were laid in this generation."""
+        """Whether optimisers have other parameters than those that rounds were laid for in this generation."""
         outer = self.outer if self._laid else None
         return outer is not None and outer.outdated(self._group.trained.numbers)
 
     @property
     def exchanged(self) -> list[Parameter]:
-        """What has gradients that are summed."""
+        """The parameters whose gradients are summed."""
         return [] if self._group.spec.sync.circulates else self._group.trained.parameters
 
     def open(self) -> Exchange:
-        """A generation's exchange, over nothing yet."""
+        """Open a generation's exchange, over nothing yet."""
         group = self._group
         sync, seat = group.spec.sync, group.seat
         assert seat is not None
@@ -94,12 +94,13 @@ class ExchangeLayout:
             timeline=group.timeline,
             leased=sync.leased,
             active=(),
+            # Servers share these out behind the others, so that an owner never changes.
             later=[number for number in range(len(parameters)) if number not in group.trained.first],
         )
 
     def settle(self) -> None:
-        """What follows from what is trainable at the first session call, whatever a joiner's lines freeze before it has
-        a seat."""
+        """Fix, once, what follows from what is trainable at the first session call, whatever a joiner's lines freeze
+        before it has a seat."""
         group, codec = self._group, self._group.spec.sync.codec
         if self._opened:
             return
@@ -108,10 +109,11 @@ class ExchangeLayout:
         self.make_dense()
         group.held.commit_kept()
         self.coding = None if codec == "none" else Coding(codec, list(group.held.named_parameters))
+        # Both are worked out when first read: that has to be now.
         _ = group.trained.first, group.layout
 
     def lay(self) -> None:
-        """The exchange goes by what is trained. All members call this at the same point. Raises ExchangeBroken."""
+        """Lay the exchange over what is trained. All members call this at the same point. Raises ExchangeBroken."""
         group, exchange = self._group, self._group.exchange
         assert exchange is not None
         if group.spec.sync.circulates:
@@ -131,38 +133,38 @@ class ExchangeLayout:
         self._laid = True
 
     def lay_first(self) -> None:
-        """The same where it has not been done in this generation: at its opening a joiner's program has yet to make the
-        optimisers by which rounds go."""
+        """Lay the exchange if this generation has not done so: at its opening a joiner's program has yet to make the
+        optimisers that rounds go by."""
         if not self._laid:
             self.lay()
             self._group.choice.tell()
 
     def lay_anew(self) -> None:
-        """What is trained has changed, or by which optimisers."""
+        """Lay the exchange again: the trained parameters have changed, or the optimisers that train them."""
         self._refuse_optimizers()
         self._group.donations.void()
         self.lay()
         self._group.choice.tell()
 
     def make_dense(self) -> None:
-        """Where rows do not travel: what a backward can reach gets dense gradients only."""
+        """Give all that a backward can reach dense gradients only, where rows do not travel."""
         if self._group.spec.sync.architecture not in ROWS_TRAVEL:
             new = {p for p in self.parameters if p.requires_grad} - self._dense
             make_dense(new)
             self._dense |= new
 
     def own_weights(self) -> None:
-        """The program is about to change weights: no peer reads them where they are."""
+        """Move weights out of memory that peers may be reading: the program is about to change them."""
         if self._buckets is not None:
             self._buckets.move_out()
 
     def bring_back(self) -> None:
-        """The program is about to run: what it holds of weights' memory shows their values."""
+        """Make memory of weights that the program holds show their values: it is about to run."""
         if self._buckets is not None:
             self._buckets.bring_back()
 
     def traffic(self) -> dict[str, float]:
-        """Where there are any, the bytes of coded gradients and of rows that this worker sent since the last call."""
+        """The bytes of coded gradients and of rows that this worker sent since the last call; empty without either."""
         if self.coding is None and not self.tables:
             return {}
         coded = self.coding.wire_bytes if self.coding is not None else 0
@@ -171,7 +173,7 @@ class ExchangeLayout:
         return {"comm_bytes": float(self._counted_bytes - before)}
 
     def release(self) -> None:
-        """Training is over."""
+        """Release the buckets at the end of training; weights stay."""
         if self._buckets is not None:
             self._buckets.bring_back()
             self._buckets.release()

@@ -1,4 +1,4 @@
-"""A member's whole committed state: how it comes from a peer or a checkpoint, and what of it goes into one."""
+"""A member's whole committed state: its way from a peer or a checkpoint, and what of it goes into one."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Healing:
-    """What one member gives to its peers and to checkpoints, and takes from them. Called from the training thread."""
+    """One member's exchange of state with peers and checkpoints. Called from the training thread."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
         self.machines = EnvironmentCheck(group.spec, group.device)
 
     def heal(self) -> None:
-        """Donors send their committed state, receivers take it, in the plan's order."""
+        """Send committed state as a donor and take it as a receiver, in the plan's order."""
         group = self._group
         assert group.seat is not None
         assert group.exchange is not None
@@ -36,6 +36,7 @@ class Healing:
         for receiver, donor in plan.heals:
             if donor == me:
                 since = self._lacks_since(receiver)
+                # Packed once for all receivers that lack the same: it copies the whole state.
                 payloads[since] = payloads[since] if since in payloads else self.payload(since)
                 group.exchange.send_state(plan.rank_of(receiver), payloads[since])
             elif receiver == me:
@@ -47,6 +48,7 @@ class Healing:
                     group.updated = -1
         if group.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
             group.updated = max(group.updated, group.step)
+        # Rounds are laid before the first of them: a joiner's program has yet to make the optimisers they go by.
         if not group.outer:
             group.laying.lay()
         if plan.servers > 1 and not (group.spec.sync.servers_are_copies or group.spec.sync.circulates):
@@ -54,6 +56,7 @@ class Healing:
                 hand_over(group, lacking=group.updated < 0)
                 group.updated = group.step if group.updated < 0 else group.updated
             self._level()
+        # Behind the heal, which brings what earlier generations have found.
         self.machines.meet(group.exchange, plan, group.seat.rank)
 
     def payload(self, since: int) -> torch.Tensor:
@@ -74,19 +77,19 @@ class Healing:
         return rest
 
     def _lacks_since(self, receiver: str) -> int:
-        """From which call on a receiver lacks boundaries: who was in the generation before is behind by a transaction
-        at most, and by a loop that this member has left and that is not over yet."""
+        """The call from which on a receiver lacks boundaries: a member of the generation before is behind by a
+        transaction at most, and by a loop that this member has left and that is not over yet."""
         group = self._group
         return max(0, group.sections.count - 2) if receiver in group.former else 0
 
     def _inside(self, plan: Plan) -> dict[str, Any]:
-        """Where a running loop stands, for who takes this member's whole state."""
+        """The position inside the running loop, for a receiver of this member's whole state."""
         inside = {} if plan.start_step else self._group.inside
         return (self._group.keeps() if plan.backups else {}) or inside
 
     def part_to_save(self, seat: Seat) -> CheckpointPart | None:
-        """What a member writes: equals share out one state, servers write their own; of a token ring's members, whose
-        optimisers differ, one writes all."""
+        """The part that this member writes: equals share out one state, servers write their own; of a token ring's
+        members, whose optimisers differ, one writes all. None: it writes none."""
         group = self._group
         plan, server = seat.plan, seat.rank - seat.plan.world
         if group.spec.sync.circulates:
@@ -102,11 +105,11 @@ class Healing:
         return CheckpointPart(state=server, states=plan.servers)  # what two servers hold is written by both
 
     def state_of(self, part: CheckpointPart) -> dict[str, Any]:
-        """What this member writes: all, or the part that it alone updates."""
+        """The state that this member writes: all, or the part that it alone updates."""
         group = self._group
         assert group.exchange is not None
         if part.state == 0:
-            # A server that took over another one's state has opened no books of its own yet.
+            # A server that took over another one's state has begun no loop of its own yet: `keeps` is empty.
             return group.held.state(self.rest(group.keeps() or group.inside))
         return group.held.state_of(group.part or []) | {"boundaries": group.sections.states()}
 
@@ -114,7 +117,7 @@ class Healing:
         """The position of this member, and all else that no registered object holds.
 
         Args:
-            since: boundaries of calls from this number on come along.
+            since: boundaries of calls from this number on are included.
         """
         group = self._group
         return {
@@ -181,7 +184,7 @@ class Healing:
         group.buffers.adopt()
 
     def _resume(self, plan: Plan, me: str) -> None:
-        """A later attempt begins with the newest checkpoint: whom the others heal from takes it."""
+        """Begin a later attempt with the newest checkpoint, on the member that the others heal from."""
         group = self._group
         receivers = {receiver for receiver, _ in plan.heals}
         if plan.start_step or group.applied or group.changed or me in receivers:
@@ -191,6 +194,7 @@ class Healing:
         found = group.saver.newest() if plan.attempt > 1 else None
         if found is not None:
             rest = group.held.take(joined(found.states))
+            # Without the costs: they are of the links of an earlier attempt, and are measured again.
             self.restore(rest | {"costs": None}, whole=True)
             group.reporter.restore(rest["records"])  # the last of them may have been told nowhere
             group.saver.tell_start(found, plan.generation, len(group.calls.finished))
@@ -200,8 +204,8 @@ class Healing:
         group.beginning.tell(group, plan.generation)
 
     def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
-        """What the donor has not the newest of: a server's own share, once it has applied a step, and all of it where
-        the donor is a worker, who is ahead by an evaluation at most and has no optimiser state."""
+        """The parameters of which the donor lacks the newest state: a server's own share, once it has applied a step,
+        and all where the donor is a worker, which is ahead by an evaluation at most and has no optimiser state."""
         group = self._group
         assert group.exchange is not None
         assert group.seat is not None
@@ -211,8 +215,8 @@ class Healing:
         return group.part or (group.held.ever_trained(group.parameters) if served else [])
 
     def _level(self) -> None:
-        """Where all servers are at the same step their weights go to everybody: a server has the newest ones of its own
-        part for certain. Where one is ahead, everybody else has all the weights of the step before."""
+        """Publish the servers' weights to everybody where all servers are at the same step: each is certain to have the
+        newest of its own part only. Where one is ahead, everybody else has all the weights of the step before."""
         group = self._group
         assert group.seat is not None
         assert group.exchange is not None

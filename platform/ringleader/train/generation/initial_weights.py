@@ -1,7 +1,7 @@
 """The weights of another job that this one begins with (`init_from`).
 
 Every process that runs the program takes them over, model by model as they are registered: so the lines behind
-`session.model` see the same weights in all of them. Who takes over a peer's state or a checkpoint does so afterwards.
+`session.model` see the same weights in all of them. A peer's state or a checkpoint is taken over afterwards.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
 FEW = 0.5
-"""Who takes over a smaller share of its numbers has probably meant another model, or other names."""
+"""A job that takes over a smaller share of its models' numbers was probably given another model, or other names."""
 
 
 class Beginning:
-    """One process's. Read once, given away model by model, and done with when the first session call begins."""
+    """One process's initial weights: read once, given to each model in turn, dropped at the first session call."""
 
     def __init__(self, uri: str | None) -> None:
         self._uri = uri
@@ -39,11 +39,11 @@ class Beginning:
 
     @property
     def unread(self) -> CheckpointUnreadable | None:
-        """Why the weights could not be read, if they could not."""
+        """The error that kept the weights from being read; None without one."""
         return self._unread
 
     def read(self) -> None:
-        """Read them now, rather than with the first model. What is wrong with them is said where the job begins."""
+        """Read the weights now rather than with the first model. An error is raised later, where the job begins."""
         if self._uri is None or self._given is not None:
             return
         try:
@@ -52,7 +52,7 @@ class Beginning:
             self._given, self._unread = [], error
 
     def give(self, model: nn.Module) -> None:
-        """The next model was registered: it takes over what has the same name and shape; all else stays as it is."""
+        """Load into the next registered model the entries of the same name and shape; all else stays as it is."""
         if self._uri is None:
             return
         self._line = self._line or running_place()
@@ -66,11 +66,11 @@ class Beginning:
             model.load_state_dict({name: given[name] for name in matched.taken}, strict=False)
 
     def begin(self, group: "Member", plan: Plan) -> None:
-        """This process has its first seat: its program's lines have seen the weights, or they have not.
+        """Drop the weights at this process's first seat: its program's lines have seen them, or they have not.
 
         Raises:
-            CheckpointUnreadable: they cannot be read, and nothing is trained yet. Later that ends no job: who comes in
-                has the state of the others, and only what its lines made of the weights may differ.
+            CheckpointUnreadable: they cannot be read, and nothing is trained yet. Later that ends no job: a joiner has
+                the state of the others, and only what its lines made of the weights may differ.
         """
         if self._uri is None or self._begun:
             return
@@ -85,7 +85,7 @@ class Beginning:
             self._missed(group, self._unread)
 
     def tell(self, group: "Member", generation: int) -> None:
-        """The job begins with them: say which they are.
+        """Report the weights that the job begins with.
 
         Raises:
             CheckpointUnreadable: they cannot be read, or none of them fits.

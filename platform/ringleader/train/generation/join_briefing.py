@@ -1,5 +1,5 @@
-"""What a worker is told of the program before it has a seat: the calls that are over for all members, and what the
-lines behind them began with. It runs those lines while the group trains on.
+"""The briefing of a worker that has no seat yet: the calls that are over for all members, and the state that the lines
+behind them began with. It runs those lines while the group trains on.
 
 Nothing of it can be taken back: when a step commits, all members have begun its call, so that all know the end of the
 calls before it, and the lines between them have been run.
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 NEAR_S = 0.1
-"""Lines that take no longer than this, as those before did, the others may wait for."""
+"""Seconds of lines that the others may wait for, at the pace of those run so far."""
 
 IDLE_ROUNDS = 2
-"""So often in a row it is told of no fewer calls than before, then it chases no more: where lines take longer than a
-loop the others are always one call ahead."""
+"""Briefings in a row with no fewer calls than before, after which a worker chases no more: where lines take longer than
+a loop the others are always one call ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinBriefing:
-    """A member's, at a commit. What it refers to does not change any more, so any thread may send it.
+    """A member's briefing at a commit. What it refers to never changes again, so any thread may send it.
 
     Attributes:
         until: the call that runs; all calls before it are over for every member.
         left: the numbers of loops that the program's body left.
-        boundaries: of the calls before `until`.
-        variables: what the program's variables were at the begins of calls, and what was found.
-        trained: which parameters are, by the last agreement.
+        boundaries: those of the calls before `until`.
+        variables: the program's variables at the begin of each call, and the findings.
+        trained: the parameters that are trained, by the last agreement.
     """
 
     until: int
@@ -45,8 +45,9 @@ class JoinBriefing:
 
     @classmethod
     def of(cls, group: "Member") -> "JoinBriefing":
-        """That of a member whose transaction has just committed."""
+        """The briefing by a member whose transaction has just committed."""
         calls = group.calls
+        # Without the running call: a commit says that all members have begun it, and nothing of its end.
         until = max(0, calls.next - 1)
         return cls(
             until=until,
@@ -58,7 +59,7 @@ class JoinBriefing:
         )
 
     def since(self, known: int) -> dict[str, Any]:
-        """What somebody lacks who knows the calls before `known`."""
+        """The part that a worker lacks which knows the calls before `known`."""
         seen = {number: texts for number, texts in self.variables["seen"].items() if number >= known}
         return {
             "until": self.until,
@@ -71,13 +72,13 @@ class JoinBriefing:
 
 
 class CatchUp:
-    """How a worker without a seat comes up with the others, who go on meanwhile: told of calls that are over, it runs
-    the lines behind them and asks again, until what is left costs little, or does not become less. It takes that along
-    to its seat.
+    """The catching up of a worker without a seat, while the others train on. Briefed on calls that are over, it runs
+    the lines behind them and asks again, until what is left costs little or does not become less. It runs that rest
+    with its seat.
 
     Attributes:
-        begun: it has run lines on the states of places in the program.
-        runs: it has been told of lines, and runs them.
+        begun: it has run lines on recorded states.
+        runs: it runs the lines that it was told of.
     """
 
     def __init__(self, group: "Member") -> None:
@@ -87,13 +88,13 @@ class CatchUp:
         self._from = self._fewest = self._idle_rounds = 0
 
     def arrive(self) -> None:
-        """The program has come to a call of which nothing is known, or shall go no further: how long did lines take?"""
+        """Measure the lines just run: the program has come to a call of which nothing is known, or shall stop here."""
         if self.runs:
             ran = max(1, self._group.calls.next - 1 - self._from)
             self.runs, self._line_s = False, (monotonic() - self._since) / ran
 
     def hear(self, told: dict[str, Any]) -> bool:
-        """Know what `JoinBriefing.since` gave. Returns whether nothing is left to run before its seat."""
+        """Take over what `JoinBriefing.since` gave. Returns whether nothing is left to run before the worker's seat."""
         group = self._group
         group.calls.finished += told["finished"]
         group.calls.left |= set(told["left"])
@@ -110,7 +111,7 @@ class CatchUp:
         return False
 
     def _near(self, count: int) -> bool:
-        """Whether no more than so many calls are over as the others may wait for."""
+        """Whether the others may wait for the lines of so many calls, or chasing them gains nothing more."""
         if count <= 0 or count * self._line_s <= NEAR_S:
             return True
         less = not self._fewest or count < self._fewest

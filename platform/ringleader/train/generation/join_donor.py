@@ -1,10 +1,10 @@
-"""What a member gives to workers that come in late: what of the program is over, for who has yet to run its lines; else
-a copy of its state, then each step's gradients, until they join.
+"""A member's donations to workers that come in late: a briefing on finished calls for those that have yet to run their
+lines; else a copy of its state, then each step's gradients, until they join.
 
 The copy is that of a boundary: what only an update changes is copied beside the next step's computing, by the thread
 that sends it, and the update waits for it. Gradients are copied before they are applied. All is sent over a connection
-of its own, so that the group goes on. At every planned boundary the small rest of the state is sent too, with prints of
-all that is not sent: whoever is level by then, and holds the same, joins with it.
+of its own, so that the group goes on. At every planned boundary the small rest of the state is sent too, with
+fingerprints of all that is not sent: a joiner that is level by then, and holds the same, joins with it.
 """
 
 import copy
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
 DONOR, JOINER = 0, 1
-"""Ranks of the two on their connection."""
+"""The two ranks on their connection."""
 
 STATE, STEP, BOUNDARY = "state", "step", "boundary"
 KEPT_STATES = 2
-"""Gradients that are not sent yet may take so many times the bytes of the state; with more the joiner is too slow."""
+"""The bound of gradients not sent yet, in multiples of the state's bytes; beyond it the joiner is too slow."""
 
 SPARE_STEPS = 2
 COPY_DEADLINE_S = 10.0
@@ -48,7 +48,7 @@ ALIGNED = 64
 
 
 class JoinDonor:
-    """One member's. Called from its training thread."""
+    """One member's donations. Called from its training thread."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
@@ -57,10 +57,10 @@ class JoinDonor:
         self._marks: list[tuple[int, int]] = []
 
     def committed(self, *, leaves: bool) -> None:
-        """All that is applied is committed: begin with who has come, copy the state for who is ready for it.
+        """Begin with new joiners and copy the state for those ready for it: all that is applied is committed.
 
         Args:
-            leaves: this generation is over, so nobody begins.
+            leaves: this generation is over, so no joiner begins.
         """
         if not leaves:
             self.answer()
@@ -71,7 +71,7 @@ class JoinDonor:
             self._marks = self._group.held.marks(self._weights)
 
     def answer(self) -> None:
-        """A transaction is committed, and this generation goes on: begin with who has come."""
+        """Begin with new joiners, behind a commit in a generation that goes on."""
         for transport in self._group.coordinator.joiners():
             self._begin(transport)
         self._donations = [donation for donation in self._donations if not donation.over]
@@ -79,13 +79,14 @@ class JoinDonor:
     def reduced(
         self, report: StepReport, rows: int, buffers: Tensor | None, *, skipped: bool = False
     ) -> None:
-        """The sums of a step are complete in the parameters' gradients, and will be applied.
+        """Copy the sums of a step for joiners that follow: complete in the parameters' gradients, and not yet applied.
 
         Args:
-            rows: of the batch; where the slices weigh something else the sums have to be scaled.
-            skipped: the gradients have overflowed, no weight will change.
+            rows: of the batch; where the slices' weights add up to something else the sums have to be scaled.
+            skipped: the gradients have overflowed, so no weight will change.
             buffers: the encoded buffers in the reduced word; None where the first shard was absent.
         """
+        # The update comes next, and the sending thread may still be copying what it changes.
         for donation in self._donations:
             donation.await_copy()
         following = self._following()
@@ -99,6 +100,7 @@ class JoinDonor:
             "skipped": skipped,
             "factor": 1.0 if report.weight == rows else rows / report.weight,
             "settings": self._group.held.settings(),
+            # Copies: the program goes on changing these while a thread sends.
             "kept": copy.deepcopy(self._changed(self._kept())),
             "loss": report.loss,
             "buffers": None if buffers is None else buffers.clone(),
@@ -107,7 +109,7 @@ class JoinDonor:
             donation.add(head, [grad for grad in grads if grad is not None])
 
     def boundary(self) -> None:
-        """All members leave the generation at this committed step."""
+        """Send the rest of the state to joiners that follow: all members leave the generation at this step."""
         following = self._following()
         if following:
             rest = self._rest()
@@ -115,13 +117,13 @@ class JoinDonor:
                 donation.end(rest)
 
     def void(self) -> None:
-        """The running generation broke: what has been sent may not be what the others will go on from."""
+        """Give up all joiners: the generation broke, and what was sent may not be what the others go on from."""
         donations, self._donations = self._donations, []
         for donation in donations:
             donation.void()
 
     def _following(self) -> list["JoinerDonation"]:
-        """Those who have had all that this member has: nobody, once its program changed weights since the commit."""
+        """The joiners that have had all that this member has: none, once its program changed weights meanwhile."""
         following = [donation for donation in self._donations if donation.follows]
         if not following or self._marks == self._group.held.marks(self._weights):
             return following
@@ -157,30 +159,30 @@ class JoinDonor:
         return {name: kept.state_dict() for name, kept in self._group.held.kept.items()}
 
     def _changed(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Of the states of kept objects those that are not what the callbacks of the last step have left: the program,
-        which does not run in who follows, has changed them since."""
+        """The states of kept objects that differ from what the last step's callbacks left: the program, which does not
+        run in a joiner that follows, has changed them since."""
         left = self._group.held.committed_kept
         return {name: state for name, state in kept.items() if not _same(state, left.get(name))}
 
 
 @dataclass(frozen=True, slots=True)
 class CopyMemory:
-    """Bytes of memory for a copy of the state, and for a step's gradients."""
+    """The bytes of memory for a copy of the state, and for one step's gradients."""
 
     state_bytes: int
     step_bytes: int
 
 
 class JoinerDonation:
-    """One joiner's. `_serve` runs on a thread of its own, everything else on the training thread.
+    """One joiner's donation. `_serve` runs on a thread of its own, everything else on the training thread.
 
     Attributes:
-        follows: the state has been copied for it, so that it needs every step from there on.
-        over: it has joined, or has its brief, or is gone, or was given up.
+        follows: the state has been copied for the joiner, so that it needs every step from there on.
+        over: the joiner has joined, was only briefed, is gone, or was given up.
     """
 
     def __init__(self, transport: Transport, brief: JoinBriefing, rooms: CopyMemory | None) -> None:
-        """`rooms`: None where nobody can follow."""
+        """Start the sending thread. `rooms` is None where joiners cannot follow."""
         self.follows = False
         self.over = False
         self._brief = brief
@@ -197,14 +199,14 @@ class JoinerDonation:
 
     @property
     def waits(self) -> bool:
-        """Whether there is room for the copy, and nothing in it."""
+        """Whether memory for the copy is ready, and nothing is in it."""
         return self._room is not None and not self.follows
 
     def copy(self, skeleton: bytes, tensors: Sequence[Tensor], late: Container[int]) -> None:
         """Copy the state that stands now.
 
         Args:
-            late: where those lie that stay as they are until `await_copy` has returned.
+            late: addresses of the tensors that stay as they are until `await_copy` has returned.
         """
         room, self._room = self._room, None
         assert room is not None
@@ -218,14 +220,14 @@ class JoinerDonation:
         self.follows = True
 
     def await_copy(self) -> None:
-        """What `copy` was given may change from here on."""
+        """Wait until the tensors given to `copy` may change; give the joiner up where that takes too long."""
         if self.follows and not self._copied.wait(COPY_DEADLINE_S):
             self.void()
 
     def add(self, head: dict[str, Any], grads: Sequence[Tensor]) -> None:
         rooms = self._rooms
         assert rooms is not None
-        with self._lock:
+        with self._lock:  # `_serve` gives memory back from its own thread
             self._kept_bytes += rooms.step_bytes
             slow = self._kept_bytes > max(KEPT_STATES * rooms.state_bytes, SPARE_STEPS * rooms.step_bytes)
             memory = self._spare.pop() if self._spare else torch.empty(rooms.step_bytes, dtype=torch.uint8)
@@ -242,7 +244,7 @@ class JoinerDonation:
     def void(self) -> None:
         self.over, self.follows = True, False
         self._communicator.abort()
-        self._parts.put(None)
+        self._parts.put(None)  # wakes `_serve`
 
     def _serve(self) -> None:
         side = SideChannel(self._communicator)
@@ -259,18 +261,18 @@ class JoinerDonation:
             pass  # the joiner is gone
         finally:
             self.over, self.follows = True, False
-            self._copied.set()
+            self._copied.set()  # the training thread may be waiting for a copy that will not be made
             self._communicator.close()
 
     def _tell(self, side: SideChannel) -> bool:
-        """What the joiner does not know of the program. Returns whether it stays: else it has lines to run first."""
+        """Brief the joiner on what it does not know. Returns whether it stays: else it has lines to run first."""
         known = unpacked(side.receive_state(JOINER), side.seal)
         told = self._brief.since(known) | {"followed": self._rooms is not None}
         side.send_state(JOINER, packed(told, side.seal))
         return bool(side.all_reduce(torch.zeros(1, dtype=torch.float64)))
 
     def _send(self, side: SideChannel, head: dict[str, Any], memory: Tensor) -> bool:
-        """Whether the joiner joins with this."""
+        """Send one part. Returns whether the joiner joins with it."""
         if head["kind"] == STATE:
             copy_all(self._late)
             self._late = []
@@ -303,7 +305,7 @@ def copy_all(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 def views(memory: Tensor, kinds: Sequence[tuple[torch.dtype, tuple[int, ...]]]) -> list[Tensor]:
-    """What `fill` put into the memory, where it lies."""
+    """The tensors that `fill` put into the memory, as views into it."""
     found, start = [], 0
     for dtype, shape in kinds:
         size = dtype.itemsize * torch.Size(shape).numel()
@@ -334,10 +336,11 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _touched(size: int) -> Tensor:
+    # The system hands out a zeroed page only once something is written to it.
     return torch.zeros(size, dtype=torch.uint8).fill_(1)
 
 
 def _whole(memory: Tensor) -> Tensor:
-    """The memory that a part of it was sent from."""
+    """The whole memory of which this may be a view."""
     base = memory._base
     return memory if base is None else base

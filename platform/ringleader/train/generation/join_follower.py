@@ -1,10 +1,10 @@
-"""A joiner's way to the newest state beside the running group: the program's lines up to the call of a member, where it
-can be followed a copy of that member's state, then every step applied after it.
+"""A joiner's way to the newest state beside the running group: the program's lines up to the call of a member, then,
+where that member can be followed, a copy of its state and every step applied after it.
 
 The same gradients go through the same optimisers, schedules and callbacks as on every member, so the bits are the same.
 The training function does not run here meanwhile: what it sets in the optimisers' parameter groups or changes in kept
-objects comes with each step, and where it changes weights the member lets go of who follows it. What it changes unseen,
-through `.data`, shows at the boundary in prints that differ: then this worker is healed.
+objects comes with each step, and where it changes weights the member gives its followers up. What it changes unseen,
+through `.data`, shows at the boundary in fingerprints that differ: then this worker is healed.
 """
 
 from dataclasses import replace
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 class JoinFollower:
-    """One worker's, before its first generation. Called from its training thread.
+    """One worker's part, before its first generation. Called from its training thread.
 
     Attributes:
-        stale: this worker took a state over and lost whom it had it from, or has run lines on the states of places in
-            the program: it must not begin from that.
-        catching: how far its program is behind that of the others.
+        stale: this worker took a state over and lost its donor, or has run lines on recorded states: it must not begin
+            a job from that.
+        catching: the catching up of its program with that of the others.
     """
 
     def __init__(self, group: "Member") -> None:
@@ -45,8 +45,8 @@ class JoinFollower:
         self.catching = CatchUp(group)
 
     def follow(self, shadow: FollowTask) -> ParkReport | None:
-        """Until the donor stands at a boundary and this worker with it, or the donor is gone. None: calls are over that
-        the program has not come to here, and their lines run first."""
+        """Follow the donor until both stand at a boundary, or it is gone. None: calls are over that the program has not
+        come to here, and their lines run first."""
         group = self._group
         fresh = group.healing.rest({})
         communicator = Communicator(shadow.transport)
@@ -62,13 +62,14 @@ class JoinFollower:
             self.stale = True
             return None
         if why or astray:
+            # It parks as a newcomer again: the next plan heals it whole.
             group.healing.restore(fresh, whole=True)
         self.stale = bool(why or astray) or self.catching.begun
         parked = ParkReport(0, group.applied, group.step, why, astray=astray, call=group.calls.next - 1)
         return replace(parked, caught_up=self._caught_up)
 
     def _follow(self, shadow: FollowTask, side: SideChannel) -> str:
-        """What differs at the boundary, if anything does."""
+        """Take what the donor sends, up to a boundary. Returns the first thing that differs there; empty for none."""
         if not self._ask(side):
             return ""
         while True:
@@ -85,7 +86,7 @@ class JoinFollower:
                 shadow.level()
 
     def _ask(self, side: SideChannel) -> bool:
-        """What of the program is over for all members? Returns whether this worker follows now."""
+        """Ask for the calls that are over for all members. Returns whether this worker follows now."""
         side.send_state(DONOR, packed(len(self._group.calls.finished), side.seal))
         told = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
         stays = self.catching.hear(told)
@@ -99,8 +100,8 @@ class JoinFollower:
 
     @torch.no_grad()
     def _apply(self, head: dict[str, Any], memory: Tensor) -> None:
-        """What every member does with the sums of a step. Raises ExchangeBroken where the program of the one that is
-        followed has come to lines that register or unfreeze something, which have not run here."""
+        """Apply the sums of a step as every member does. Raises ExchangeBroken where the followed member's program has
+        come to lines that register or unfreeze something, which have not run here."""
         group = self._group
         if not (
             len(head["used"]) == len(group.parameters) and group.held.knows(head["settings"], head["kept"])
@@ -116,6 +117,7 @@ class JoinFollower:
             if head["factor"] != 1:
                 scale_by(parameter.grad, head["factor"])
         group.draws.begin(group.step)
+        # Before the update and the callbacks: no program runs here that would have set them.
         group.held.set(head["settings"])
         group.held.set_kept(head["kept"])
         if not head["skipped"]:
@@ -133,11 +135,11 @@ class JoinFollower:
             parameter.grad = None
 
     def _joins(self, side: SideChannel) -> bool:
-        """Whether this worker had been level: then the plan of this boundary is made with it."""
+        """Tell the donor whether this worker had been level: then the plan of this boundary is made with it."""
         return bool(side.all_reduce(torch.tensor([float(self._level)], dtype=torch.float64)))
 
     def _stand(self, state: dict[str, Any]) -> str:
-        """At the boundary: take everything that no gradient tells. Returns what differs all the same."""
+        """Take, at the boundary, everything that no gradient tells. Returns what differs all the same."""
         held = self._group.held
         for scheduler, saved in zip(held.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)

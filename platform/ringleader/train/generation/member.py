@@ -44,28 +44,28 @@ from ringleader.train.time_split import TimeSplit
 
 
 class Member:
-    """Committed position, current seat and exchange. `enter` brings a worker into the next generation.
+    """One worker's committed position, current seat and exchange. `enter` brings it into the next generation.
 
     Attributes:
         step: global steps applied.
         applied: transactions applied: steps and finished evaluations.
         epoch: the index of the last batches loop, for what people read.
         loss: the global loss of the newest committed step, None before the first.
-        costs: what links and adds cost, as measured once; None where nothing has been chosen by it yet.
-        heals: how often this member took over a peer's whole state.
-        former: the members of the generation before this one; empty for who was in none.
+        costs: measured costs of links and additions; None until an exchange has had to choose by them.
+        heals: the number of times this member took over a peer's whole state.
+        former: the members of the generation before this one; empty for a worker that was in none.
         opened: the call number of the loop that all members have begun together, where that is a transaction.
         ticked: global steps for which schedules and callbacks have run, where members are at different steps.
-        updated: global steps that the parameters which this member updates have applied; a server of several may be a
-            step ahead of all others after a failure. -1 on a new server that has not got them yet.
+        updated: global steps applied to the parameters that this member updates; a server of several may be a step
+            ahead of all others after a failure. -1 on a new server that does not have them yet.
         changed: this server has made an update, if only a part of a step.
-        staleness: where items are leased: gradients by the versions between pull and update.
+        staleness: where items are leased, the number of gradients by the versions between their pull and their update.
         level: called when a generation's exchange is open, before anybody heals.
-        keeps: what a running loop's transaction knows beyond whole steps, at a boundary, for a checkpoint.
-        stand: called where a generation begins, before what one member alone holds is copied: what members know of the
-            running loop is put together. All of them take part.
-        inside: what `keeps` gave, of the checkpoint that this attempt began with.
-        boundary: the global step at the transaction before: what is due behind it has been copied for a checkpoint.
+        keeps: gives what a running loop holds beyond whole steps, at a boundary, for a checkpoint.
+        stand: puts together what members know of the running loop: called by all of them where a generation begins,
+            before what one member alone holds is copied.
+        inside: the value of `keeps` in the checkpoint that this attempt began with.
+        boundary: the global step at the transaction before: a checkpoint due by then has been copied.
         scaling: the loss scale of fp16; None in other precisions.
     """
 
@@ -132,13 +132,14 @@ class Member:
 
     @property
     def buffers(self) -> CommittedBuffers:
+        # Made at first use: the program registers its models after this member is made.
         if self._buffers is None:
             self._buffers = CommittedBuffers(self.held.models)
         return self._buffers
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Every parameter, frozen ones too. Which of them are trained `trained` knows."""
+        """Every parameter, frozen ones too; `trained` knows which of them are trained."""
         return self.laying.parameters
 
     @property
@@ -153,7 +154,7 @@ class Member:
 
     @property
     def part(self) -> list[Parameter] | None:
-        """What this member alone updates, or has updated, one server of several; None: all that anybody updates."""
+        """The parameters that this server of several updates, or has updated; None: all that any member updates."""
         assert self.exchange is not None
         share = self.exchange.part
         return None if share is None else self.held.ever_trained(share)
@@ -161,6 +162,7 @@ class Member:
     @property
     def layout(self) -> WordLayout:
         if self._layout is None:
+            # There are never more workers than logical shards: the job file is refused otherwise.
             self._layout = WordLayout(
                 members=self.spec.shards + self.spec.sync.server_count,
                 shards=self.spec.shards * self.spec.sync.round_steps,
@@ -179,7 +181,7 @@ class Member:
 
     @property
     def ahead(self) -> bool:
-        """Whether this server has applied the running step before: it takes part again, and does not update again."""
+        """Whether this server has already applied the running step: it takes part again without a second update."""
         return self.updated > self.step and not self.spec.sync.leased
 
     @property
@@ -188,9 +190,9 @@ class Member:
         return self.seat is not None and self.seat.rank >= self.seat.plan.world
 
     def enter(self) -> Exchange | None:
-        """The exchange to use for the next transaction; waits for the next plan first where one is due.
+        """Enter the next generation if one is due, waiting for its plan; return the exchange for the next transaction.
 
-        None: this worker has no seat yet, and has been told that the call which it has come to is over."""
+        None: this worker has no seat yet, and has been told that the call that it has come to is over."""
         while self._must_park or self.exchange is None:
             first = self.seat is None
             with self.split.idle() if first else self.split.recovery():
@@ -200,23 +202,23 @@ class Member:
         return self.exchange
 
     def heed(self) -> None:
-        """A call begins that is over: who has no seat yet and is wanted asks for one."""
+        """Ask for a seat, at the begin of a call that is over, where this worker has none yet and was interrupted."""
         if self.seat is None and self.coordinator.interrupted():
             self.enter()
 
     def committed(self) -> None:
-        """All that is applied is committed and published."""
+        """Run what follows a commit: all that is applied is committed and published."""
         self.securing.committed()
         self.donations.committed(leaves=self._must_park)
         self.beside.committed()
 
     def leave_at_boundary(self) -> None:
-        """The reduced word named a newer plan: this generation is over."""
+        """End this generation: the reduced word named a newer plan."""
         self._must_park = True
         self._leaving = ""
 
     def broke(self, error: ExchangeBroken) -> None:
-        """The running transaction did not happen; the next plan says where to go on."""
+        """Undo the running transaction, which did not happen; the next plan says where to go on."""
         self._must_park = True
         self._leaving = str(error)
         self.donations.void()
@@ -226,42 +228,45 @@ class Member:
         self.buffers.forget()
 
     def own_weights(self) -> None:
-        """The program is about to change weights: no peer reads them where they are."""
+        """Move weights out of memory that peers may be reading: the program is about to change them."""
         self.laying.own_weights()
 
     def call_back(self) -> None:
-        """All weights are here: callbacks that waited for them run."""
+        """Run the callbacks that waited until all weights are here."""
         self.held.call_back()
         if self.held.callbacks:
             self.buffers.adopt()
 
     def take_back(self) -> None:
-        """A loop's body was left in its middle: what it did to buffers and kept objects since the commit is undone."""
+        """Undo what a loop's body, left in its middle, did to buffers and kept objects since the commit."""
         if self.spec.followed or self.spec.sync.same_bits:
             self.buffers.rewind()
         self.held.rewind_kept()
 
     def forget_gradients(self) -> None:
-        """What is left in `.grad` differs by worker: between calls it is None everywhere."""
+        """Set every `.grad` to None between calls: what is left there differs by worker."""
         for parameter in self.held.weights:
             parameter.grad = None
 
     def take_over(self) -> None:
-        """A call begins: what the lines before it made of buffers and kept objects is committed."""
+        """Commit, as a call begins, what the lines before it made of buffers and kept objects."""
         if self.seat is not None and not (self.spec.sync.order_free or self.spec.sync.circulates):
             self.buffers.adopt()
         if self.seat is not None:
             self.held.commit_kept()
 
     def leave_call(self, number: int) -> None:
-        """The loop of that call was left at this committed step."""
+        """End the loop of call `number`, which was left at this committed step."""
         self.calls.left.add(number)
         self.pass_over(lambda: self.finish_call(number))
 
     def pass_over(self, end: Callable[[], None] = lambda: None) -> None:
-        """A transaction without a step, for `end`; who misses it is healed. The weights are published as they are."""
+        """Commit a transaction without a step that runs `end`; a member that misses it is healed. The weights are
+        published as they are."""
         exchange = self.exchange
         assert exchange is not None
+        # Whoever updates commits before it publishes, all others behind that: a member that has the weights then
+        # knows that their owners have committed.
         if not exchange.updates:
             exchange.publish()
         self.buffers.forget()
@@ -271,7 +276,7 @@ class Member:
             exchange.publish()
 
     def finish_call(self, number: int, result: Any = None) -> None:
-        """The call is over for everybody at this committed step."""
+        """Record that the call is over for all members at this committed step."""
         self.calls.finish(number, FinishedCall(result, self.step, self.loss))
         self.sections.finished(number)
 
@@ -287,7 +292,7 @@ class Member:
         self.laying.release()
 
     def check(self, reduced: Tensor) -> bool:
-        """Whether the step happens, and nobody left the loop before it. Raises CallMismatch where members differ."""
+        """Whether the step happens: nobody has left the loop before it. Raises CallMismatch where members differ."""
         assert self.seat is not None
         self.securing.hear(reduced, self.seat.plan)
         stays = agreed(self.layout, reduced, self.seat.plan, self.seat.rank)
@@ -307,6 +312,7 @@ class Member:
         if self.timeline is not None:
             self.timeline.begin("regroup", left=generation)
         self.former = self.seat.plan.members if self.seat else ()
+        # -1 parks a new server that has no parts yet as one that was never a member: it holds nothing to go on from.
         step = self.updated if self.updated < 0 else max(self.step, self.updated)
         call = max(0, self.calls.next - 1)
         self.seat = self._next_seat(ParkReport(generation, self.applied, step, self._leaving, call=call))
@@ -316,6 +322,7 @@ class Member:
             return
         self._must_park = False
         self._leaving = ""
+        # Its parts are with other servers: it counts as a holder of them only once it has them.
         if not generation and self.serves and self._begun:
             self.updated = -1
         if self.timeline is not None:
@@ -348,13 +355,13 @@ class Member:
 
     @property
     def _begun(self) -> bool:
-        """Whether servers may have made updates before this plan. Where items are leased steps do not say so."""
+        """Whether servers may have made updates before this plan, which steps do not show where items are leased."""
         assert self.seat is not None
         plan = self.seat.plan
         return plan.backups > 0 and plan.generation > 1 if self.spec.sync.leased else plan.start_step > 0
 
     def _next_seat(self, parked: ParkReport) -> Seat | None:
-        """Asks and follows a member meanwhile, if told so. None: there are lines to run first."""
+        """Ask for the next seat, following a member meanwhile if told to. None: there are lines to run first."""
         self.shadowing.catching.arrive()
         while True:
             match self.coordinator.next_seat(parked):
@@ -368,10 +375,11 @@ class Member:
                     parked = told
 
     def _stop(self, plan: Plan) -> None:
-        """The generation has no other purpose than to save the boundary at which it begins. Raises ExchangeBroken."""
+        """Save the boundary at which this generation begins, which is its only purpose. Raises ExchangeBroken."""
         if plan.cause == SHORT:
             self.securing.rest()
         else:
             self.securing.pause()
+            # All have met at this boundary since, so nothing takes it back.
             self.reporter.settle()
         self._must_park = True

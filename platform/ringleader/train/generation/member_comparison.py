@@ -1,9 +1,9 @@
 """The comparison of members: whether all hold the same committed state, found out before a difference does harm.
 
-Everyone's fingerprint travels with the word of the first transaction of a generation and of a session call, and is
-summed before a checkpoint. Where fingerprints differ that transaction does not happen: members that differ take the
-state of a member that ran all lines for the first time, of those of the most, and say what differed. A second one, of
-the program's variables, travels beside it: where it differs the variable is named, and nothing is changed.
+Every member's fingerprint travels with the word of the first transaction of a generation and of a session call, and is
+summed before a checkpoint. Where fingerprints differ that transaction does not happen: the right state is that of most
+members among those that ran all lines for the first time; the others take it over and report what differed. A second
+fingerprint, of the program's variables, travels beside it: where it differs the variable is named, and nothing changes.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
 EXACT_BYTES = 6
-"""Of a fingerprint: what a float64 holds exactly, and two entries of a word."""
+"""Bytes of a fingerprint: as many as a float64 holds exactly, and two entries of a word."""
 
 AGAIN = 1
-"""The bit of a fingerprint that says that its member has run lines again."""
+"""The bit of a fingerprint that is set where its member has run lines again."""
 
 IN_A_ROW = 3
-"""After so many comparisons one after the other in which members differed, it is the program that makes them differ."""
+"""Comparisons in a row with a difference, after which it is the program that makes members differ."""
 
 WHY = (
     "the program changed it in another way on this worker: by what its own slices gave, a clock, a file or a generator "
@@ -35,7 +35,7 @@ WHY = (
 
 
 class MemberComparison:
-    """One member's. Called from its training thread."""
+    """One member's part in the comparison. Called from its training thread."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
@@ -50,7 +50,7 @@ class MemberComparison:
 
     @property
     def why_other_bits(self) -> str:
-        """Why what the members hold depends on who computed what; empty where they hold the same."""
+        """The reason that the members' state depends on who computed what; empty where they hold the same."""
         if self._in_a_row >= IN_A_ROW:
             return f"members differed at {IN_A_ROW} session calls in a row (event member.differed): {WHY}"
         unsure = "members differed, and none could be told to be right (event member.differed)"
@@ -66,7 +66,7 @@ class MemberComparison:
         self._unsure |= unsure
 
     def begin(self, call: int) -> None:
-        """A transaction of a session call begins: take the state's fingerprint where one is due."""
+        """Take the state's fingerprint, where one is due, as a transaction of a session call begins."""
         seat = self._group.seat
         assert seat is not None
         self._call = call
@@ -78,16 +78,16 @@ class MemberComparison:
 
     @property
     def said(self) -> tuple[int, int]:
-        """What goes with the transaction's word: the fingerprints of the state and of the variables; 0 for none."""
+        """The fingerprints that go with the transaction's word, of the state and of the variables; 0 for none."""
         return self._said
 
     def differs(self, reduced: Tensor) -> bool:
-        """Whether members say different fingerprints in a reduced word. Where none are due, which is in nearly every
-        step, the word is not read for them."""
+        """Whether members give different fingerprints in a reduced word. Where none are due, as in nearly every step,
+        the word is not read for them."""
         return self._due and (_many(self._told(reduced)) or _vary(self._variables(reduced)))
 
     def agreed(self, call: int) -> None:
-        """The transaction has happened."""
+        """Record that the transaction has happened, so that its call has been compared in this generation."""
         seat = self._group.seat
         assert seat is not None
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
@@ -96,7 +96,7 @@ class MemberComparison:
                 self._in_a_row = 0
 
     def level(self, reduced: Tensor) -> None:
-        """Members that differ by a reduced word take over the state of the others, and all learn which of the program's
+        """Give members that differ by a reduced word the state of the others, and tell all which of the program's
         variables differ. Raises ExchangeBroken."""
         variables = self._variables(reduced)
         if _vary(variables):
@@ -107,7 +107,7 @@ class MemberComparison:
             self._level(told)
 
     def before_saving(self) -> None:
-        """All members are at the same boundary, and about to copy it for a checkpoint. Raises ExchangeBroken."""
+        """Compare members at the boundary that all are about to copy for a checkpoint. Raises ExchangeBroken."""
         group = self._group
         if not self._on:
             return
@@ -170,17 +170,18 @@ class MemberComparison:
         self._on = self._in_a_row < IN_A_ROW
 
     def _fingerprint(self) -> int:
-        """0 where this member's state differs rightly: a server that is a step ahead."""
+        """This member's fingerprint; 0 where its state rightly differs, on a server that is a step ahead."""
         if self._group.ahead:
             return 0
         digest, self._mine = hashlib.blake2b(digest_size=EXACT_BYTES), self._prints()
         for name, value in sorted(self._mine.items()):
             digest.update(name.encode() + value)
         again = self._group.sections.ran_again
+        # The lowest bit is AGAIN's, and 0 stands for no fingerprint.
         return (int.from_bytes(digest.digest(), "little") & ~1 | again) or 2
 
     def _prints(self) -> dict[str, bytes]:
-        """Of all that is equal on all members: with servers that is not what optimisers keep."""
+        """Fingerprints of all that is equal on all members: with servers, not of optimisers' states."""
         group = self._group
         held = group.held
         kept = {name: kept.state_dict() for name, kept in held.kept.items()}
@@ -197,10 +198,10 @@ class MemberComparison:
 
 
 def _vary(told: list[int]) -> bool:
-    """Whether members say different fingerprints of variables."""
+    """Whether members give different fingerprints of variables."""
     return len({value for value in told if value}) > 1
 
 
 def _many(told: list[int]) -> bool:
-    """Whether members say different fingerprints."""
+    """Whether members give different fingerprints of the state, whether or not they ran lines again."""
     return len({value | AGAIN for value in told if value}) > 1

@@ -1,4 +1,4 @@
-"""How servers that are new to their slots get what they shall update: from those that hold it."""
+"""The handover of parts to servers that are new to their slots, from the servers that hold them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
-    """Whether the donor, whose whole state this member took, has not the newest of all that this one updates.
+    """Whether the donor, whose whole state this member took, lacks the newest of any part that this one updates.
 
     Args:
         updated: the donor has updated its part in this attempt.
@@ -28,13 +28,14 @@ def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
 
 
 def hand_over(group: "Member", *, lacking: bool) -> None:
-    """Called by all members together, when all servers that have their parts are at the same step.
+    """Send parts to the servers that lack them. All members call it together, once all servers that have their parts
+    are at the same step.
 
     Args:
-        lacking: this server has not got its parts.
+        lacking: this server lacks its parts.
 
     Raises:
-        ExchangeBroken: the parts that came until then stay.
+        ExchangeBroken: the parts received by then stay.
     """
     seat, exchange, held = group.seat, group.exchange, group.held
     assert seat is not None
@@ -43,6 +44,7 @@ def hand_over(group: "Member", *, lacking: bool) -> None:
     said = torch.zeros(len(plan.members), dtype=torch.float64)
     said[seat.rank] = lacking
     without = {rank - plan.world for rank in exchange.all_reduce(said).nonzero().flatten().tolist()}
+    # All go through the same list in the same order, so each send meets its receive.
     for receiver, donor, parts in gifts(plan.held_by, without):
         if donor == me:
             state = held.state_of(_parameters(exchange.buckets, parts)) | {
@@ -54,6 +56,7 @@ def hand_over(group: "Member", *, lacking: bool) -> None:
             received = unpacked_of_any_type(exchange.receive_state(plan.world + donor), exchange.seal)
             held.take_part(received, given)
             group.sections.add_states(received["boundaries"])
+            # Nobody knows which rows of these the workers lack: all of them are published once.
             exchange.buckets.tables.all_changed(given)
 
 

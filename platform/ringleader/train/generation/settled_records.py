@@ -35,7 +35,7 @@ class SettledRecords:
     """The newest commit's records, still open, and the settled ones that are not known to be stored.
 
     Attributes:
-        in_office: a generation is under way, in which it is known who speaks.
+        in_office: a generation is under way, so that it is known which member reports.
     """
 
     def __init__(self, outlet: RecordSink) -> None:
@@ -47,44 +47,50 @@ class SettledRecords:
         self._stored = 0
 
     def take_office(self, *, speaks: bool, recorded_step: int) -> None:
-        """A generation begins: rank 0 sends what the one before it may not have."""
+        """Begin a generation: the member that reports in it sends what the one before may not have sent.
+
+        Args:
+            speaks: this member is that one.
+            recorded_step: steps below it are stored.
+        """
         self._speaks, self._stored, self.in_office = speaks, recorded_step, True
         for record in self._kept:
             if record.step >= recorded_step:
                 self._send(record)
 
     def leave_office(self) -> None:
-        """Between generations nobody speaks: what is settled there the next plan's `recorded_step` does not count, so
-        `take_office` sends it."""
+        """End a generation. Nobody reports between two: the next plan's `recorded_step` does not count what is settled
+        there, so `take_office` sends it."""
         self._speaks = self.in_office = False
 
     def tell(self, kind: str, generation: int, data: dict[str, Any]) -> bool:
-        """An event that all members could tell; rank 0 does. Returns whether that is this one."""
+        """Report an event that all members know of; one of them sends it. Returns whether that is this one."""
         if self._speaks:
             self._outlet.event(kind, generation, data)
         return self._speaks
 
     def say(self, kind: str, generation: int, data: dict[str, Any]) -> None:
-        """An event that this member alone can tell."""
+        """Report an event that only this member knows of."""
         self._outlet.event(kind, generation, data)
 
     def trace(self, stretch: TimelineStretch) -> None:
-        """What this member did for the transaction that is about to be committed; every member tells its own."""
+        """Send this member's timeline of the transaction that is about to be committed; every member sends its own."""
         self._outlet.trace(stretch)
 
     def open(self, records: list[StepRecord]) -> None:
-        """A transaction of these steps is committed; the one before it is settled."""
+        """Take the records of a transaction just committed; the one before it is settled."""
+        # This commit needed every member's contribution, so all have applied the one before.
         self.settle()
         self._open = records
 
     def add_scores(self, step: int, generation: int, scores: dict[str, float]) -> None:
-        """An evaluation after `step` steps."""
+        """Add the scores of an evaluation after `step` steps to the open record."""
         if not self._open:
             self._open = [StepRecord(step, generation, {})]
         self._open[-1].values |= scores
 
     def settle(self) -> None:
-        """The open records can no longer be rolled back."""
+        """Settle the open records: they can no longer be rolled back."""
         records, self._open = self._open, []
         for record in records:
             self._settle(record)
@@ -108,6 +114,7 @@ class SettledRecords:
 
     def _settle(self, record: StepRecord) -> None:
         stored = self._outlet.recorded_step()
+        # Kept on every member until the supervisor has stored them: the next rank 0 may have to send them.
         while self._kept and self._kept[0].step < stored:
             self._kept.popleft()
         self._kept.append(record)

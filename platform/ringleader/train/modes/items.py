@@ -1,4 +1,4 @@
-"""Which items of a loop are applied. An item is one logical shard's rows of one batch, numbered offset * L + shard."""
+"""The set of a loop's applied items. An item is one logical shard's rows of one batch, numbered offset * L + shard."""
 
 from collections.abc import Iterable, Iterator
 
@@ -21,7 +21,7 @@ class ItemSet:
             self.add(number)
 
     def add(self, number: int) -> bool:
-        """Put an item in; False where it was there."""
+        """Add an item. Returns False where it was there."""
         if number in self:
             return False
         self._beyond.add(number)
@@ -31,14 +31,14 @@ class ItemSet:
         return True
 
     def update(self, other: "ItemSet") -> None:
-        """Put in whatever the other set holds."""
+        """Add all items of the other set."""
         for number in range(self.floor, other.floor):
             self.add(number)
         for number in other._beyond:
             self.add(number)
 
     def without(self, numbers: Iterable[int]) -> "ItemSet":
-        """All that are in the set but these."""
+        """A set of the same items but these."""
         left_out = {number for number in numbers if number in self}
         floor = min([self.floor, *left_out])
         inside = (number for number in range(floor, self.floor) if number not in left_out)
@@ -46,11 +46,11 @@ class ItemSet:
 
     @property
     def end(self) -> int:
-        """Above every number in the set."""
+        """The lowest number above every item in the set."""
         return max(self._beyond, default=self.floor - 1) + 1
 
     def beyond(self, other: "ItemSet") -> list[int]:
-        """What this set holds and the other does not, ascending."""
+        """The items in this set that are not in the other, ascending."""
         numbers = (*range(other.floor, self.floor), *sorted(self._beyond))
         return [number for number in numbers if number not in other]
 
@@ -70,7 +70,7 @@ class ItemSet:
     __hash__ = None  # type: ignore[assignment]
 
     def __and__(self, other: "ItemSet") -> "ItemSet":
-        """What both hold."""
+        """The items in both sets."""
         low, high = sorted((self, other), key=lambda items: items.floor)
         return ItemSet(low.floor, (number for number in low._beyond if number in high))
 

@@ -1,4 +1,4 @@
-"""What a reduced word has to prove before a step commits, and the record that the step leaves."""
+"""The checks that a reduced word has to pass before a step commits, and the record that the step leaves."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -17,7 +17,7 @@ from ringleader.train.rows.cursor import Epoch, checksum
 def check(
     report: StepReport, epoch: Epoch, offset: int, step: int, slices: Mapping[int, Sequence[int]]
 ) -> None:
-    """A step's word is sound. Each slice's checksum came with its gradient: it must be that of the planned rows.
+    """Check a step's word. Each slice's checksum came with its gradient: it must be that of the planned rows.
 
     Args:
         step: the step's number, for messages.
@@ -63,7 +63,7 @@ class StepRecorder:
         names: Sequence[str],
         shards: Sequence[int] | None = None,
     ) -> list[StepRecord]:
-        """One record for each step that is committed now; the first one stood at `offset`, the last is `group.step`.
+        """One record for each step that is committed now; the first one is at `offset`, the last is `group.step`.
 
         Args:
             names: of the metrics, in the order of the reports' values.
@@ -91,9 +91,9 @@ class StepRecorder:
         return records
 
     def follow(self, steps: int) -> None:
-        """So many steps were committed, and their records are made elsewhere.
+        """Record that so many steps were committed, whose records are made elsewhere.
 
-        Where that happens inside of something, a heal for example, they are in the window of the next ones.
+        Inside of another activity, a heal for example, they join the window of the next ones.
         """
         timeline, first = self._group.timeline, self._group.step - steps + 1
         if timeline is None or not steps:
@@ -105,7 +105,7 @@ class StepRecorder:
             self._trace(timeline, first, since)
 
     def close(self) -> None:
-        """What was done after the last step is no step's, and is told beside them."""
+        """Report the timeline after the last step, which belongs to no step."""
         if self._group.timeline is not None:
             if self._untold is not None:
                 self.follow(self._group.step - self._untold + 1)

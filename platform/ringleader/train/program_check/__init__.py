@@ -1,1 +1,1 @@
-"""A program run as a worker would that comes in later, to name what differs before it does harm."""
+"""Running a program as a joiner would, to name the values that differ before they do harm."""

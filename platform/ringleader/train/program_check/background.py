@@ -1,8 +1,8 @@
-"""The check of a program beside its job: another process runs it once as a worker would that came in now.
+"""The check of a program beside its job: another process runs it once as a joiner would now.
 
 It is the same as `ringleader check`, with the job's own state at the same point. Training gives it a copy of the state
-at a boundary, as it does for a joiner, and hears at a later one what was found. All else is done by a thread that waits
-and by a process that runs where others leave time.
+at a boundary, as it does for a joiner, and reads the findings at a later one. Everything else is done by a thread that
+waits and by a process of the lowest priority.
 """
 
 import json
@@ -32,39 +32,40 @@ if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
 AFTER_S = 20.0
-"""A job that is over before is not checked: whoever wants that has `ringleader check`."""
+"""The training time before the first check: a shorter job is not checked, for which there is `ringleader check`."""
 CALL = 3
-"""Who was checked before this session call began is checked once more behind it: by then lines between calls have run,
-also those behind an evaluation."""
+"""A job that was checked before this session call began is checked once more behind it: by then lines between calls
+have run, also those behind an evaluation."""
 NEVER = -1
 MOST_BYTES = 384 << 20
-"""A larger state is not copied for this: training would wait for more than 50 ms."""
+"""The largest state that is copied for this: with a larger one training would wait for more than 50 ms."""
 AT_ONCE_BYTES = 8 << 20
-"""For a larger one memory is made ready first, beside training: new pages take several times as long as the copy."""
+"""The largest state that is copied without memory touched before: new pages take several times as long as the copy."""
 SPARE_BYTES = 8 << 20
-"""Of that memory, for gaps between tensors and for what is told beside them."""
+"""The part of that memory for gaps between tensors and for data beside them."""
 CPU_S = 60
-"""The process computes for so long at most, behind its imports."""
+"""The most CPU seconds of the process, its imports not counted."""
 DEADLINE_S = 300.0
-"""For the process. On a node without a spare moment it takes minutes for what is otherwise done in seconds."""
+"""The time for the process. On a fully busy node it takes minutes, and seconds elsewhere."""
 CHECK = "ringleader-check"
 """The name of the thread."""
 LOOK_S = 0.1
 PATIENCE_S = 10.0
 
 ORDER, STATE, SCOPE, FOUND, WORK, TEMPORARY = "order.json", "state", "check", "found.json", "work", "tmp"
-"""In the folder: what to do, the sealed state, what came of it, the working directory, and temporary files."""
+"""Names in the folder: the order, the sealed state with its seal's scope, the findings, the working directory, and
+temporary files."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckWorkspace:
-    """Where a program is checked.
+    """The place of a program's check, and its limits.
 
     Attributes:
         make: makes a private folder, and in it WORK with the job's package. It is removed behind each check.
-        after_s: training goes on for so long before the first.
-        niceness: of the process.
-        cpu_s: it computes for so long at most, behind its imports.
+        after_s: seconds of training before the first check.
+        niceness: that of the process.
+        cpu_s: the most CPU seconds of the process, its imports not counted.
     """
 
     make: Callable[[], Path]
@@ -74,8 +75,8 @@ class CheckWorkspace:
 
 
 class BackgroundCheck:
-    """One member's. Called from its training thread. The member that has rank 0 when it first commits checks, once, or
-    twice where session calls are long: whoever comes in later is compared anyway."""
+    """The check by one member. Called from its training thread. The member that has rank 0 when it first commits
+    checks, once, or twice where session calls are long: joiners are compared anyway."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
@@ -86,11 +87,11 @@ class BackgroundCheck:
         self._room: _Room | None = None
 
     def begin(self, place: CheckWorkspace) -> None:
-        """This member is to check if it is the one."""
+        """Let this member check, if it is the one that does."""
         self._place = place
 
     def committed(self) -> None:
-        """All that is applied is committed: copy it if a check is due, say what one has found."""
+        """Copy the state, all of it committed, if a check is due; report the findings of one that has ended."""
         if self._place is None:
             return
         if self._run is not None:
@@ -99,7 +100,7 @@ class BackgroundCheck:
             self._start(self._place)
 
     def end(self) -> None:
-        """The program is over. What was found is said before the result is made."""
+        """Report the findings when the program is over, before the result is made."""
         if self._run is not None:
             self._hear(self._run)
         if self._run is not None or self._room is not None:
@@ -109,7 +110,7 @@ class BackgroundCheck:
         self.close()
 
     def close(self) -> None:
-        """This member leaves. Idempotent."""
+        """Stop the check, as this member leaves. Idempotent."""
         self._place, run, self._run, self._room = None, self._run, None, None
         if run is not None:
             run.stop()
@@ -146,7 +147,7 @@ class BackgroundCheck:
         self._run = _Run(place, group.spec, order, state)
 
     def _why_not(self) -> str:
-        """Why it cannot be checked here; empty where it can."""
+        """The reason why the program cannot be checked here; empty where it can."""
         group = self._group
         if not group.spec.sync.same_bits:
             return "its mode does not promise the same bits"
@@ -174,7 +175,7 @@ class BackgroundCheck:
             self._raises(VariableFinding(**raised))
 
     def _raises(self, finding: VariableFinding) -> None:
-        """A worker that comes in ends the job, which says so then: nothing of it gets into the weights."""
+        """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
         seat, line = self._group.seat, finding.line
         assert seat is not None
         self._group.reporter.say(DIFFERS, seat.plan.generation, finding.beforehand)
@@ -183,7 +184,7 @@ class BackgroundCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckAnswer:
-    """What the process left. As `check_beside.check` has it."""
+    """The answer that the process left, as `process.check` returns it."""
 
     found: list[dict[str, str]] = field(default_factory=list)
     raised: list[dict[str, str]] = field(default_factory=list)
@@ -207,7 +208,7 @@ class _Room:
 
     Attributes:
         memory: (n,) uint8, empty for a small state, which needs none; None as long as it is not ready.
-        refused: why there is none; empty where nothing is known against it.
+        refused: the reason why there is none; empty as long as none is known.
     """
 
     def __init__(self, state_bytes: int) -> None:
@@ -264,6 +265,7 @@ class _Run:
         self.answer = answer
 
     def _ask(self, folder: Path) -> CheckAnswer:
+        # Let go as soon as it is in the file: the copy may take as much as the job's own state.
         state, self._state = self._state, None
         assert state is not None
         for name in (WORK, TEMPORARY):
@@ -279,7 +281,7 @@ class _Run:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=dict(os.environ) | dict.fromkeys(("TMPDIR", "RINGLEADER_SCRATCH"), str(folder / TEMPORARY)),
-            start_new_session=True,
+            start_new_session=True,  # a group of its own, which is killed as a whole
         )
         ended = self._wait(process)
         found = folder / FOUND
@@ -288,7 +290,7 @@ class _Run:
         return CheckAnswer(error=_why_without(process.returncode, self._place.cpu_s, ended=ended))
 
     def _wait(self, process: "subprocess.Popen[bytes]") -> bool:
-        """Until the process ends, or has to. Returns whether it has by itself; nothing of its group is left."""
+        """Wait until the process ends, or has to. Returns whether it ended by itself; nothing of its group is left."""
         until = monotonic() + DEADLINE_S
         while not (ended := _is_over(process)) and monotonic() < until and not self._stopped.wait(LOOK_S):
             pass
@@ -299,7 +301,7 @@ class _Run:
 
 
 def _program(folder: Path, niceness: int) -> str:
-    """It stands back before it imports what takes its time, and finds what is imported here, its own copies first."""
+    """The process's program: it lowers its priority before slow imports, and finds modules in its own copies first."""
     path = [str(folder / WORK), *sys.path]
     return (
         f"import sys; sys.path[:] = {path!r}; sys.dont_write_bytecode = True; "
@@ -315,7 +317,7 @@ def _is_over(process: "subprocess.Popen[bytes]") -> bool:
 
 
 def _why_without(code: int, cpu_s: int, *, ended: bool) -> str:
-    """Why the process left nothing."""
+    """The reason why the process left nothing."""
     if not ended:
         return f"that took more than {DEADLINE_S:g} s"
     if code == -signal.SIGXCPU:

@@ -1,7 +1,7 @@
-"""The process that runs a job's program beside it, as a worker would that came in now, and changes nothing.
+"""The process that runs a job's program beside it, as a joiner would now, and changes nothing.
 
-It is given what such a worker is given, comes to the session call that the job is in, and compares there and on its
-way. Whoever starts it is `train/program_check/background.py`.
+It is given a joiner's state, runs on to the session call that the job is in, and compares there and on its way. It is
+started by `train/program_check/background.py`.
 """
 
 import json
@@ -30,19 +30,19 @@ from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.run import load_function
 
 GRACE_S = 5
-"""The signal that says what it took too much of comes so long before the one that nothing holds up."""
+"""Seconds from SIGXCPU, which tells that CPU time ran out, to SIGKILL, which cannot be caught."""
 FURTHER = 2
-"""Where the loop that the job is in has no step left the next one is looked at, if it is among so many calls."""
+"""The next calls among which a loop is looked for, where the one that the job is in has no step left."""
 MEMORY_SHARE = 0.5
-"""It takes so much of the node's free memory at most."""
+"""The most of the node's free memory that it takes."""
 
 
 class JoinerSession(CheckedSession):
-    """A session of all rows that comes to one call of a job: of those before nothing is computed. Where that is a loop
-    a step of it, or of the next one, is computed twice.
+    """A session of all rows that runs on to one call of a job, and computes nothing of those before. Where that is a
+    loop, a step of it, or of the next one, is computed twice.
 
     Args:
-        arrived: called where it has come there, before that.
+        arrived: called when it has reached that call, before any step.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class JoinerSession(CheckedSession):
 def check(
     folder: Path, order: dict[str, Any], arrived: Callable[[JoinerSession], None] = lambda _: None
 ) -> dict[str, Any]:
-    """What was found: {"found": variables that differ, "raised": what only a worker that comes in later raises,
-    "until": where it had to end early, "error": why it could not begin}."""
+    """Run the program; returns {"found": variables that differ, "raised": exceptions of joiners only, "until": the
+    place where it had to end early, "error": the reason why it could not begin}."""
     spec = JobSpec.parse(order["spec"])
     torch.set_num_threads(order["threads"])  # sums of many numbers have other bits with another number
     beginning = Beginning(spec.init_from)
@@ -127,7 +127,7 @@ def check(
 
 
 def main(place: str) -> None:
-    """Leave what was found in the folder."""
+    """Write the findings into the folder."""
     folder = Path(place)
     order = json.loads((folder / ORDER).read_text())
     _bound(order["cpu_s"])
@@ -138,18 +138,20 @@ def main(place: str) -> None:
 
 
 def _leave(folder: Path, told: dict[str, Any]) -> None:
+    # In one move: the process may be killed at any moment, and what lies there is read.
     partial = folder / f"{FOUND}.partial"
     partial.write_text(json.dumps(told))
     partial.replace(folder / FOUND)
 
 
 def _of_this_process(error: BaseException) -> bool:
-    """Whether it is this process that is short of something. A worker would not be."""
+    """Whether the error comes from a limit of this process, which no worker has."""
     short = ("can't allocate memory", "Permission denied", "Operation not permitted")
     return isinstance(error, MemoryError) or any(words in str(error) for words in short)
 
 
 def _bound(cpu_s: int) -> None:
+    # The limit counts from the start of the process, its imports included.
     most_s = int(time.process_time()) + 1 + cpu_s
     hard_s = resource.getrlimit(resource.RLIMIT_CPU)[1]  # which cannot be raised
     resource.setrlimit(

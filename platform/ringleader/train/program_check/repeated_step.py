@@ -1,9 +1,9 @@
 """Whether a loop's body gives the same gradients when the same slices come once more.
 
-The gradient of a slice may depend on the committed state and on the slice alone. What the body keeps for itself (a
-count in a closure, a hidden state, a generator of its own, a data set that counts) makes it depend on the turns that a
-worker had before, and so on the number of workers. No text and no variable has to be known for that: a step is computed
-twice before it is committed, and the gradients are compared.
+The gradient of a slice may depend on the committed state and on the slice alone. State that the body keeps for itself
+(a count in a closure, a hidden state, a generator of its own, a data set that counts) makes it depend on the turns that
+a worker had before, and so on the number of workers. No text and no variable has to be known for that: a step is
+computed twice before it is committed, and the gradients are compared.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class RepeatedSteps(SynchronousLoop):
     """Steps of a check: the first one of each loop is computed twice.
 
     Args:
-        compared: called behind each comparison, before anything of the step is applied.
+        compared: called behind each comparison, before the step is applied.
     """
 
     def __init__(
@@ -65,5 +65,5 @@ class RepeatedSteps(SynchronousLoop):
 
 
 def _dense(gradient: Tensor) -> Tensor:
-    """Of a table's gradient its rows, in the order of their numbers."""
+    """The gradient; of a table its rows, in the order of their numbers."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -1,7 +1,7 @@
-"""A process in which the program does nothing to the world. A file that it opens to write is a copy of its own; what
-else would change something is seen before it happens, and ends the run.
+"""A process in which the program changes nothing outside. A file that it opens to write is a copy of its own; any other
+change is seen before it happens, and ends the run.
 
-Seen is what goes through Python (PEP 578), and `torch.save`; behind that stands the kernel, where it can.
+Changes are seen that go through Python (PEP 578), and `torch.save`; the kernel refuses the others, where it can.
 """
 
 import builtins
@@ -22,9 +22,9 @@ from ringleader.train.source.current_line import calling_line
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DEVICES = tuple(Path("/dev", name) for name in ("null", "zero", "full", "random", "urandom"))
-"""What is written there changes nothing. Shared memory (`/dev/shm`) is others' too."""
+"""Devices to which a write changes nothing. Shared memory (`/dev/shm`) is none of them: others use it too."""
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
-"""Folders that these variables name, and ~/.cache, hold nothing but what can be made again."""
+"""Variables that name folders which, like ~/.cache, hold only files that can be made again."""
 MAKES = frozenset({"os.mkdir"})
 REMOVES = frozenset({"os.remove", "os.rmdir", "shutil.rmtree"})
 CHANGES: Mapping[str, tuple[int, ...]] = {
@@ -32,27 +32,27 @@ CHANGES: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("os.link", "os.symlink"), (1,)),
     "os.rename": (0, 1),
 }
-"""What changes files, with the numbers of the arguments that say which."""
+"""Audit events that change files, with the numbers of the arguments that name them."""
 OF_LINKS = frozenset({*MAKES, *REMOVES, "os.link", "os.symlink", "os.rename"})
-"""What does it to a link itself, not to what that leads to."""
+"""Events that change a link itself, not its target."""
 SENDS = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"})
 MOST_BYTES = 64 << 20
-"""A file up to this size is copied where the program goes on writing it."""
+"""The largest existing file that is copied where the program opens it to write."""
 STARTS = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"})
 
 
 class ActionRefused(BaseException):
-    """The program would have done something to the world. No `except Exception` of its own holds it up."""
+    """The program would have changed something outside. Not an Exception, so that no handler of its own catches it."""
 
 
 class Sandbox:
-    """One process's; cannot be undone.
+    """The sandbox of this process; cannot be undone.
 
     Args:
-        folder: the program may change what is in it.
+        folder: the folder whose content the program may change.
 
     Attributes:
-        why: the program's line that would have done something first, and what; empty where none would.
+        why: the program's first line that would have changed something, and what; empty where none would.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,14 +90,15 @@ class Sandbox:
             self._refuse(f"changes {place}")
 
     def _foreign(self, path: Any, *, follow: bool = True) -> Path | None:
-        """The file, if it is none that the program may change.
+        """The file's place; None where the program may change it.
 
         Args:
-            follow: of a link what it leads to.
+            follow: whether a link stands for its target.
         """
         if not isinstance(path, str | bytes | os.PathLike):
             return None  # a descriptor: of what was opened before
         named = Path(os.fsdecode(path))
+        # These name no entry of the folder before them.
         follow = follow or named.name in ("", "..")
         place = named.resolve() if follow else named.parent.resolve() / named.name
         return None if any(place.is_relative_to(own) for own in self._own) else place
@@ -114,7 +115,7 @@ class Sandbox:
         raise ActionRefused
 
     def _open_copies(self) -> None:
-        """Who opens a file to write, and who reads it then, gets a copy."""
+        """Have the program write a copy of each file that it opens to write, and read that copy later."""
         opens, saves = io.open, torch.save
 
         @wraps(opens)
@@ -129,13 +130,14 @@ class Sandbox:
             with opened(f, "wb") as file:  # by itself torch opens it past Python
                 saves(obj, file, *options, **named)
 
+        # pathlib opens by io.open, programs by the builtin.
         builtins.open = io.open = opened
         torch.save = saved
         os.rename, os.replace = self._moving(os.rename), self._moving(os.replace)
         os.remove, os.unlink = self._removing(os.remove), self._removing(os.unlink)
 
     def _moving(self, moves: Callable[..., None]) -> Callable[..., None]:
-        """A copy takes another file's place: what is saved under another name first."""
+        """Let a copy take another file's place, for files that are saved under another name first."""
 
         @wraps(moves)
         def moved(src: Any, dst: Any, *options: Any, **named: Any) -> None:

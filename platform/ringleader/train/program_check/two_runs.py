@@ -1,9 +1,9 @@
-"""A program run twice on a few batches: once as it is, and once as a worker would that comes in later.
+"""A program run twice on a few batches: once as it is, and once as a joiner would run it.
 
     python -m ringleader.train.program_check.two_runs SPEC FOLDER first|again
 
-Finished session calls return at once in the second run, and the lines between them run again on what was recorded. What
-is not as it was then depends on who runs them, and when.
+Finished session calls return at once in the second run, and the lines between them run again on recorded results.
+Values that differ then depend on who runs the lines, and when.
 """
 
 import json
@@ -37,14 +37,14 @@ from ringleader.train.run import load_function
 from ringleader.train.session import Session
 
 STEPS, CALLS = 4, 8
-"""A loop takes so many steps, and the program is left after so many session calls."""
+"""The most steps of a loop, and the number of session calls after which the program is left."""
 BUDGET_S = 20.0
-"""After so long loops end with the next step, and the program with the next call."""
+"""The time after which loops end with the next step, and the program with the next call."""
 STATE, FOUND = "state.pt", "found.json"
 
 
 class FarEnough(BaseException):
-    """The program has come far enough. No `except Exception` of its own holds it up."""
+    """The program has run far enough. A BaseException, so that no `except Exception` of the program catches it."""
 
 
 class CheckedSession(Session):
@@ -52,7 +52,7 @@ class CheckedSession(Session):
 
     Args:
         most: the number of the call at which the program is left.
-        given: the state that `take` gave, for who comes in later.
+        given: the state that `take` returned, for a joiner.
         beginning: the weights that the job begins with, read already.
     """
 
@@ -81,11 +81,11 @@ class CheckedSession(Session):
         return super().evaluate(self._few(dataset), score, collate=collate)
 
     def take(self) -> dict[str, Any]:
-        """What a member that comes in now is given."""
+        """The state that a joiner would be given now."""
         return self._held.state(self._group.healing.rest({}))
 
     def _compared(self) -> None:
-        """A loop's first step was computed twice."""
+        """React to a loop's first step having been computed twice."""
 
     def _run_batches(self, dataset: Any, place: Place, **options: Any) -> Any:
         code, line = place
@@ -133,17 +133,17 @@ class _Found:
 
 
 def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
-    """One of the two runs, in a process of its own; what the first one leaves in `folder` the second one reads.
+    """Make one of the two runs, in a process of its own; the second one reads the state that the first left there.
 
     Returns:
-        What was found: {"variable", "line", "cure"}, of the program's text in the first run, in which all is as it is
-        meant to be.
+        The findings: {"variable", "line", "cure"}; in the first run, which cannot differ, those of the program's text.
 
     Raises:
         RingleaderError: the program cannot be run.
     """
     few = in_one_process(spec)
     function = load_function(spec.entrypoint)
+    # Unpickled: the first run has written it, into a private folder.
     most, given = torch.load(folder / STATE, weights_only=False) if again else (CALLS, None)
     seed_all(spec.seed, "init")
     with copies(few) as place:
@@ -163,7 +163,7 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
 
 
 def call(function: Any, session: CheckedSession) -> Exception | SystemExit | None:
-    """Run the program as far as it is to come. Returns what it raised."""
+    """Run the program as far as the session lets it. Returns the exception that it raised."""
     try:
         function(session)
         session._begin_call()
@@ -175,7 +175,7 @@ def call(function: Any, session: CheckedSession) -> Exception | SystemExit | Non
 
 
 def _failed(error: Exception | SystemExit, session: CheckedSession) -> RingleaderError:
-    """What a program that cannot be run is refused with."""
+    """The error by which a program that cannot be run is refused."""
     if isinstance(error, RingleaderError):
         return error
     told = "".join(traceback.format_exception(error))
@@ -185,7 +185,7 @@ def _failed(error: Exception | SystemExit, session: CheckedSession) -> Ringleade
 
 
 def raised(error: BaseException) -> dict[str, str]:
-    """Behind finished calls the program meets what it had not met: a loop's body did not run, for example."""
+    """The finding for an exception behind finished calls, as where a loop's body did not run."""
     ours = str(Path(__file__).parents[1])
     lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith(ours)]
     where = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
@@ -201,15 +201,15 @@ def _beginning(spec: JobSpec) -> Beginning:
 
 
 def in_one_process(spec: JobSpec) -> JobSpec:
-    """The job in one process that keeps nothing. Of the modes only a ring gives the same bits to whoever runs it. What
-    it begins with is read apart from it."""
+    """The job in one process that keeps nothing. Of the modes only a ring gives the same bits to whoever runs it. Its
+    initial weights are read apart from it."""
     ring = JobSpec.parse({"name": spec.name, "entrypoint": spec.entrypoint, "sync": "ring"})
     kept = {"sync": ring.sync, "checkpoint": ring.checkpoint, "debug": ring.debug, "init_from": None}
     return alone(spec.model_copy(update={**kept, "requirements": None}))
 
 
 def main(arguments: list[str]) -> int:
-    """Write what a run found, or what kept it from running, into the folder."""
+    """Write the findings of a run, or the error that kept it from running, into the folder."""
     file, place, which = arguments
     spec, folder = JobSpec.parse(json.loads(Path(file).read_text())), Path(place)
     os.environ.update(spec.env)

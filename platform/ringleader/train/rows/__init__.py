@@ -1,1 +1,1 @@
-"""Rows of a step: which they are, and how they are loaded."""
+"""Rows of a step: their choice and their loading."""

@@ -59,9 +59,10 @@ class Epoch:
         shuffle: bool,
         drop_last: bool = False,
     ) -> "Epoch":
-        """`drop_last` leaves out the rows behind the last whole batch, others in each epoch where they are shuffled."""
+        """One pass; `drop_last` omits the rows behind the last whole batch: other ones in each epoch, if shuffled."""
         order = np.arange(rows, dtype=np.int64)
         if shuffle:
+            # PCG64 by name: numpy may change its default, and the order has to stay the same.
             np.random.Generator(np.random.PCG64(key(seed, "order", epoch))).shuffle(order)
         return cls(order[: rows // batch * batch] if drop_last else order, batch, shards)
 

@@ -9,11 +9,11 @@ from ringleader.errors import DatasetUnsupported
 from ringleader.spec import JobSpec
 
 Near = Callable[[Any], bool]
-"""Has a dataset read this node's copies of its files; False where it reads none."""
+"""A function that has a dataset read this node's copies of its files; False where it reads none."""
 
 
 def near(spec: JobSpec, folder: Path | None) -> Near | None:
-    """How data sets are brought onto this node, into `folder`; None where they are read from where they are."""
+    """The function that brings data sets onto this node, into `folder`; None where they are read from their source."""
     if folder is None or spec.data.distribution == "sharded":
         return None
     from ringleader.data.copies import NodeCopies  # only here: what reads Parquet takes its time

@@ -1,9 +1,9 @@
-"""Whether a dataset is what it was: processes that load go on with a copy made when they started, so what a program
-changes later in a dataset, its `collate` or what these use has to be seen.
+"""Whether a dataset has changed: processes that load go on with a copy made when they started, so a program's later
+changes of a dataset, its `collate` or objects that these use have to be seen.
 
-Objects are read; none of their code runs. Seen are attributes, lists, dicts and sets at any depth, tensors and arrays
-by their bits, functions with their code, defaults, closures and the globals that they name, and classes and modules of
-the user's own.
+Objects are read; none of their code runs. The reading covers attributes, lists, dicts and sets at any depth, tensors
+and arrays by their bits, functions with their code, defaults, closures and the globals that they name, and classes and
+modules of the user's own.
 """
 
 import enum
@@ -32,7 +32,7 @@ from ringleader.data import ParquetDataset
 from ringleader.train.state.fingerprints import fingerprint
 
 MANY = 20_000
-"""Of more objects nothing is said, which takes some 50 ms; a list of nothing but numbers and texts counts as one."""
+"""The most objects that are read, in some 50 ms; a list of nothing but numbers and texts counts as one."""
 PRINT_BYTES = 16
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _HOLDERS = (list, tuple, dict, set, frozenset)
@@ -45,16 +45,16 @@ _NAMED = (
     *(types.MemberDescriptorType, types.GetSetDescriptorType, types.MethodWrapperType),
 )
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-"""They start anew for each slice."""
+"""Generators, whose state does not count: they start anew for each slice."""
 _INSTALLED = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-_HEAP_TYPE = 1 << 9
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set where a class statement made it
 
 
 def likeness(*roots: Any) -> bytes | None:
-    """Equal for what gives the same rows. None: it holds something whose changes cannot be seen.
+    """A digest that is equal for objects that give the same rows; None: they hold something whose changes are unseen.
 
-    What has no value of its own to read, as a table of pyarrow, is told apart by its place in memory: the caller keeps
-    `roots`.
+    Objects that have no value of their own to read, as a table of pyarrow, are told apart by their place in memory: the
+    caller keeps `roots`.
     """
     try:
         return _Look().of(roots)
@@ -63,7 +63,7 @@ def likeness(*roots: Any) -> bytes | None:
 
 
 class _Unseen(Exception):
-    """What it holds cannot be read."""
+    """The contents of an object cannot be read."""
 
 
 class _Look:
@@ -99,7 +99,7 @@ class _Look:
         self._digest.update(repr(words).encode(errors="surrogatepass"))
 
     def _read(self, part: Any) -> Iterable[Any]:  # noqa: PLR0911 - one line per kind of object
-        """Take an object in; what it holds is still to be read."""
+        """Add an object to the digest; returns the objects in it, which are still to be read."""
         match part:
             case Tensor() | np.ndarray() | np.generic():
                 return self._array(part)
@@ -114,6 +114,7 @@ class _Look:
             return ()
         if type(part) in _HOLDERS:
             with suppress(ValueError):  # it holds more than plain values
+                # Version 2: later ones write references, which depend on who else holds a value.
                 self._digest.update(marshal.dumps(part, 2))
                 return ()
         return self._object(part)
@@ -142,6 +143,7 @@ class _Look:
             case types.FunctionType():
                 names = {name for name in _names(part.__code__) if name in part.__globals__}
                 used = _sorted({name: part.__globals__[name] for name in names})
+                # An empty cell, as of a variable that is set later, has no contents to read.
                 cells = [cell.cell_contents for cell in part.__closure__ or () if cell != types.CellType()]
                 return (part.__code__, part.__defaults__, part.__kwdefaults__, *cells, *used)
             case types.CodeType():
@@ -151,7 +153,7 @@ class _Look:
         return (part.func, part.args, part.keywords)
 
     def _namespace(self, part: Any) -> Iterable[Any]:
-        """Of the user's own classes what they define; of installed ones and of modules the plain values."""
+        """The definitions of the user's own classes; the plain values of installed ones and of modules."""
         if isinstance(part, types.ModuleType):
             own = vars(part) if _is_the_users(part.__name__) else {}
             plain = {n: v for n, v in own.items() if n[:2] != "__" and isinstance(v, (*_PLAIN, *_HOLDERS))}
@@ -163,7 +165,7 @@ class _Look:
             for name, value in vars(part).items()
             if isinstance(value, kinds) and (name[:2] != "__" or isinstance(value, types.FunctionType))
         }
-        defined.pop("_abc_impl", None)
+        defined.pop("_abc_impl", None)  # caches of an ABC, which change with every isinstance
         return (part.__module__, part.__qualname__, *part.__bases__, *_sorted(defined))
 
     def _object(self, part: Any) -> Iterable[Any]:
@@ -199,7 +201,7 @@ def _slots(kind: type) -> list[str]:
 
 
 def _hides(kind: type) -> bool:
-    """Whether something in it is no attribute, because a part of its class is not written in Python."""
+    """Whether it may hold more than attributes, because a part of its class is not written in Python."""
     return any(not base.__flags__ & _HEAP_TYPE for base in kind.__mro__ if base is not object)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 
 class DatasetPass(Iterator[Any]):
-    """What `session.batches` returns. A loop over it holds its turns itself, so they end with the loop, by `break` too,
-    whoever holds this: a progress bar, a variable.
+    """The iterator that `session.batches` returns. A loop over it holds its turns itself, so they end with the loop, by
+    `break` too, whatever else holds this: a progress bar, a variable.
 
     Args:
         turns: makes the turns of one pass.

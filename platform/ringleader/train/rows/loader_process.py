@@ -1,4 +1,4 @@
-"""A loading process's first act: it ends with the worker that forked it, and holds none of that one's connections."""
+"""The start of a loading process: it ends with the worker that forked it, and holds none of that one's connections."""
 
 import os
 import stat
@@ -11,10 +11,10 @@ _STANDARD = 3
 
 
 def detach(_number: int) -> None:
-    """Let go of the worker: a DataLoader's `worker_init_fn`.
+    """Detach from the worker: a DataLoader's `worker_init_fn`.
 
-    A worker's death shows at its peers as the end of its connections, so nobody else may keep these open. What the
-    loader itself talks through are pipes; sockets that it opens later are its own.
+    A worker's death shows at its peers as the end of its connections, so no other process may keep these open. The
+    loader itself communicates through pipes; sockets that it opens later are its own.
     """
     end_with_parent()  # elsewhere than on Linux torch's own watchdog takes seconds
     worker = parent_process()

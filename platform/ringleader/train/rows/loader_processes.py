@@ -14,11 +14,11 @@ from ringleader.train.rows.slices import Collate, Slice, SliceDataset, load
 
 PREFETCH_STEPS = 2
 KEPT = 3
-"""So many sets of processes at most: those that train, and those that evaluate on two other datasets."""
+"""The most sets of processes: those that train, and those that evaluate on two other datasets."""
 
 
 class LoaderProcesses:
-    """One session's. Loads in the calling thread where no processes are asked for."""
+    """The loading processes of one session. Loads in the calling thread where no processes are asked for."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -28,10 +28,10 @@ class LoaderProcesses:
         self, call: int, dataset: Any, pieces: Iterator[Slice], collate: Collate | None, loader_workers: int
     ) -> Iterator[Any]:
         """The batches of `pieces` in order, on the CPU; prefetched by `loader_workers` processes, if there is something
-        to load. What was asked for before of the same processes is dropped, and not loaded any more.
+        to load. Slices requested earlier of the same processes are dropped, and not loaded any more.
 
         Args:
-            call: the session call that they are for. In the same one the dataset is the same.
+            call: the session call that they are for. Within one call the dataset does not change.
         """
         if loader_workers == 0:
             return load(dataset, pieces, seed=self._seed, collate=collate)
@@ -52,7 +52,7 @@ class LoaderProcesses:
             self._crews.pop().close()
 
     def _crew(self, call: int, dataset: Any, collate: Collate | None, count: int) -> "_Crew":
-        """Processes that hold what is to be loaded now; the last used ones stay."""
+        """Processes that hold the dataset as it is now; the last used ones stay."""
         for crew in [crew for crew in self._crews if crew.broken]:
             self._end(crew)
         now = [c for c in self._crews if c.call == call and c.holds(dataset, collate) and c.count == count]
@@ -79,9 +79,9 @@ class _Crew:
     """Some processes with one dataset; they load one run of slices after the other, numbered.
 
     Attributes:
-        look: of the dataset when they started; None: it cannot be told whether it has changed since.
+        look: the dataset's likeness when they started; None: changes since then cannot be seen.
         call: the session call that they loaded for last.
-        broken: one of them has died, or raised.
+        broken: whether one of them has died, or raised.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class _Crew:
         self.broken = False
         self._of = dataset, collate
         self._number = 0
+        # Shared with the processes: they drop what they still have of an earlier run without a message.
         self._newest = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._asked = _Asked()
         rows = _Numbered(SliceDataset(dataset, seed, collate or torch_collate), self._newest)
@@ -138,7 +139,7 @@ class _Crew:
 
 
 class _Asked:
-    """The slices of the newest run: what a DataLoader calls a sampler."""
+    """The slices of the newest run, as a DataLoader's sampler."""
 
     def __init__(self) -> None:
         self.pieces: Iterator[tuple[int, Slice]] = iter(())
@@ -148,7 +149,7 @@ class _Asked:
 
 
 class _Numbered:
-    """Rows by the number of a run and a slice: what a loading process runs. Of a run that is over it loads nothing."""
+    """A loading process's dataset: rows by the number of a run and a slice. It loads nothing of a run that is over."""
 
     def __init__(self, rows: SliceDataset, newest: torch.Tensor) -> None:
         self._rows = rows

@@ -1,7 +1,7 @@
-"""Generators of random numbers that objects keep of their own: they start anew where the global streams do.
+"""Random generators that objects keep of their own: they start anew where the global streams do.
 
-A dataset with a `numpy.random.Generator`, a transform with a `torch.Generator`: what they draw would depend on which
-rows and slices the same process had before. Here it depends on what is computed, as with the global streams.
+A dataset with a `numpy.random.Generator`, a transform with a `torch.Generator`: their numbers would depend on which
+rows and slices the same process had before. Here they depend on what is computed, as with the global streams.
 """
 
 import random
@@ -20,18 +20,18 @@ from ringleader.train.rows.random_streams import key
 
 Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 MANY = 100
-"""So many objects are looked at, which takes 0.3 ms at most: a list of more is rows."""
+"""The most objects that are looked at, in 0.3 ms at most: a longer list is taken for rows."""
 ATOMS = (str, bytes, int, float, type(None))
 
 
 def seed_own(generators: Iterable[tuple[str, Generator]], seed: int, *parts: int | str) -> None:
-    """Start these generators at the stream named by `parts` and by where each is held."""
+    """Start these generators at the stream named by `parts` and by the path to each."""
     for path, generator in generators:
         _start(generator, key(seed, *parts, path))
 
 
 def own_generators(owners: Any) -> Iterator[tuple[str, Generator]]:
-    """Those in attributes, lists and dicts at any depth, the nearest first, each once under the path to it."""
+    """The generators in attributes, lists and dicts at any depth, the nearest first, each once under the path to it."""
     seen: set[int] = set()
     left = deque([("", owners)])
     while left and len(seen) < MANY:
@@ -46,7 +46,7 @@ def own_generators(owners: Any) -> Iterator[tuple[str, Generator]]:
 
 
 def generators_of(models: Iterable[nn.Module]) -> list[tuple[str, Generator]]:
-    """Those that the modules hold in attributes. A large network takes 2 ms: not for every slice."""
+    """The generators that the modules hold in attributes. A large network takes 2 ms: not for every slice."""
     named = ((f"{n}.{name}", part) for n, model in enumerate(models) for name, part in model.named_modules())
     return [
         (f"{name}.{attribute}", value)
@@ -57,7 +57,7 @@ def generators_of(models: Iterable[nn.Module]) -> list[tuple[str, Generator]]:
 
 
 def generators_of_optimizers(optimizers: Iterable[Optimizer]) -> list[tuple[str, Generator]]:
-    """Those that optimisers hold in attributes and in the options of their parameter groups."""
+    """The generators that optimisers hold in attributes and in the options of their parameter groups."""
     return [
         (f"{n}.{name}", value)
         for n, optimizer in enumerate(optimizers)
@@ -86,8 +86,9 @@ def _start(generator: Generator, value: int) -> None:
         case torch.Generator():
             generator.manual_seed(value)
         case np.random.Generator():
+            # It cannot be seeded again: it takes the state of a new one.
             generator.bit_generator.state = type(generator.bit_generator)(value).state
         case np.random.RandomState():
-            generator.seed(value & 0xFFFF_FFFF)
+            generator.seed(value & 0xFFFF_FFFF)  # the legacy generator takes 32 bits
         case random.Random():
             generator.seed(value)

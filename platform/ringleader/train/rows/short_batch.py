@@ -1,4 +1,4 @@
-"""The last batch of a pass, whose row counts are known before the first step: whether there is one, and is enough."""
+"""The last batch of a pass, checked before the first step: whether there is one, and it has enough rows."""
 
 from collections.abc import Iterable
 
@@ -20,7 +20,7 @@ def check_last_batch(
 
     Args:
         epoch: the pass, without the rows that `drop_last` leaves out.
-        rows: of the dataset.
+        rows: the number of rows of the dataset.
 
     Raises:
         StepMisuse: no batch is left.

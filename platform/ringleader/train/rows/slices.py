@@ -21,7 +21,7 @@ class Slice:
     """The rows of one shard of one batch, and the name of its random stream.
 
     Attributes:
-        stream: what the slice is, e.g. ("step", 17, 3): who computes it is no part of it.
+        stream: the slice's name, e.g. ("step", 17, 3), which does not depend on who computes it.
         shard: its place in the exchange.
         rows: (n,) int64.
     """
@@ -32,12 +32,12 @@ class Slice:
 
     @property
     def step(self) -> int:
-        """Of a slice that is trained on: the committed steps before its batch."""
+        """The committed steps before the batch of a slice that is trained on."""
         return int(self.stream[1])
 
 
 class SliceDataset:
-    """A dataset whose index is a slice: what is loaded at once."""
+    """A dataset whose index is a slice, the unit of loading."""
 
     def __init__(self, dataset: Any, seed: int, collate: Collate) -> None:
         self._dataset = dataset
@@ -54,7 +54,7 @@ class SliceDataset:
 
 
 def check_dataset(dataset: Any) -> None:
-    """A dataset needs a length and random access.
+    """Check that a dataset has a length and random access.
 
     Raises:
         DatasetUnsupported: (a TypeError) naming what is missing.
@@ -69,7 +69,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 class Prefetched:
-    """An iterator that can take its next value early: what that raises comes out where the value is due."""
+    """An iterator that can take its next value early: an error in doing so is raised where the value is due."""
 
     def __init__(self, values: Iterator[Any]) -> None:
         self._values = values
@@ -109,6 +109,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, dict):
         return {name: to_device(value, device) for name, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        # A namedtuple takes its fields one by one, and no iterable of them.
         return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, (list, tuple)):
         return type(batch)(to_device(value, device) for value in batch)

@@ -1,1 +1,1 @@
-"""The program's source text: which of its variables have a say in training."""
+"""The program's source text: which of its variables affect training."""

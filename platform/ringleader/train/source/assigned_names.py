@@ -1,4 +1,4 @@
-"""The variables that a statement of the program sets, or passes what it makes on to, by its text."""
+"""The variables that a statement of the program sets, or passes its values on to, by its text."""
 
 import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,9 +12,9 @@ from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.source.value_flow import HARMLESS
 
 LATE = frozenset({"<lambda>", "<genexpr>"})
-"""They run in another statement than the one that has their text."""
+"""Code that runs in another statement than the one that has its text."""
 MOST = 3
-"""So many variables are named."""
+"""The most variables that are named."""
 Position = tuple[int, int]
 """A line, and a column in bytes, as code objects and syntax trees have them."""
 Headed = ast.If | ast.While | ast.For | ast.AsyncFor | ast.With | ast.AsyncWith | ast.Match
@@ -23,11 +23,11 @@ Inner = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
 
 def assigned_at(tree: ast.AST | None, at: Position, gone: Collection[str] = ()) -> list[str]:
     """The variables that the statement there sets: `best`, `self.best`, `ema` for `ema[name]`; else the one whose
-    method it calls: `history` for `history.append(…)`. What only a header reads, as in `if score(net) > best:`, goes
-    into what its block sets.
+    method it calls: `history` for `history.append(…)`. Values that only a header reads, as in `if score(net) > best:`,
+    go into the variables that its block sets.
 
     Args:
-        tree: of the file; None where its text is not known.
+        tree: that of the file; None where its text is not known.
         gone: names that the statement may set without effect on anything behind it.
     """
     statement = _statement(tree, at)
@@ -49,10 +49,10 @@ def assigned_now(frames: Sequence[FrameType], before: Sequence[CodeType], held: 
     """Names of the variables that are made by the line which runs, with commas; empty where it sets none.
 
     Args:
-        frames: of the program, innermost first.
-        before: the code of those that were under way at the last session call, innermost first. What functions called
-            since then have in variables of their own is gone when they return.
-        held: objects that are committed state: what their methods change is not a variable.
+        frames: those of the program, innermost first.
+        before: the code of those that were under way at the last session call, innermost first. Functions called since
+            then lose their own variables when they return.
+        held: objects that are committed state: their methods change no variable.
     """
     named: list[str] = []
     home = max(min(len(frames) - _common(frames, before), len(frames) - 1), 0)
@@ -73,8 +73,9 @@ def _named(frame: FrameType, gone: Collection[str], held: Sequence[Any]) -> list
 
 
 def position(frame: FrameType) -> Position:
-    """Where it is, to the column: two statements may share a line."""
+    """The position of a frame, to the column: two statements may share a line."""
     places = list(frame.f_code.co_positions())
+    # f_lasti counts bytes, of which every instruction has two; it is -1 in a frame that has not begun.
     line, _, column, _ = places[frame.f_lasti // 2] if frame.f_lasti >= 0 else (None,) * 4
     return (line, column) if line is not None and column is not None else (frame.f_lineno, -1)
 
@@ -85,13 +86,13 @@ def _tree(frame: FrameType) -> ast.AST | None:
 
 
 def _common(frames: Sequence[FrameType], before: Sequence[CodeType]) -> int:
-    """How many of the outermost ones are the same functions."""
+    """The number of outermost frames that are the same functions in both."""
     pairs = zip(reversed(frames), reversed(before), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].f_code is pair[1], pairs))
 
 
 def _statement(tree: ast.AST | None, at: Position) -> ast.stmt | None:
-    """The innermost one there. A column of -1 is not known: then the last that begins in the line, or goes over it."""
+    """The innermost statement there. A column of -1 is not known: then the last that begins in the line or spans it."""
     found = None
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.stmt) and not isinstance(node, Inner) and _holds(node, at):
@@ -111,7 +112,7 @@ def _start(node: ast.stmt) -> Position:
 
 
 def _nodes(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Theirs, in the order of the text; what comprehensions and functions name is their own."""
+    """Their nodes, in the order of the text; names inside comprehensions and functions are their own."""
     for node in statements:
         yield node
         if isinstance(node, ast.comprehension):
@@ -128,7 +129,7 @@ def _stored(node: ast.AST, gone: Collection[str]) -> str:
 
 
 def _passed_on(value: ast.AST) -> str:
-    """Whose method is called, in a statement that is a call and does more than show or store what it is given."""
+    """The variable whose method a statement calls, if the call does more than show or store what it is given."""
     value = value.value if isinstance(value, ast.Await) else value
     if (
         not isinstance(value, ast.Call)
@@ -155,10 +156,11 @@ def _base(node: ast.AST) -> str:
 
 
 def _value(frame: FrameType, name: str) -> Any:
-    """What stands there, found without running a line of the program."""
+    """The value of that name, found without running a line of the program."""
     first, *rest = name.split(".")
     value = frame.f_locals.get(first, frame.f_globals.get(first))
     for attribute in rest:
+        # Neither getattr nor a property: they may run the program's code.
         own = getattr(value, "__dict__", {})
         parts = own.get("_modules", {}) if isinstance(value, nn.Module) else {}
         value = own.get(attribute, parts.get(attribute))

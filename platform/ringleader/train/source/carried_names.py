@@ -1,6 +1,7 @@
-"""What a loop's body carries from one turn to the next, by its text: variables that a turn reads before it sets them.
+"""Variables that a loop's body carries from one turn to the next, by its text: a turn reads them before it sets them.
 
-Each worker has turns of its own, those of its slices: what one turn hands to the next depends on who computes what.
+Each worker has turns of its own, those of its slices: a value that one turn passes to the next depends on who computes
+what.
 """
 
 import ast
@@ -12,7 +13,7 @@ from ringleader.train.source.value_flow import ADDS, MATTERS, Function, Key, Pro
 
 Loop = ast.For | ast.AsyncFor
 LEFT_OUT = frozenset(["requires_grad_", "register_", "zero_"])
-"""Methods whose name ends like one that changes a value: what these do is seen elsewhere, or goes on from nothing."""
+"""Methods whose name ends like one that changes a value: their effect is seen elsewhere, or needs no turn before."""
 _GRADIENTS = frozenset([".grad", ".data", ".requires_grad"])
 
 
@@ -21,8 +22,8 @@ class CarriedName:
     """A variable that a body changes and that a later turn of it reads, for something that matters.
 
     Attributes:
-        line: where the body changes it.
-        read: where a turn reads what an earlier one left.
+        line: the line in which the body changes it.
+        read: the line in which a turn reads what an earlier one left.
     """
 
     key: Key
@@ -31,7 +32,7 @@ class CarriedName:
 
 
 def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> Iterator[CarriedName]:
-    """Those of the loop at the end of `path`, the nodes around it, outermost first."""
+    """The carried variables of the loop at the end of `path`: the nodes around it, outermost first, and itself."""
     loop = path[-1]
     assert isinstance(loop, Loop)
     around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
@@ -51,11 +52,11 @@ def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> I
 
 
 class _Body:
-    """One loop's.
+    """The body of one loop.
 
     Attributes:
         turns: names that number the turns.
-        in_place: of variables that a statement changes without naming a new value, the lines.
+        in_place: lines by variable, where a statement changes it without naming a new value.
     """
 
     def __init__(self, loop: Loop, around: ast.AST, flows: ValueFlow, scope: ProgramScope) -> None:
@@ -82,11 +83,12 @@ class _Body:
         return found | self._next | dict.fromkeys(self.turns, self._loop.lineno)
 
     def felt(self) -> dict[Key, set[int]]:
-        """Of each variable the lines of the body that read it for something that matters before the loop is over."""
+        """By variable, the lines of the body that read it for something that matters before the loop is over."""
         begin, end = self._around
         loads = [load for load in self._flows.loads if self.has(load.line) or not begin <= load.line <= end]
         matter, new = {MATTERS}, {MATTERS}
         while new:
+            # Against the flow, until nothing is added: a variable matters where it flows into one that does.
             new = {load.key for load in loads if load.into in new} - matter
             matter |= new
         tests = self._lines_of_tests()
@@ -128,7 +130,7 @@ class _Body:
             self.in_place.setdefault(key, set()).add(line)
 
     def _key(self, node: ast.expr) -> Key | None:
-        """Of a variable of the program, or an attribute of `self`; None for a module, or what has no name."""
+        """The key of a program's variable, or an attribute of `self`; None for a module, or what has no name."""
         while isinstance(node, ast.Subscript):
             node = node.value
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
@@ -140,7 +142,7 @@ class _Body:
         return {node.test.lineno for node in self._nodes if isinstance(node, ast.If)}
 
     def _counters(self) -> set[Key]:
-        """Variables that are added a number to: where they only say when something is shown, nothing comes of it."""
+        """Variables to which a number is added: deciding only when something is shown, they do not matter."""
         return {
             key
             for node in self._nodes
@@ -150,7 +152,7 @@ class _Body:
 
 
 def _numbered(loop: Loop) -> Iterator[str]:
-    """What `enumerate` gives to each turn."""
+    """The name of the number that `enumerate` gives to each turn."""
     source, target = loop.iter, loop.target
     numbers = isinstance(source, ast.Call) and getattr(source.func, "id", "") == "enumerate"
     if numbers and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):

@@ -1,4 +1,4 @@
-"""The variables of comprehensions: they are none of the function around them, though they may have the name of one."""
+"""The variables of comprehensions: none belongs to the function around it, even if it has the name of one there."""
 
 import ast
 
@@ -6,7 +6,7 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def name_apart(tree: ast.AST) -> None:
-    """Give those of each comprehension, in place, names that nothing else in the tree has."""
+    """Rename the variables of each comprehension, in place, to names that nothing else in the tree has."""
     found = [node for node in ast.walk(tree) if isinstance(node, COMPREHENSIONS)]
     for number, node in enumerate(
         found

@@ -1,4 +1,4 @@
-"""Loops that end after so many turns: refused, as a worker's turns are those of its own slices."""
+"""Loops that end after a number of turns: refused, because a worker's turns are those of its own slices."""
 
 import ast
 from functools import lru_cache
@@ -12,10 +12,10 @@ COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
 
 
 def check_not_counted(place: Place) -> None:
-    """`session.batches` was called there.
+    """Refuse a call of `session.batches` at `place` whose turns are counted.
 
     Raises:
-        StepMisuse: what it gives goes through a function that counts turns, or pairs them with something else.
+        StepMisuse: its batches go through a function that counts turns, or pairs them with something else.
     """
     code, line = place
     name = _counting(code.co_filename).get(line)
@@ -32,7 +32,7 @@ def check_not_counted(place: Place) -> None:
 
 @lru_cache(maxsize=64)
 def _counting(file: str) -> dict[int, str]:
-    """The lines of a file on which `session.batches(…)` is handed to one of these, and to which."""
+    """By line of a file on which `session.batches(…)` is passed to a counting function, that function's name."""
     text = text_of(file)
     found: dict[int, str] = {}
     for node in ast.walk(text.tree) if text else ():

@@ -1,4 +1,4 @@
-"""Lines of the program: which one runs now, and which one looks as if it did something."""
+"""Lines of the program: the one that runs now, and the one that matches a pattern."""
 
 import linecache
 import re
@@ -17,12 +17,12 @@ from ringleader.train.source.loop_bodies import text_of
 PACKAGES = (str(Path(ringleader.__file__).parent), str(Path(torch.__file__).parent))
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 BELOW = (*PACKAGES, *INSTALLED, "<frozen ")
-"""Where no line of a program is."""
+"""Prefixes of files that hold no line of a program."""
 _RUN = str(Path(__file__).parents[1] / "run.py")
 
 
 def running_frames() -> Iterator[FrameType]:
-    """Those of the program that are under way, from the session call to the training function."""
+    """The program's frames that are under way, from the session call to the training function."""
     frame: FrameType | None = sys._getframe(1)
     found = []
     while frame is not None:
@@ -31,6 +31,7 @@ def running_frames() -> Iterator[FrameType]:
         if not frame.f_code.co_filename.startswith((*PACKAGES, "<frozen ")):  # `python -m` runs by such a one
             found.append(frame)
         frame = frame.f_back
+    # The program may be installed itself: its package counts wherever it lies, other installed ones do not.
     own = str(found[-1].f_globals.get("__name__", "")).partition(".")[0] if found else ""
     for each in found:
         package = str(each.f_globals.get("__name__", "")).partition(".")[0]
@@ -90,7 +91,7 @@ def _matching(frame: FrameType, pattern: str) -> Iterator[str]:
 
 
 def _place(running: list[FrameType]) -> str:
-    """ "file:line" of the innermost one."""
+    """ "file:line" of the innermost of these frames."""
     if not running:
         return "its text is not known"
     return f"{Path(running[0].f_code.co_filename).name}:{running[0].f_lineno}"

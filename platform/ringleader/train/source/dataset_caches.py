@@ -1,7 +1,7 @@
-"""What a data set of the program keeps of the rows that it has read, by the program's text.
+"""Rows that a data set of the program keeps once it has read them, by the program's text.
 
-Each worker reads rows of its own, so that such an attribute differs from worker to worker, and nothing comes of it:
-what is kept under a row's number is what reading it again would give.
+Each worker reads rows of its own, so that such an attribute differs from worker to worker, and that does not matter:
+the value kept under a row's number is what reading it again would give.
 """
 
 import ast
@@ -14,8 +14,8 @@ READS = "__getitem__"
 
 
 def memos(tree: ast.Module) -> set[Key]:
-    """The attributes that only classes with a `__getitem__` change: once where they are made, and else only where
-    something was found missing in them, by a value that is no constant and not made of the attribute itself."""
+    """The attributes that only classes with a `__getitem__` change: once where they are made, and elsewhere only where
+    an entry was found missing, by a value that is no constant and not made of the attribute itself."""
     filled: set[str] = set()
     other: set[str] = set()
     for node in ast.walk(tree):
@@ -43,8 +43,8 @@ def _changes(function: ast.AST) -> Iterator[tuple[str, bool]]:
 def _in_block(
     node: ast.AST, empty: frozenset[str], found: Mapping[str, set[str]]
 ) -> Iterator[tuple[str, bool]]:
-    """`empty`: attributes in which something was found missing on the way to this node; `found`: variables by the
-    attribute that they were taken from."""
+    """The changes below a node. `empty`: attributes in which an entry was found missing on the way to this node;
+    `found`: attributes by the variable that was taken from them."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Assign | ast.AugAssign | ast.AnnAssign):
             yield from _assigned(child, empty)
@@ -58,6 +58,7 @@ def _in_block(
             yield from _in_block(ast.Module(child.orelse, []), empty, found)
             continue
         if isinstance(child, ast.Try):
+            # `try: return self.x[row]` and a handler: what failed in the body is missing there.
             missing = empty | {name for part in child.body for name in _named(part)}
             yield from _in_block(ast.Module(child.body, []), empty, found)
             for handler in child.handlers:
@@ -86,7 +87,7 @@ def _called(call: ast.Call, function: ast.Attribute) -> Iterator[tuple[str, bool
 
 
 def _is_read_anew(value: ast.AST | None, name: str) -> bool:
-    """A row, as it is read: no mark, no container to be added to, and nothing that depends on what came before."""
+    """Whether the value is a row as it is read: no mark, no empty container, and nothing made of the attribute."""
     marks = value is None or isinstance(value, ast.Constant)
     gathers = (isinstance(value, ast.List) and not value.elts) or (
         isinstance(value, ast.Dict) and not value.keys
@@ -95,7 +96,8 @@ def _is_read_anew(value: ast.AST | None, name: str) -> bool:
 
 
 def _missing(test: ast.expr, found: Mapping[str, set[str]]) -> Iterator[str]:
-    """`row not in self.x`, `self.x[row] is None`, `not self.x`, and the same of a variable taken from it."""
+    """The attributes that a test finds empty: `row not in self.x`, `self.x[row] is None`, `not self.x`, and the same of
+    a variable taken from one."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         looked_at: ast.AST = test.operand
     elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn):

@@ -1,6 +1,6 @@
 """The bodies of a program's loops over batches, in its text, and the variables that come out of them.
 
-Each worker's body sees other slices: what it leaves in a variable differs from worker to worker.
+Each worker's body sees other slices: the value that it leaves in a variable differs from worker to worker.
 """
 
 import ast
@@ -24,8 +24,8 @@ class EscapingName:
     something that matters.
 
     Attributes:
-        line: where the body changes it.
-        read: where it is read.
+        line: the line in which the body changes it.
+        read: the line in which it is read.
         scope: the outermost function or class around the loop.
     """
 
@@ -36,10 +36,10 @@ class EscapingName:
 
 
 class SourceText:
-    """What one file says of its variables.
+    """The text of one file, and its variables.
 
     Attributes:
-        tree: the file's own.
+        tree: the file's syntax tree.
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
         carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
@@ -97,12 +97,12 @@ class SourceText:
         return next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope(""))
 
     def compared(self, key: Key) -> bool:
-        """Whether a member that comes to a call has to have what the others had there."""
+        """Whether a member that comes to a call must have the value that the others had there."""
         told = key in self.escapes or key in self.carried
         return key not in self._memos and self.flows.matters(key) and (key not in self.inside or told)
 
     def carried_in(self, scope: ProgramScope) -> list[Key]:
-        """What bodies in that function or class carry from turn to turn."""
+        """The variables that bodies in that function or class carry from turn to turn."""
         return [key for key, carry in self.carried.items() if carry.scope == scope.name]
 
     def line_of(self, key: Key, before: int) -> int:
@@ -132,7 +132,7 @@ class SourceText:
         return found
 
     def names_in(self, scopes: set[str]) -> set[str]:
-        """All that these outermost functions and classes name."""
+        """All names that these outermost functions and classes use."""
         tops = [top for top, scope in self.flows.scopes.items() if scope.name in scopes]
         return {node.id for top in tops for node in ast.walk(top) if isinstance(node, ast.Name)}
 
@@ -157,8 +157,9 @@ class SourceText:
                 )
 
     def _is_kept(self, key: Key, scope: ProgramScope) -> bool:
-        """Whether the session has it, or it is of parameter groups. Who keeps it is the function or class itself, one
-        that it calls, or one that calls it: other programs of the file may have other variables of that name."""
+        """Whether the session keeps the variable, or it names parameter groups. The keeper is the function or class
+        itself, one that it calls, or one that calls it: other programs of the file may have other variables of that
+        name."""
         name = key[1].lstrip(".")
         keepers = {keeper for keeper, kept in self._kept if kept == name}
         if not keepers or name in self._groups:
@@ -227,7 +228,7 @@ _READING = threading.Lock()
 
 
 def text_of(file: str) -> SourceText | None:
-    """What a file says; None where there is no text, as behind `exec`."""
+    """The text of a file; None where there is none, as behind `exec`."""
     with _READING:  # once, also for members that are threads
         return _read_text(file)
 
@@ -242,14 +243,14 @@ def _read_text(file: str) -> SourceText | None:
 
 
 def _names_groups(node: ast.Assign | ast.For) -> bool:
-    """Whether it gives names to parameter groups: what a body sets there counts for all."""
+    """Whether it gives names to parameter groups: settings that a body changes there count for all members."""
     value = node.value if isinstance(node, ast.Assign) else node.iter
     value = value.value if isinstance(value, ast.Subscript) else value
     return isinstance(value, ast.Attribute) and value.attr == "param_groups"
 
 
 def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST, ...]]:
-    """Every `for` with what is around it, outermost first."""
+    """Every `for` with the nodes around it, outermost first."""
     path = (*above, node)
     if isinstance(node, Loop):
         yield path
@@ -259,7 +260,7 @@ def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST,
 
 
 def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
-    """Walk on behind the loop, out of one block after the other, and through outer loops from their top."""
+    """The first read behind the loop: out of one block after the other, and through outer loops from their top."""
     for node, outer in zip(reversed(path[1:]), reversed(path[:-1]), strict=True):
         block = next((block for block in blocks(outer) if node in block), None)
         if block is None:

@@ -1,4 +1,4 @@
-"""What an optimiser of the program's own carries from step to step outside of its state, by the text of its `step`."""
+"""Attributes that a program's own optimiser carries from step to step outside its state, by the text of its `step`."""
 
 import ast
 import inspect
@@ -20,7 +20,7 @@ CURE = (
 
 
 def carried_by(optimizer: Optimizer) -> Iterator[VariableFinding]:
-    """Attributes that `step` changes and reads before it has set them. One with a `state_dict` of its own has them."""
+    """Attributes that `step` changes and reads before it has set them. A `state_dict` of its own may well hold them."""
     kind = type(optimizer)
     step = inspect.unwrap(kind.step)  # torch puts a wrapper around it
     file = step.__code__.co_filename if inspect.isfunction(step) else BELOW[0]

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 
 
 def first(nodes: Iterable[ast.AST], name: str, lines: set[int]) -> int | None:
-    """What these statements do first with the variable: the line of a read, 0 where they set it, None for neither.
+    """The first use of the variable in these statements: the line of a read, 0 where they set it, None for neither.
 
     Args:
         name: ".name" for an attribute.
-        lines: where it is read.
+        lines: the lines in which it is read.
     """
     for node in nodes:
         found = _first_in(node, name, lines)
@@ -19,7 +19,7 @@ def first(nodes: Iterable[ast.AST], name: str, lines: set[int]) -> int | None:
 
 
 def blocks(node: ast.AST) -> Iterator[list[ast.AST]]:
-    """The statements that are inside this one."""
+    """The blocks of statements inside this one."""
     for field in ("body", "orelse", "finalbody", "handlers", "cases"):
         block = getattr(node, field, None)
         if isinstance(block, list):
@@ -53,6 +53,7 @@ def _first_in(node: ast.AST, name: str, lines: set[int]) -> int | None:
     results = [first(block, name, lines) for block in inside if block]
     if any(results):
         return next(filter(None, results))
+    # A loop's body may run no turn, and a branch may be left out: those set the variable only perhaps.
     always = isinstance(node, ast.With | ast.AsyncWith | ast.Try)
     whole = isinstance(node, ast.If) and bool(node.orelse) and all(result == 0 for result in results)
     return 0 if whole or (always and results[0] == 0) else None

@@ -1,7 +1,7 @@
-"""The flow of values through a program's text: which variables have a say in training, and which are only printed.
+"""The flow of values through a program's text: which variables affect training, and which are only printed.
 
-A read flows into the variables that its statement assigns; what is passed to a call that is a statement, branched on,
-or put into an object that is no variable's own list or dict, matters. Python's own files are never looked at.
+A read flows into the variables that its statement assigns; a value that is passed to a call that is a statement,
+branched on, or put into an object that is no variable's own list or dict, matters. Python's own files are never read.
 """
 
 import ast
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 Key = tuple[str, str]
-"""Of a variable: its outermost function or class, and its name. Attributes (".name") and globals have no such place."""
+"""A variable's outermost function or class, and its name. Attributes (".name") and globals have an empty first part."""
 
 MATTERS: Key = ("", "")
 HARMLESS = frozenset(
@@ -31,7 +31,7 @@ HARMLESS = frozenset(
         *("set_description", "set_postfix", "set_postfix_str"),
     }
 )
-"""Calls that show or store what they are given; where they are a statement, nothing comes of it."""
+"""Calls that show or store what they are given; as a statement, they do not affect training."""
 ADDS = frozenset(["append", "extend", "insert", "appendleft", "add", "update", "push", "observe", "put"])
 CONTAINERS = frozenset(
     ["list", "dict", "set", "defaultdict", "Counter", "deque", "OrderedDict", "Queue", "SimpleQueue"]
@@ -44,7 +44,7 @@ Place = Function | ast.ClassDef
 
 @dataclass(frozen=True, slots=True)
 class VariableRead:
-    """A read of a variable, and where it goes."""
+    """A read of a variable, and the variable that it flows into."""
 
     key: Key
     line: int
@@ -53,7 +53,7 @@ class VariableRead:
 
 @dataclass(slots=True)
 class ProgramScope:
-    """An outermost function or class; what is in it shares its names.
+    """An outermost function or class; nested ones share its names.
 
     Attributes:
         containers: variables that were made here as a list or a dict.
@@ -68,7 +68,7 @@ class ProgramScope:
 
 
 class ValueFlow:
-    """Those of one file.
+    """The flow of values in one file.
 
     Attributes:
         loads: every read of a variable.
@@ -83,6 +83,7 @@ class ValueFlow:
         self._function = ""
         self._hidden: list[str] = []
         outside = ProgramScope("")
+        # Every function of the file first: a call may stand above the definition.
         for top in tree.body:
             self.scopes[top] = _scope_of(top) if isinstance(top, Place) else outside
             for node in ast.walk(top):
@@ -95,11 +96,11 @@ class ValueFlow:
         self._matters = self._reached({MATTERS})
 
     def matters(self, key: Key) -> bool:
-        """Whether something of the variable goes where training can feel it."""
+        """Whether a value of the variable goes where it affects training."""
         return key in self._matters
 
     def may_matter(self, key: Key) -> bool:
-        """The same where any function's result may be felt: who calls a module's forward is not to be seen."""
+        """Whether it matters where any function's result may: the text does not show who calls a module's forward."""
         return key in self._reached({MATTERS} | {("()", name) for name in self.functions.keys() - TEXTS})
 
     def matter_at(self, key: Key) -> list[int]:
@@ -118,7 +119,7 @@ class ValueFlow:
                 yield added, node.lineno
 
     def added_by(self, nodes: Iterable[ast.AST], scope: ProgramScope) -> Iterator[Key]:
-        """The variables that are added to by these."""
+        """The variables to which these nodes add."""
         for node in nodes:
             if isinstance(node, ast.AugAssign) and (base := _base(node.target, scope)) is not None:
                 yield base
@@ -126,7 +127,7 @@ class ValueFlow:
                 yield added
 
     def _reached(self, ends: set[Key]) -> set[Key]:
-        """Everything that flows into these, against the direction of the flow."""
+        """All keys that flow into these, found against the direction of the flow."""
         sources: dict[Key, set[Key]] = defaultdict(set)
         for load in self.loads:
             sources[load.into].add(load.key)
@@ -195,7 +196,7 @@ class ValueFlow:
         self._function = before
 
     def _said(self, value: ast.expr) -> None:
-        """An expression whose value nobody takes."""
+        """Follow an expression statement, whose value is dropped."""
         added = self._added(value, self._scope)
         if added is not None and added in self._scope.containers:
             assert isinstance(value, ast.Call)
@@ -258,7 +259,7 @@ class ValueFlow:
                 self._expression(keyword.value, {(scope.name, keyword.arg)} if keyword.arg else {MATTERS})
 
     def _is_known(self, function: ast.expr) -> bool:
-        """Whether it may be one of the program's. The session's methods are not, whatever else has their names."""
+        """Whether it may be a function of the program. The session's methods are not, whatever else has their names."""
         sessions = isinstance(function, ast.Attribute) and _name_of(function.value) == "session"
         return not sessions and _name_of(function) in self.functions
 
@@ -272,7 +273,7 @@ class ValueFlow:
         self.loads += [VariableRead(key, line, target) for target in into]
 
     def _into(self, target: ast.expr) -> set[Key]:
-        """What a value flows into that is assigned to this."""
+        """The keys that a value flows into that is assigned to this."""
         match target:
             case ast.Name(id=name):
                 return {self._scope.key(name)}
@@ -287,7 +288,7 @@ class ValueFlow:
         return ({base} if base is not None else set()) | (set() if own else {MATTERS})
 
     def _governed(self, node: ast.stmt) -> set[Key]:
-        """What a condition or a number of turns has a say in."""
+        """The keys that a condition, or a number of turns, affects."""
         inside = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
         keys = {key for key, _ in self.changed_by(inside, self._scope)}
         return keys | ({MATTERS} if any(map(self._acts, inside)) else set())
@@ -340,7 +341,7 @@ def _base(node: ast.expr, scope: ProgramScope, *, holds: bool = False) -> Key | 
 
 
 def _each(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """What is assigned to what: `a, b = [], {}` are two."""
+    """The pairs of target and value in an assignment: `a, b = [], {}` are two."""
     series = ast.Tuple | ast.List
     if isinstance(target, series) and isinstance(value, series) and len(target.elts) == len(value.elts):
         for part, its in zip(target.elts, value.elts, strict=True):
@@ -355,7 +356,7 @@ def _makes_container(value: ast.expr | None) -> bool:
 
 
 def _trains(node: Function) -> bool:
-    """Whether it looks like a training function: nobody takes what it returns but who calls it by its name."""
+    """Whether it looks like a training function, whose result goes only to callers by its name."""
     return [argument.arg for argument in node.args.args] == ["session"]
 
 

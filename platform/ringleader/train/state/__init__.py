@@ -1,1 +1,1 @@
-"""What a step commits: weights, buffers, optimisers, schedules and kept objects."""
+"""The state that a step commits: weights, buffers, optimisers, schedules and kept objects."""

@@ -1,4 +1,4 @@
-"""A model's persistent buffers: what each slice starts from, and how they travel in the control word."""
+"""A model's persistent buffers: the values that each slice starts from, and their form in the control word."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a module keeps a buffer, and the tensor that was there when it was looked up.
+    """A buffer's place in a module, and the tensor that was there when it was looked up.
 
     Attributes:
         path: the buffer's name in the whole model; `name` is the one in `module`.
@@ -40,10 +40,10 @@ class _Place:
         self.module._buffers[self.name] = self.buffer
 
     def take_over(self) -> None:
-        """The tensor of old holds the new one's value, and is in its place again.
+        """Copy the newly assigned tensor's value into the original one, and put that back in its place.
 
         Raises:
-            StepMisuse: there is none, or it has another shape.
+            StepMisuse: there is no tensor, or one of another shape.
         """
         now = self.module._buffers.get(self.name)
         if now is None or now.shape != self.buffer.shape:
@@ -68,7 +68,7 @@ class CommittedBuffers:
 
     Committed values and those the first shard left are views into one flat piece of memory each, so that a step costs a
     few operations however many buffers there are. The live ones are the tensors that the modules had at first: where a
-    forward assigned another, the one of old takes its value and its place.
+    forward assigned another, the original takes its value and its place.
     """
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
@@ -85,24 +85,24 @@ class CommittedBuffers:
 
     @property
     def word_length(self) -> int:
-        """float32 entries they take in the control word: one for every two bytes, so that any dtype is exact."""
+        """The number of float32 entries in the control word: one for every two bytes, so that any dtype is exact."""
         return self._flat.numel() // 2
 
     def rewind(self) -> None:
-        """Before a slice's forward: back to the committed values."""
+        """Put live buffers back to the committed values, before a slice's forward."""
         for place in self._places:
             if place.replaced:
                 place.put_back()
         _copy(self._live, self._committed)
 
     def keep_left(self) -> None:
-        """After the first shard's forward: what it left becomes the step's result."""
+        """Keep what the first shard's forward left: it becomes the step's result."""
         self._take_over()
         _copy(self._left, self._live)
         self._was_left = True
 
     def forget(self) -> None:
-        """The step starts over: live values are committed ones again, so that a donor hands out nothing else."""
+        """Put live values back to committed ones as a step starts over, so that a donor hands out nothing else."""
         self.rewind()
         self._was_left = False
 
@@ -110,12 +110,14 @@ class CommittedBuffers:
         """(word_length,) float32 of 16-bit pieces, or None on members that did not run the first shard."""
         if not (self._was_left and self._live):
             return None
+        # 16 bits are exact in float32, and the other members' entries are zeros: so is the sum.
         return (self._left_flat.view(torch.int16).to(torch.int32) & 0xFFFF).to(torch.float32)
 
     def commit(self, encoded: Tensor) -> None:
         """Take the step's buffers out of the reduced word on every member."""
         if not self._live:
             return
+        # A cast from int32 to int16 keeps the low 16 bits, whatever their sign: `encode` backwards.
         self._flat.view(torch.int16).copy_(encoded.to(torch.int32))
         self.rewind()
         self._was_left = False
@@ -132,18 +134,18 @@ class CommittedBuffers:
         return self._left_flat.clone()
 
     def put_left(self, left: Tensor) -> None:
-        """(n,) uint8 become what the first shard's forward left, as if it had run here."""
+        """Take (n,) uint8 for what the first shard's forward left, as if it had run here."""
         self._left_flat.copy_(left)
         self._was_left = True
 
     def put(self, committed: Tensor) -> None:
-        """(n,) uint8 become the committed and the live values."""
+        """Make (n,) uint8 the committed and the live values."""
         if self._live:
             self._flat.copy_(committed)
             self.rewind()
 
     def follow(self, start: Tensor, left: Tensor) -> None:
-        """A slice that started from older values left these: nothing that others did to the buffers since is lost.
+        """Apply what a slice that started from older values left; nothing that others did to the buffers since is lost.
 
         Numbers move by as much as the slice moved them: counts and sums are exact, and a running mean of momentum m
         goes m of the way from the mean that its slice saw. What cannot be negative (was not before, and is not in what
@@ -169,7 +171,7 @@ class CommittedBuffers:
         self.rewind()
 
     def adopt(self) -> None:
-        """The live values (just healed) are the committed ones."""
+        """Make the live values (just healed, for example) the committed ones."""
         self._take_over()
         _copy(self._committed, self._live)
         self._was_left = False
@@ -199,11 +201,11 @@ def _views(flat: Tensor, buffers: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _room(buffer: Tensor) -> int:
-    """Bytes that it takes, rounded up."""
+    """The bytes that a buffer takes, rounded up."""
     return -(-buffer.nbytes // _ALIGNED) * _ALIGNED
 
 
 @torch.no_grad()
 def _copy(into: list[Tensor], source: list[Tensor]) -> None:
-    if into:
+    if into:  # torch refuses an empty list
         torch._foreach_copy_(into, source)

@@ -24,12 +24,12 @@ Place = tuple[Any, ...]
 
 
 def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = True) -> dict[str, bytes]:
-    """Of every weight, buffer and optimiser's state, and of the states of these kept objects, by what they are.
+    """Fingerprints of every weight, buffer and optimiser's state, and of these kept objects' states, by what they are.
 
     Tensors are read as bits, so that each NaN equals itself alone. For 200 MB about 20 ms on one core.
 
     Args:
-        kept: by name. Where their pickles differ their prints do.
+        kept: states by name. Those whose pickles differ have different fingerprints.
         optimizers: whether optimisers' states are read.
     """
     # All live until the end: no place is given to another tensor meanwhile.
@@ -39,7 +39,7 @@ def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = T
 
 
 def first_difference(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str:
-    """What differs first, or is not on both sides; empty where nothing does."""
+    """The first name whose fingerprint differs, or is not on both sides; empty where there is none."""
     names = [*theirs, *(name for name in mine if name not in theirs)]
     return next((name for name in names if mine.get(name) != theirs.get(name)), "")
 
@@ -69,7 +69,7 @@ def _print(entry: Any, known: dict[Place, bytes]) -> bytes:
 
 
 def _known(tensor: Tensor, known: dict[Place, bytes]) -> bytes:
-    """A large tensor that has several names is read once."""
+    """The fingerprint of a tensor; a large one that has several names is read once."""
     if tensor.nbytes <= WHOLE_BYTES:
         return fingerprint(tensor)
     place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
@@ -79,21 +79,22 @@ def _known(tensor: Tensor, known: dict[Place, bytes]) -> bytes:
 
 
 def fingerprint(tensor: Tensor) -> bytes:
-    """PRINT_BYTES of the tensor's type, shape and bits.
+    """A digest, of PRINT_BYTES, of the tensor's type, shape and bits.
 
     Of a large tensor the sums of each row of words and of each column of a block are hashed. Two that differ have the
-    same only where changes cancel along rows and columns alike: nothing that a program does to weights.
+    same digest only where changes cancel along rows and columns alike: nothing that a program does to weights.
     """
     digest = hashlib.blake2b(f"{tensor.dtype}{tensor.shape}".encode(), digest_size=PRINT_BYTES)
     raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
     if raw.numel() > WHOLE_BYTES:
+        # A view of bytes as int64 needs an offset that is a multiple of 8.
         raw = _summed(raw if raw.storage_offset() % WORD_BYTES == 0 else raw.clone(), digest)
     digest.update(raw.cpu().numpy().data)
     return digest.digest()
 
 
 def _summed(raw: Tensor, digest: "hashlib.blake2b") -> Tensor:
-    """Take in the sums of (n,) uint8; returns those behind the last whole row."""
+    """Hash the sums of (n,) uint8 into `digest`; returns the bytes behind the last whole row."""
     full = raw.numel() // (COLUMNS * WORD_BYTES)
     summed = full * COLUMNS * WORD_BYTES
     words = raw[:summed].view(torch.int64).view(full, COLUMNS)

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
 IN_A_ROW = 3
-"""Turns looked at, one after the other, in which a value changed: tables that grow with the longest text do not."""
+"""Inspected turns in a row in which a value must change to count: tables that grow with the longest text do not."""
 MANY = 20
-"""So many entries of a dict or a list are looked at."""
+"""The number of entries of a dict or a list that are inspected."""
 NAMED = 5
-"""So many are named; of more the number is given."""
+"""The number of findings that are named; the others are counted."""
 _EVERYBODYS = frozenset(vars(nn.Module()))
-"""What every module has: `training`, and where parameters and hooks are."""
+"""The attributes of every module: `training`, and the dicts of parameters and hooks."""
 _VALUES = (Tensor, str, bytes, int, float, complex, np.generic)
 
 
 class HiddenState:
-    """What was found by this worker, by its donors and by attempts before. A part of what heals and is checkpointed."""
+    """The findings of this worker, of its donors and of earlier attempts, which are healed and checkpointed."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
@@ -45,12 +45,12 @@ class HiddenState:
         self._found: list[str] = []
 
     def begin_turn(self) -> None:
-        """The loop body gets a slice."""
+        """Note the values before the loop body gets a slice, in the turns that are inspected."""
         self._before = self._look() if self._matters and looked_at(self._turns) else None
         self._turns += 1
 
     def end_turn(self) -> None:
-        """The slice's forward is over."""
+        """Compare the values once the slice's forward is over."""
         before, self._before = self._before, None
         if before is None:
             return
@@ -64,7 +64,7 @@ class HiddenState:
 
     @property
     def why_other_bits(self) -> str:
-        """What forwards change, by the names of the attributes, and what to do; empty where nothing was found."""
+        """The attributes that forwards change, by name, and the cure; empty where nothing was found."""
         if not self._found:
             return ""
         names, more = sorted(self._found)[:NAMED], len(self._found) - NAMED
@@ -75,21 +75,21 @@ class HiddenState:
         return list(self._found)
 
     def restore(self, state: Sequence[str]) -> None:
-        """Take over what others found; what this worker has found itself stays."""
+        """Take over others' findings; this worker's own stay."""
         self._found += [path for path in state if path not in self._found]
 
     def _look(self) -> dict[str, "_Seen"]:
         return {path: _Seen.of(value) for path, _, value in unkept_values(self._group.held.models)}
 
     def _owner(self, path: str) -> tuple[type[nn.Module], str]:
-        """Whose it is, and the attribute's name."""
+        """The class of the module that has the value, and the attribute's name."""
         part = next(part for each, part, _ in unkept_values(self._group.held.models) if each == path)
         return type(part), path.partition("[")[0].rpartition(".")[2]
 
 
 def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, Any]]:
-    """Numbers, texts and tensors in attributes of modules, and in dicts and lists there, and buffers that are not
-    persistent, by their paths; with the module."""
+    """The numbers, texts and tensors in modules' attributes, in dicts and lists there, and in buffers that are not
+    persistent, each as path, module and value."""
     for number, model in enumerate(models):
         prefix = f"{number}." if len(models) > 1 else ""
         for place, part in model.named_modules(prefix=prefix.rstrip(".")):
@@ -99,14 +99,15 @@ def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module,
 
 
 def may_matter(kind: type[nn.Module], name: str) -> bool:
-    """Whether training may feel what modules of that class keep under this name. It does not where the class is the
-    program's own, and no text of the program reads it but to show or store it."""
+    """Whether what modules of that class keep under this name may affect training. It does not where the class is the
+    program's own, and no text of the program reads the name but to show or store it."""
     classes = [each for each in kind.__mro__ if each not in (nn.Module, object)]
     files = [_file_of(each.__module__) for each in classes]
     texts = [text_of(file) for file in files if file and not file.startswith(BELOW)]
     key = ("", f".{name}")
     if len(texts) < len(classes) or not any(text is not None and key in text.flows.sets for text in texts):
         return True
+    # A copy of the modules: one may be imported meanwhile.
     return any(_reads(file, name) for file in {_file_of(module) for module in list(sys.modules)} if file)
 
 
@@ -136,10 +137,10 @@ def _held_by(part: nn.Module) -> Iterable[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A value as it was; a tensor is held, so that no other one gets its place meanwhile.
+    """A value as it was; a tensor is held, so that no other one takes its memory meanwhile.
 
     Attributes:
-        version: how often the tensor had been changed in place.
+        version: the number of changes in place that the tensor had seen.
     """
 
     value: Any
@@ -150,8 +151,8 @@ class _Seen:
         return cls(value, value._version if isinstance(value, Tensor) and not value.is_inference() else 0)
 
     def differs(self, before: "_Seen | None") -> bool:
-        """Whether this is not what was there before. What a forward computed anew, with a graph to differentiate, is
-        not counted: weights that `weight_norm` makes, losses that layers add. No later slice can go through it."""
+        """Whether this is not what was there before. A tensor that a forward computed anew, with a graph, does not
+        count: weights that `weight_norm` makes, losses that layers add. No later slice can go through its graph."""
         if not isinstance(self.value, Tensor):
             return before is None or isinstance(before.value, Tensor) or bool(self.value != before.value)
         if self.value.grad_fn is not None:
@@ -164,12 +165,12 @@ class _Seen:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Of two tensors; on the meta device there is nothing that could differ."""
+    """Whether two tensors are equal; on the meta device there is nothing that could differ."""
     kinds = [(t.dtype, t.shape, t.device, t.layout) for t in (one, other)]
     return kinds[0] == kinds[1] and (one.is_meta or (one.layout is torch.strided and torch.equal(one, other)))
 
 
 def looked_at(turn: int) -> bool:
-    """Counted from 0, the second turn to the seventh, then three from every power of two on: in the first one modules
-    that are lazy take their shape, and tables are made."""
+    """Whether a turn, counted from 0, is inspected: the second to the seventh, then three from every power of two on.
+    In the first one lazy modules take their shape, and tables are made."""
     return turn > 0 and turn - (1 << turn.bit_length() - 1) < IN_A_ROW

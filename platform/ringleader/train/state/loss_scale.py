@@ -14,6 +14,8 @@ from torch.nn import Parameter
 from ringleader.errors import NonFiniteLoss
 from ringleader.train.state.norms import scale_by
 
+# 32 halvings lead from the first to the least: an overflow even there is no matter of scale. The most is the largest
+# power of two in float32.
 FIRST, LEAST, MOST = 2.0**16, 2.0**-16, 2.0**127
 GROWTH, BACKOFF = 2.0, 0.5
 GROWTH_INTERVAL = 2000
@@ -21,10 +23,10 @@ GROWTH_INTERVAL = 2000
 
 
 class LossScale:
-    """One job's, the same on all members.
+    """One job's loss scale, the same on all members.
 
     Attributes:
-        scale: what the losses of the running step are multiplied by.
+        scale: the factor of the running step's losses.
         good: updates since the scale changed last.
         skipped: committed steps whose gradient had overflowed: they changed no weight.
     """
@@ -35,7 +37,7 @@ class LossScale:
         self.skipped = 0
 
     def commit(self, *, overflowed: bool) -> None:
-        """A step is committed."""
+        """Adapt the scale as a step is committed."""
         if overflowed:
             self.skipped += 1
             self.scale, self.good = self.scale * BACKOFF, 0
@@ -45,10 +47,10 @@ class LossScale:
             self.scale, self.good = min(self.scale * GROWTH, MOST), 0
 
     def check(self, step: int) -> None:
-        """The gradient of `step` has overflowed: a smaller scale can help.
+        """Check, where the gradient of `step` has overflowed, that a smaller scale can help.
 
         Raises:
-            NonFiniteLoss: it could not; smaller ones have been tried in all the steps before.
+            NonFiniteLoss: it cannot: the scale is at its least, after as many steps that overflowed.
         """
         if self.scale <= LEAST:
             raise NonFiniteLoss(
@@ -58,7 +60,7 @@ class LossScale:
             )
 
     def told(self) -> dict[str, float]:
-        """What a step's record says."""
+        """The values that go into a step's record."""
         return {"loss_scale": self.scale, "skipped_updates": float(self.skipped)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,7 +71,7 @@ class LossScale:
 
 
 def finite(parameters: Sequence[Parameter]) -> bool:
-    """Whether the gradients that are here are all numbers."""
+    """Whether the gradients that are here are all finite."""
     # The least and the largest are NaN where one is; isfinite() of all would take 15 times as long.
     ends = [torch.stack(torch.aminmax(values)).double() for values in _values(parameters) if values.numel()]
     return not ends or bool(torch.isfinite(torch.stack(ends)).all())

@@ -1,5 +1,5 @@
-"""What the exchange was laid out for at the first session call: parameters and buffers of the registered models, and
-the parameter groups that optimisers step.
+"""The structure that the exchange was laid out for at the first session call: parameters and buffers of the registered
+models, and the parameter groups that optimisers step.
 
 A program that changes it later would train something else than it believes, or meet a joiner that has another model: it
 is refused at its next session call, before any step is made with it.
@@ -49,11 +49,11 @@ REGROUPS = (
 
 _guard = threading.Lock()
 _structures: tuple["ModelStructure", ...] = ()
-"""Of the sessions of this process that train. Replaced as a whole, so that any thread may walk through it."""
+"""The structures of all sessions that train in this process. Replaced as a whole, so that any thread may iterate."""
 
 
 def _registered(module: nn.Module, name: str, _what: Any) -> None:
-    """Something was put into a module of this process."""
+    """Tell every structure that something was put into a module of this process."""
     for structure in _structures:
         structure.registered(module, name)
 
@@ -67,7 +67,7 @@ register_module_module_registration_hook(_registered)
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A parameter, or a persistent buffer, of which only what it is like matters."""
+    """A parameter, or a persistent buffer, of which only shape, type and device matter."""
 
     parameter: nn.Parameter | None
     shape: torch.Size
@@ -76,7 +76,7 @@ class _Entry:
 
 
 class ModelStructure:
-    """One member's."""
+    """One member's structure of models and optimisers."""
 
     def __init__(self, held: TrainingState) -> None:
         self._held = held
@@ -86,7 +86,7 @@ class ModelStructure:
         self._line = ""
 
     def check(self) -> None:
-        """A session call begins. The first one fixes what there is.
+        """Check the structure as a session call begins. The first call fixes it.
 
         Raises:
             StepMisuse: naming what has changed, the line, and what to write instead.
@@ -99,12 +99,12 @@ class ModelStructure:
         self._groups = [(o, _groups_of(o)) for o, _ in self._held.optimizers]
 
     def check_body(self) -> None:
-        """A turn of a loop's body ends: the same, where a line of it has put something else into a model."""
+        """Check it as a turn of a loop's body ends, where a line of the body has put something else into a model."""
         if self._line and self._entries is not None:
             self._check_entries(self._entries)
 
     def release(self) -> None:
-        """Training is over; idempotent."""
+        """Watch modules no more: training is over. Idempotent."""
         global _structures
         with _guard:
             _structures = tuple(other for other in _structures if other is not self)
@@ -117,7 +117,7 @@ class ModelStructure:
             _structures = (*_structures, self)
 
     def registered(self, module: nn.Module, name: str) -> None:
-        """Something was put into a module, of whomever in this process: of the registered models the line is noted."""
+        """Note the line that put something into a registered model; called for any module of this process."""
         # Forwards may put another tensor in a buffer's place.
         if id(module) in self._modules and name not in module._buffers:
             self._line = calling_line()
@@ -154,6 +154,7 @@ class ModelStructure:
 
     def _check_groups(self) -> None:
         for (optimizer, _), (before, groups) in zip(self._held.optimizers, self._groups, strict=False):
+            # Groups behind the known ones have been added since, which is allowed.
             if optimizer is before and _groups_of(optimizer)[: len(groups)] != groups:
                 place = line_matching(REGROUPS)
                 raise StepMisuse(
@@ -172,7 +173,7 @@ def _entry(tensor: Tensor, parameter: nn.Parameter | None) -> _Entry:
 
 
 def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Those that a state_dict has."""
+    """The buffers that a state_dict has, by name."""
     for place, part in model.named_modules():
         for name, buffer in part._buffers.items():
             if buffer is not None and name not in part._non_persistent_buffers_set:

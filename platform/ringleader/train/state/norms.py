@@ -1,7 +1,7 @@
 """Reductions over gradients that enter an update: fixed blocks, fixed order, float64.
 
 A sparse gradient is coalesced, its rows in ascending order. It has the blocks of its parameter; a row counts in the
-block in which it begins. Rows that are not there are zeros and add nothing.
+block in which it begins. Missing rows are zeros and add nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Complete = Callable[[Tensor], Tensor]
 
 
 def itself(sums: Tensor) -> Tensor:
-    """There is one part."""
+    """Return the sums as they are: there is one part."""
     return sums
 
 
@@ -26,19 +26,21 @@ def total_norm(parameters: Sequence[Tensor], complete: Complete = itself) -> Ten
     device = parameters[0].device if parameters else torch.device("cpu")
     total = torch.zeros((), dtype=torch.float64, device=device)
     sums = block_sums(parameters)
+    # One block after the other: float addition is not associative, and the norm's bits are promised.
     for block in complete(torch.stack(sums)) if sums else ():
         total = total + block
     return total.sqrt()
 
 
 def block_sums(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """() float64 for every block of every parameter."""
+    """() float64 sums of squares, one for every block of every parameter."""
     zero = torch.zeros((), dtype=torch.float64, device=parameters[0].device if parameters else None)
     return [block for parameter in parameters for block in _block_sums(parameter, zero)]
 
 
 def clip(parameters: Sequence[Tensor], max_norm: float, complete: Complete = itself) -> None:
     """Scale all gradients so that their total norm is at most `max_norm`, in place, without a device sync."""
+    # The 1e-6 is that of torch's clip_grad_norm_; a clamp instead of a branch needs no value from the device.
     scale = (max_norm / (total_norm(parameters, complete) + 1e-6)).clamp(max=1.0)
     for parameter in parameters:
         if parameter.grad is not None:
@@ -51,7 +53,7 @@ def scale_by(gradient: Tensor, factor: Tensor | float) -> None:
 
 
 def _block_sums(parameter: Tensor, zero: Tensor) -> list[Tensor]:
-    """() float64 for every block of the parameter."""
+    """() float64 sums of squares, one for every block of the parameter."""
     starts = range(0, parameter.numel(), BLOCK)
     if parameter.grad is None:
         return [zero] * len(starts)

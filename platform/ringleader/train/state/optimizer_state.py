@@ -1,4 +1,4 @@
-"""An optimiser's state from elsewhere, bit for bit and in the weights' order of memory."""
+"""The loading of an optimiser's state, bit for bit and in its weights' order of memory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from ringleader.comm.buckets import laid_out_as
 
 
 def load(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Take over what `state_dict` gave. torch gives each tensor the type of its weight, which costs bits where an
-    optimiser keeps another one: sums in float64, or in float32 for weights of 16 bits. Here it stays what it was.
-    What came through flat memory gets its weight's strides back. Groups stay the objects that they were, and states
-    where they fit: the program may hold them."""
+    """Load what `state_dict` gave. torch casts each tensor to the type of its weight, which costs bits where an
+    optimiser keeps another one: sums in float64, or in float32 for weights of 16 bits. Here the type stays.
+    A tensor that came through flat memory gets its weight's strides back. Groups stay the same objects, and so do
+    states where they fit: the program may hold them."""
     groups, states = optimizer.param_groups, optimizer.state
     optimizer.load_state_dict(saved)
     for group, given in zip(groups, optimizer.param_groups, strict=True):
@@ -36,8 +36,8 @@ def load(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 
 @torch.no_grad()
 def put_states(optimizer: Optimizer, states: Mapping[Tensor, dict[str, Any]]) -> None:
-    """Make these the states of its parameters, in the dicts and tensors that are there where they fit: the program may
-    hold them. `state_dict` gives an optimiser's own, and `load_state_dict` takes over those that it is given."""
+    """Make these the states of an optimiser's parameters, in the existing dicts and tensors where they fit: the program
+    may hold them. `state_dict` gives an optimiser's own, and `load_state_dict` keeps those that it is given."""
     live = optimizer.state
     put = {parameter: _put(live.get(parameter), state) for parameter, state in states.items()}
     live.clear()
@@ -45,7 +45,7 @@ def put_states(optimizer: Optimizer, states: Mapping[Tensor, dict[str, Any]]) ->
 
 
 def in_place(mine: Any, value: Any) -> Any:
-    """`mine` with the value in it, or the value where it does not fit."""
+    """Copy the value into `mine` and return that; return the value itself where it does not fit."""
     if mine is value or not (isinstance(mine, Tensor) and isinstance(value, Tensor) and _fits(mine, value)):
         return value
     return mine.copy_(value)
@@ -63,6 +63,7 @@ def _put(mine: dict[str, Any] | None, state: dict[str, Any]) -> dict[str, Any]:
 def _fits(mine: Tensor, value: Tensor) -> bool:
     alike = mine.shape == value.shape and mine.dtype == value.dtype and mine.device == value.device
     plain = mine.layout is value.layout is torch.strided and mine.stride() == value.stride()
+    # `copy_` refuses a tensor whose elements share memory, such as an expanded one.
     return alike and plain and not mine.is_inference() and torch._debug_has_internal_overlap(mine) == 0
 
 

@@ -1,4 +1,4 @@
-"""What a program registers, refused by a sentence where a session can do nothing with it."""
+"""The checks of objects that a program registers: one that a session cannot use is refused."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ringleader.errors import StepMisuse
 
 
 def check_model(model: Any) -> None:
-    """Raises StepMisuse: it is none of torch's kind, or some of its parameters have no shape yet."""
+    """Check that it is a torch module whose parameters and buffers have shapes. Raises StepMisuse."""
     if not isinstance(model, nn.Module):
         raise StepMisuse(
             f"session.model got a {type(model).__name__}, which is no torch.nn.Module.",
@@ -26,7 +26,7 @@ def check_model(model: Any) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises StepMisuse: it is none of torch's kind."""
+    """Check that it is a torch optimiser. Raises StepMisuse."""
     if not isinstance(optimizer, Optimizer):
         raise StepMisuse(
             f"session.optimizer got a {type(optimizer).__name__}, which is no torch.optim.Optimizer.",
@@ -36,7 +36,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def check_scheduler(scheduler: Any) -> None:
-    """Raises StepMisuse: it is no schedule of an optimiser."""
+    """Check that it is a schedule of an optimiser. Raises StepMisuse."""
     parts = ("optimizer", "step", "state_dict", "load_state_dict")
     missing = [part for part in parts if not hasattr(scheduler, part)]
     if missing:
@@ -53,7 +53,7 @@ def check_scheduler(scheduler: Any) -> None:
 
 
 def check_kept(name: str, kept: Any) -> None:
-    """Raises StepMisuse: its state cannot be copied and put back."""
+    """Check that its state can be copied and put back. Raises StepMisuse."""
     missing = [part for part in ("state_dict", "load_state_dict") if not callable(getattr(kept, part, None))]
     if missing:
         raise StepMisuse(

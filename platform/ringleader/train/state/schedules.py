@@ -1,4 +1,4 @@
-"""Registered schedules: the session steps them, and a program that does it too is told so."""
+"""Registered schedules: the session steps them, and a program that does so too is refused."""
 
 from inspect import Parameter, signature
 from typing import Any
@@ -9,11 +9,11 @@ from ringleader.errors import StepMisuse
 
 
 def take(scheduler: LRScheduler) -> None:
-    """From now on only `advance` steps it. An attribute of its own would be part of its `state_dict`, so it gets a
-    class that calls itself as before; what is copied or pickled of it has the old one again.
+    """Let only `advance` step a schedule from now on. An attribute would become part of its `state_dict`, so it gets a
+    subclass of the same name instead; copies and pickles of it have the old class again.
 
     Raises:
-        StepMisuse: it needs to be told something at each step.
+        StepMisuse: its `step` needs an argument.
     """
     _check(scheduler)
     own = type(scheduler)
@@ -31,18 +31,18 @@ def take(scheduler: LRScheduler) -> None:
 
 
 def give_back(scheduler: LRScheduler) -> None:
-    """The program may step it again; idempotent."""
+    """Let the program step a schedule again; idempotent."""
     if "_ringleader_steps" in vars(type(scheduler)):
         scheduler.__class__ = type(scheduler).__bases__[0]
 
 
 def advance(scheduler: LRScheduler) -> None:
-    """One committed step more."""
+    """Step a schedule, for one more committed step."""
     getattr(type(scheduler), "_ringleader_steps", type(scheduler).step)(scheduler)
 
 
 def _check(scheduler: LRScheduler) -> None:
-    """The session steps schedules without a word about how training goes."""
+    """Refuse a schedule whose `step` needs an argument: the session has none to give it."""
     arguments = signature(scheduler.step).parameters.values()
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     needed = [a.name for a in arguments if a.default is Parameter.empty and a.kind in kinds]

@@ -1,8 +1,8 @@
 """An optimiser's state as the program sees it where parameter servers keep it: workers have none of it, and of several
 servers each has a part.
 
-The program may clear it, set it, save all of it and put that back: every member does so with what it has. What it reads
-of it would be something else on every member, or missing: that is refused, with the line.
+The program may clear it, set it, save all of it and put that back: every member does so with what it has. Values read
+from it would differ by member, or be missing: reading is refused, with the line.
 """
 
 import copy
@@ -22,7 +22,7 @@ from ringleader.train.state.training_state import TrainingState
 
 State = MutableMapping[Any, dict[str, Any]]
 READERS = (str(Path(ringleader.__file__).parent), str(Path(torch.optim.__file__).with_name("optimizer.py")))
-"""Whose code reads what a member has, whatever it is."""
+"""Files and folders whose code may read what a member has, whatever it is."""
 CURE = (
     "With sync: ring every worker has all of it. On servers it can be cleared, optimizer.state.clear(), and kept and "
     "put back whole: kept = copy.deepcopy(optimizer.state_dict()), optimizer.load_state_dict(kept)."
@@ -30,13 +30,13 @@ CURE = (
 
 
 class ServedOptimizerStates:
-    """Of all registered optimisers of one member.
+    """The states of all registered optimisers of one member.
 
     Args:
-        on: parameter servers step them.
+        on: parameter servers step the optimisers.
 
     Attributes:
-        on: as above; to be set before the first one is registered.
+        on: as above; to be set before the first optimiser is registered.
     """
 
     def __init__(self, held: TrainingState, *, on: bool) -> None:
@@ -50,19 +50,20 @@ class ServedOptimizerStates:
         return self.on and self._hidden
 
     def add(self, optimizer: Optimizer) -> None:
-        """It is registered."""
+        """Hook into an optimiser that is being registered."""
         if self.on:
             optimizer.register_state_dict_post_hook(self._saved)
+            # torch puts a new, open state in place of the old one here.
             optimizer.register_load_state_dict_post_hook(self._loaded)
 
     def hide(self) -> None:
-        """The program's own lines go on."""
+        """Close the states: the program's own lines go on."""
         self._hidden = True
         for optimizer, _ in self._held.optimizers if self.on else ():
             self._loaded(optimizer)
 
     def show(self) -> None:
-        """The session goes on."""
+        """Open the states: the session goes on."""
         self._hidden = False
         for optimizer, _ in self._held.optimizers if self.on else ():
             state: Any = optimizer.state
@@ -71,7 +72,7 @@ class ServedOptimizerStates:
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
-        """The block is the program's."""
+        """Close the states while a block of the program's runs."""
         self.hide()
         try:
             yield
@@ -80,7 +81,7 @@ class ServedOptimizerStates:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """The block is the session's, in the middle of the program's lines."""
+        """Open the states while a block of the session's runs, in the middle of the program's lines."""
         self.show()
         try:
             yield
@@ -88,7 +89,7 @@ class ServedOptimizerStates:
             self.hide()
 
     def _loaded(self, optimizer: Optimizer) -> None:
-        """The optimiser has a state, maybe another one than before."""
+        """Close the state that the optimiser has now, maybe another one than before."""
         state: Any = optimizer.state
         if self._hidden and not isinstance(state, ClosedState):
             keys = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -101,14 +102,14 @@ class ServedOptimizerStates:
 
 
 class ClosedState(MutableMapping[Any, Any]):
-    """What `state_dict` has of a state.
+    """An optimiser's state that only torch's code and ours can read, as `state_dict` gives it.
 
     Args:
         opened: the member's own part.
-        keys: of all that any member may have.
+        keys: those of all that any member may have.
 
     Attributes:
-        what: it is, for people.
+        what: its name, for people.
     """
 
     what = "the state of an optimiser"
@@ -119,7 +120,7 @@ class ClosedState(MutableMapping[Any, Any]):
 
     @property
     def opened(self) -> State:
-        """The part itself."""
+        """The member's own part."""
         return self._opened
 
     def __iter__(self) -> Iterator[Any]:
@@ -135,7 +136,7 @@ class ClosedState(MutableMapping[Any, Any]):
         self._opened.pop(key, None)
 
     def pop(self, key: Any, *_default: Any) -> Any:
-        """What was there stays closed."""
+        """Remove an entry and return it, closed as it was."""
         return ClosedState({key: self._opened.pop(key, {})}, [key])[key]
 
     def clear(self) -> None:
@@ -198,7 +199,7 @@ class SealedState(ClosedState):
 
 
 class ServedEntry(MutableMapping[str, Any]):
-    """What an optimiser keeps for one parameter."""
+    """An optimiser's closed state of one parameter."""
 
     def __init__(self, opened: State, key: Any) -> None:
         self._closed = ClosedState(opened, [key])
@@ -230,8 +231,9 @@ class ServedEntry(MutableMapping[str, Any]):
 
 
 def _is_reader() -> bool:
-    """Whether the code that reads a state, through whatever of this file and of `collections`, is torch's or ours."""
+    """Whether the code that reads a state, past frames of this file and of `collections`, is torch's or ours."""
     frame = sys._getframe(1)
+    # The methods that MutableMapping adds (items, update) run in frames of a frozen module.
     while frame.f_back is not None and frame.f_code.co_filename in (__file__, "<frozen _collections_abc>"):
         frame = frame.f_back
     return frame.f_code.co_filename.startswith(READERS)

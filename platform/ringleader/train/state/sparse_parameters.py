@@ -1,4 +1,4 @@
-"""Which parameters are tables, whose gradients come and travel as rows, and which optimisers take them."""
+"""The parameters that are tables, whose gradients come and travel as rows, and the optimisers that take them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, signature
@@ -12,6 +12,7 @@ from ringleader.errors import StepMisuse
 ROWS_TRAVEL = frozenset({"ring", "parameter_server", "parameter_server/ring"})
 """Architectures whose exchange has a way for rows; local SGD and servers with copies move whole weights."""
 
+# Momentum and weight decay move every row in every step.
 ROW_WISE: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum", "weight_decay"),
     SparseAdam: (),
@@ -28,16 +29,16 @@ TAKE_ROWS = (
 def tables_of(
     models: Sequence[nn.Module], parameters: Mapping[str, nn.Parameter], trained: Sequence[int]
 ) -> dict[int, str]:
-    """The weights of embeddings with sparse=True that are trained, by their number.
+    """The names of trained weights of embeddings with sparse=True, by their numbers.
 
-    As DistributedDataParallel, by the modules: all members know before a step what has no bucket.
+    As in DistributedDataParallel, modules decide: all members know before a step which parameters have no bucket.
 
     Args:
         parameters: all of them, by name.
         trained: numbers of those that are trained.
 
     Raises:
-        StepMisuse: a forward of one changes its weight (`max_norm`), which nobody would publish.
+        StepMisuse: an embedding's forward changes its weight (`max_norm`), which nobody would publish.
     """
     sparse = {id(module.weight): module for model in models for module in _sparse_embeddings(model)}
     tables = {}
@@ -54,7 +55,7 @@ def tables_of(
 
 
 def make_dense(parameters: Iterable[nn.Parameter]) -> None:
-    """From now on sparse gradients of these become dense ones: for architectures that have no way for rows."""
+    """Turn sparse gradients of these into dense ones from now on, for architectures that have no way for rows."""
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(_densify)  # type: ignore[no-untyped-call]
 
@@ -69,7 +70,7 @@ def refuse_optimizers(
     tables: Mapping[nn.Parameter, str],
     architecture: str,
 ) -> None:
-    """Some cannot make a step here at all, and say so in the words of their own code.
+    """Refuse optimisers that cannot step here at all, before they fail with an error in the words of their own code.
 
     Args:
         tables: the parameters whose gradients are sparse here.
@@ -103,7 +104,7 @@ def check_optimizers(
     *,
     published: bool,
 ) -> None:
-    """Where servers publish tables, only the rows with a gradient may change in an update.
+    """Check that an update changes rows with a gradient only, in tables that servers publish.
 
     Args:
         published: whether servers own the update.
@@ -129,6 +130,7 @@ def step(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
     except RuntimeError as error:
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         names = [name for name, p in parameters.items() if id(p) in own and _has_rows(p)]
+        # torch has no error class of its own for this: only the text tells.
         if not names or "sparse" not in str(error):
             raise
         raise StepMisuse(
@@ -148,6 +150,6 @@ def _has_rows(parameter: nn.Parameter) -> bool:
 
 
 def _changes_given_rows(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    """A subclass may do anything."""
+    """Whether an update of this group is known to change given rows only; a subclass may do anything."""
     known = ROW_WISE.get(type(optimizer))
     return known is not None and not any(group[option] for option in known)

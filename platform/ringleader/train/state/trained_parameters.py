@@ -1,8 +1,8 @@
-"""Which parameters are trained: those whose gradients travel.
+"""The parameters that are trained: those whose gradients travel.
 
 At first they are those that are trainable then. What the program freezes or unfreezes between two loops leaves them or
 comes in with the first transaction of the next loop, in which all members agree on it; the step is made behind that. So
-what is frozen is neither sent nor held, and who joins, or begins with a checkpoint, goes by what was agreed.
+what is frozen is neither sent nor held, and a joiner, or an attempt from a checkpoint, goes by what was agreed.
 """
 
 from typing import TYPE_CHECKING
@@ -20,10 +20,10 @@ Agreed = tuple[tuple[int, ...], int]
 
 
 class TrainedParameters:
-    """One member's. What is agreed on is a part of what heals and is checkpointed.
+    """One member's trained parameters. The agreed ones are healed and checkpointed.
 
     Attributes:
-        settled: it cannot change: items and tokens are on their way while the program's lines run.
+        settled: the set cannot change: items and tokens are on their way while the program's lines run.
     """
 
     def __init__(self, group: "Member") -> None:
@@ -39,8 +39,8 @@ class TrainedParameters:
 
     @property
     def first(self) -> tuple[int, ...]:
-        """The numbers of the parameters that were trainable at the program's first session call: the same in every
-        member, whenever it came."""
+        """The numbers of the parameters that were trainable at the program's first session call: the same on every
+        member, whenever it came in."""
         if self._first is None:
             self._first = tuple(sorted(self._trainable()))
             self._look_at_idle()
@@ -48,24 +48,24 @@ class TrainedParameters:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of the parameters that are trained, ascending."""
+        """The numbers of the parameters that are trained, ascending."""
         return self.first if self._numbers is None else self._numbers
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Those themselves."""
+        """The parameters that are trained."""
         return [self._group.parameters[number] for number in self.numbers]
 
     def left(self) -> None:
-        """A loop is over: what is frozen or unfrozen from here on is the doing of the lines behind it. What a body has
+        """Note what is trainable as a loop ends: changes from here on are those of the lines behind it. What a body has
         left frozen may be trained by its next turn."""
         self._ended_with = self._trainable()
 
     def begin(self) -> None:
-        """A loop begins on this member.
+        """Note, as a loop begins on this member, what the lines before it have frozen and unfrozen.
 
         Raises:
-            StepMisuse: there is nothing to be trained.
+            StepMisuse: no parameter is left to train.
         """
         now = self._trainable()
         before = frozenset(self.first) if self._ended_with is None else self._ended_with
@@ -78,12 +78,13 @@ class TrainedParameters:
 
     def due(self, call: int) -> bool:
         """Whether the loop of that call begins with an agreement, as far as this member knows."""
+        # Only the first transaction of a loop agrees on the set, and only once.
         if self._group.calls.offset or self._call == call:
             return False
         return self._wanted() != self.numbers or self._group.laying.outdated
 
     def agree(self) -> tuple[int, ...]:
-        """What all members want together. Raises ExchangeBroken.
+        """Agree with all members on the numbers of the parameters to train. Raises ExchangeBroken.
 
         Raises:
             CallMismatch: some have unfrozen a parameter, and others have not.
@@ -102,10 +103,11 @@ class TrainedParameters:
                     f"({seat.plan.members[unfroze]}), and not on rank {not_so} ({seat.plan.members[not_so]}).",
                     hint=BRANCH_ON,
                 )
+        # Freezing needs everybody: what one member still trains stays in the set.
         return tuple(told.any(dim=0).nonzero().flatten().tolist())
 
     def go_by(self, numbers: tuple[int, ...], call: int) -> None:
-        """All members have agreed on these at the begin of that call."""
+        """Take over the numbers that all members agreed on at the begin of call `call`."""
         self._numbers, self._call = numbers, call
         self._look_at_idle()
 
@@ -116,7 +118,7 @@ class TrainedParameters:
         self.go_by(tuple(state[0]), state[1])
 
     def check_reached(self) -> None:
-        """Nothing that is not exchanged has a gradient.
+        """Check that no parameter outside of the exchange has a gradient.
 
         Raises:
             StepMisuse: a parameter was unfrozen where nobody else learns of it.
@@ -131,7 +133,11 @@ class TrainedParameters:
                 )
 
     def check_settled(self) -> None:
-        """Raises StepMisuse: an optimiser is to train what was frozen at first, and what is trained cannot change."""
+        """Check that no optimiser is to train what was frozen at first, where the set cannot change.
+
+        Raises:
+            StepMisuse: naming such a parameter.
+        """
         held = self._group.held
         mine = {p for optimizer, _ in held.optimizers for g in optimizer.param_groups for p in g["params"]}
         late = [name for name, parameter in self._idle if parameter.requires_grad and parameter in mine]

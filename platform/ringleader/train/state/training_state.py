@@ -22,7 +22,7 @@ from ringleader.train.state.sparse_parameters import step
 
 
 class Stateful(Protocol):
-    """What `session.keep` takes."""
+    """An object that `session.keep` takes."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -34,7 +34,7 @@ class TrainingState:
 
     Attributes:
         idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
-        calling_back: what stands around a call of each of the program's callbacks.
+        calling_back: gives the context of a call of one of the program's callbacks.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,8 @@ class TrainingState:
 
     @property
     def named_parameters(self) -> dict[str, nn.Parameter]:
-        """The same under the number of the model and the name in it."""
+        """Every parameter under the number of its model and its name there."""
+        # A parameter that several models share counts once, under its first name.
         seen: dict[int, tuple[str, nn.Parameter]] = {}
         for number, model in enumerate(self.models):
             for name, parameter in model.named_parameters():
@@ -72,12 +73,12 @@ class TrainingState:
 
     @property
     def spoken_parameters(self) -> dict[str, nn.Parameter]:
-        """The same, without the number where there is one model: as the user knows them."""
+        """Every parameter under the name that the user knows: without the number where there is one model."""
         named = self.named_parameters
         return {n.partition(".")[2]: p for n, p in named.items()} if len(self.models) == 1 else named
 
     def check_covered(self) -> None:
-        """What the optimisers are to train belongs to a model, and all that a peer has is registered here.
+        """Check that all that the optimisers are to train belongs to a model, and all that a peer has is registered.
 
         Raises:
             StepMisuse: naming what is wrong.
@@ -115,7 +116,7 @@ class TrainingState:
         """Clip and step every optimiser; parameters whose `.grad` is None are left alone.
 
         Args:
-            complete: makes the block sums of the whole norm of those over the gradients that are here.
+            complete: turns the block sums over the gradients that are here into those of the whole norm.
             applied: this update has been made; the others still need this member's part of the norm.
         """
         # All that can break comes before anything that changes a weight.
@@ -127,7 +128,7 @@ class TrainingState:
                 step(optimizer, self.spoken_parameters)
 
     def settings(self) -> list[dict[str, Any]]:
-        """Of every parameter group of every optimiser all but its parameters; a copy."""
+        """A copy of every parameter group of every optimiser, without the parameters."""
         return [
             copy.deepcopy({key: value for key, value in group.items() if key != "params"})
             for optimizer, _ in self.optimizers
@@ -135,13 +136,13 @@ class TrainingState:
         ]
 
     def set(self, settings: Sequence[dict[str, Any]]) -> None:
-        """Take over what `settings` gave on a peer."""
+        """Take over a peer's `settings`."""
         groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
         for group, given in zip(groups, settings, strict=True):
             assign(group, given)
 
     def knows(self, settings: Sequence[dict[str, Any]], kept: Mapping[str, Any]) -> bool:
-        """Whether these, of a peer, are for objects that are registered here too."""
+        """Whether a peer's settings and kept states are for objects that are registered here too."""
         groups = [(optimizer, group) for optimizer, _ in self.optimizers for group in optimizer.param_groups]
         alike = len(groups) == len(settings) and kept.keys() <= self.kept.keys()
         return alike and not any(
@@ -155,8 +156,9 @@ class TrainingState:
         return [parameter for model in self.models for parameter in model.parameters()]
 
     def marks(self, weights: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
-        """Differ from those of before once somebody has changed one of the weights or an optimiser's state in place,
-        or put another tensor there. What is changed through `parameter.data` in place leaves no mark."""
+        """Marks that differ from earlier ones once a weight or an optimiser's state was changed in place, or replaced
+        by another tensor. A change in place through `parameter.data` leaves no mark."""
+        # An inference tensor has no version counter: reading `_version` would raise.
         marks = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
         states = [
             (id(tensor), tensor._version)
@@ -169,14 +171,14 @@ class TrainingState:
         return [*marks, *states, *((number, len(group["params"])) for number, group in enumerate(groups))]
 
     def updated_places(self) -> frozenset[int]:
-        """Where everything lies that `marks` watches: weights and optimisers' states."""
+        """The addresses of all that `marks` watches: weights and optimisers' states."""
         states = (state for optimizer, _ in self.optimizers for state in optimizer.state.values())
         tensors = (tensor for state in states for tensor in state.values() if isinstance(tensor, Tensor))
         return frozenset(tensor.data_ptr() for tensor in (*self.weights, *tensors))
 
     @contextmanager
     def at_rate(self, factor: float) -> Iterator[None]:
-        """Every learning rate is so much of itself while the block lasts.
+        """Multiply every learning rate by `factor` while the block lasts.
 
         Raises:
             StepMisuse: an optimiser has no `lr`.
@@ -198,12 +200,12 @@ class TrainingState:
 
     @property
     def block_count(self) -> int:
-        """How many `norm_blocks` there are."""
+        """The number of `norm_blocks`."""
         clipped = [optimizer for optimizer, clip_norm in self.optimizers if clip_norm is not None]
         return sum(-(-p.numel() // BLOCK) for optimizer in clipped for p in self._clipped(optimizer))
 
     def norm_blocks(self) -> list[Tensor]:
-        """() float64 squares by blocks of every norm that clips, one after the other, over the gradients here."""
+        """() float64 sums of squares, one a block of every norm that clips, over the gradients that are here."""
         return [
             block
             for optimizer, clip_norm in self.optimizers
@@ -212,28 +214,29 @@ class TrainingState:
         ]
 
     def ever_trained(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """Those of them that are trained, or of which an optimiser remembers that they were."""
+        """Those of the parameters that are trained, or that an optimiser still has a state of."""
         known = [optimizer.state for optimizer, _ in self.optimizers]
         return [p for p in parameters if p not in self.idle or any(p in state for state in known)]
 
     def _clipped(self, optimizer: Optimizer) -> list[nn.Parameter]:
-        """Whose gradients count in its norm."""
+        """The parameters of an optimiser whose gradients count in its norm."""
         return [p for group in optimizer.param_groups for p in group["params"] if p not in self.idle]
 
     def after_update(
         self, seed: int, step: int, *, published: bool = False, skipped: bool = False, later: bool = False
     ) -> None:
-        """What happens once per committed step on every member.
+        """Advance schedules and run callbacks, once per committed step on every member.
 
         Args:
-            seed, step: what callbacks draw follows from them, not from what the update drew here.
-            published: the weights here are what servers have made of them, who ran the callbacks themselves.
+            seed, step: callbacks' draws follow from them, not from what the update drew here.
+            published: the weights here come from servers, which ran the callbacks themselves.
             skipped: no optimiser made a step, so schedules make none either.
             later: only a part of the weights is here until all have published: callbacks wait for `call_back`.
 
         Raises:
             StepMisuse: a callback changed such weights.
         """
+        # torch warns of a schedule that steps before its optimiser, which an overflow at the start would bring about.
         for scheduler in () if skipped else self.schedulers:
             advance(scheduler)
         self._owed = (seed, step)
@@ -241,7 +244,7 @@ class TrainingState:
             self.call_back(published=published)
 
     def call_back(self, *, published: bool = False) -> None:
-        """Run the callbacks of the newest committed step, unless they have run. As `after_update`."""
+        """Run the callbacks of the newest committed step, unless they have run. Otherwise as `after_update`."""
         owed, self._owed = self._owed, None
         if owed is None:
             return
@@ -268,7 +271,8 @@ class TrainingState:
         return {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}
 
     def rewind_kept(self) -> None:
-        """Before a replay: kept objects that the loop body touched go back to the committed step."""
+        """Put kept objects that the loop body touched back to the committed step, before a replay."""
+        # A copy, because an object may go on with the very state it is given, and there may be another replay.
         self.set_kept(copy.deepcopy(self.committed_kept))
 
     def set_kept(self, states: Mapping[str, Any]) -> None:
@@ -294,6 +298,7 @@ class TrainingState:
         ]
         optimizers = []
         for optimizer, _ in self.optimizers:
+            # A state_dict numbers parameters in the order of the groups.
             saved = optimizer.state_dict()
             live = (p for group in optimizer.param_groups for p in group["params"])
             numbers = (n for group in saved["param_groups"] for n in group["params"])
@@ -309,7 +314,7 @@ class TrainingState:
         """Take over a peer's committed state; returns its `rest`.
 
         Args:
-            keep: parameters that the peer does not own: they stay as they are, with their optimiser state.
+            keep: parameters that the peer does not own; they stay as they are, with their optimiser states.
         """
         return self.take(unpacked_of_any_type(payload, seal), keep)
 
@@ -329,6 +334,7 @@ class TrainingState:
     def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over what `state` gave; as `restore`."""
         self._owed = None
+        # Copied, and the program checked, before the peer's state overwrites anything.
         own = _Own.of(keep, [optimizer for optimizer, _ in self.optimizers]) if keep else None
         self._check_same_program(state)
         for model, saved in zip(self.models, state["models"], strict=True):
@@ -343,8 +349,8 @@ class TrainingState:
         return rest
 
     def take_rest(self) -> bool:
-        """Take over what `take` was given for objects that the program had not registered by then, and for optimisers
-        whose groups it had not all added. Returns whether nothing is left."""
+        """Take over the states that `take` was given for objects not registered by then, and for optimisers whose
+        groups had not all been added. Returns whether none is left."""
         waiting = self._waiting
         for number, (optimizer, _) in enumerate(self.optimizers):
             saved = waiting.optimizers.get(number)
@@ -358,10 +364,10 @@ class TrainingState:
         return not (waiting.optimizers or waiting.schedulers or waiting.kept)
 
     def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
-        """Register an optimiser; it takes the place of one whose parameters it has all.
+        """Register an optimiser; it takes the place of another all of whose parameters it has.
 
         Raises:
-            StepMisuse: it has some of them.
+            StepMisuse: it has only some of them.
         """
         mine = _parameters(optimizer)
         for number, (other, _) in enumerate(self.optimizers):
@@ -377,14 +383,14 @@ class TrainingState:
         self.optimizers.append((optimizer, clip_norm))
 
     def take_anew(self, before: Sequence[Optimizer]) -> None:
-        """Optimisers that took the places of those `before` since `take` get what it was given for those places."""
+        """Give optimisers that have replaced those `before` since `take` the states that it was given for them."""
         given, self._given = self._given, ()
         for number, (other, saved) in enumerate(zip(before, given, strict=False)):
             if self.optimizers[number][0] is not other:
                 load(self.optimizers[number][0], saved)
 
     def _check_same_program(self, state: dict[str, Any]) -> None:
-        """A peer that is further in the program may have registered more."""
+        """Check that a peer registered the same; one that is further in the program may have registered more."""
         mine = (len(self.models), len(self.optimizers), len(self.schedulers), sorted(self.kept))
         theirs = (
             len(state["models"]),
@@ -401,7 +407,7 @@ class TrainingState:
 
 
 class _Waiting:
-    """States that were given for registered objects, by their number or name, and not taken over yet."""
+    """States given for registered objects, by number or name, and not taken over yet."""
 
     def __init__(
         self,
@@ -429,14 +435,14 @@ def _parameters(optimizer: Optimizer) -> set[nn.Parameter]:
 
 
 def _listed(waiting: dict[int, Any], live: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """States by number: of what has one waiting that one."""
+    """The states by number: a waiting one counts before the live one."""
     count = max([len(live), *(number + 1 for number in waiting)])
     return [waiting[number] if number in waiting else live[number] for number in range(count)]
 
 
 def _of_another_kind(optimizer: Optimizer, group: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Whether settings are another kind of optimiser's, which would add its own to what it is given. A newer torch may
-    know settings that saved ones lack."""
+    """Whether the given settings are of another kind of optimiser: each side has some that the other lacks. A newer
+    torch alone may know settings that saved ones lack."""
     return bool(optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"})
 
 
@@ -466,7 +472,7 @@ class _Own:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """The others' optimiser state, which came along, is dropped."""
+        """Put the part back; the other parameters' optimiser states, which came along, are dropped."""
         for parameter, value in self.values:
             parameter.copy_(value)
         for optimizer, state in self.states:

@@ -1,4 +1,4 @@
-"""What updates draw: streams that the step names, and whether the draws depend on who updates what."""
+"""The random draws of updates: streams keyed by the step, and whether the draws depend on who updates what."""
 
 import pickle
 import random
@@ -23,7 +23,7 @@ IN_PARTS = (
 
 
 class UpdateRandomness:
-    """One member's. What was found is a part of what heals and is checkpointed."""
+    """One member's draws. The finding is healed and checkpointed."""
 
     def __init__(self, group: "Member") -> None:
         self._group = group
@@ -32,14 +32,14 @@ class UpdateRandomness:
         self._updates = 0
 
     def begin(self, *stream: int | str) -> None:
-        """An update begins: the global streams, and the generators that optimisers keep, start at its own."""
+        """Begin an update: set the global streams, and the generators that optimisers keep, to streams of its own."""
         seed = self._group.spec.seed
         seed_all(seed, "update", *stream)
         seed_own(self._own, seed, "update", *stream)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While optimisers step."""
+        """Watch, in some of the updates, whether a stream moves while the optimisers step."""
         self._updates += 1
         # To see where all streams stand takes 0.3 ms: in the first six updates, then more and more seldom.
         if self._found or not (self._matters and self._in_part and looked_at(self._updates)):
@@ -50,7 +50,7 @@ class UpdateRandomness:
         self._found = self._stand() != before
 
     def tell(self) -> None:
-        """What one server has found all members know from now on, who call this together. Raises ExchangeBroken."""
+        """Tell all members, who call this together, what one server has found. Raises ExchangeBroken."""
         seat, exchange = self._group.seat, self._group.exchange
         if not self._matters:
             return
@@ -68,7 +68,7 @@ class UpdateRandomness:
         return self._found
 
     def restore(self, state: bool) -> None:
-        """Take over what others found; what this member has found itself stays."""
+        """Take over others' finding; this member's own stays."""
         self._found |= state
 
     @property
@@ -83,7 +83,7 @@ class UpdateRandomness:
         return generators_of_optimizers(optimizer for optimizer, _ in self._group.held.optimizers)
 
     def _stand(self) -> list[bytes]:
-        """Where all streams stand."""
+        """The states of all streams, as bytes."""
         devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         states = [torch.get_rng_state(), *devices]
         states += [own.get_state() for _, own in self._own if isinstance(own, torch.Generator)]

@@ -1,4 +1,4 @@
-"""Users, roles, tokens, projects, secrets and the audit log. What was there belongs to the first user, `admin`."""
+"""Users, roles, tokens, projects, secrets and the audit log. Existing rows go to the first user, `admin`."""
 
 from datetime import UTC, datetime
 
@@ -120,7 +120,7 @@ def _own_what_was_there() -> None:
 
 
 def _keys_per_owner() -> None:
-    """An idempotency key is its sender's own: two users may choose the same."""
+    """Make idempotency keys their sender's own: two users may choose the same."""
     op.create_table(
         "idempotency_keys_of_owners",
         sa.Column("owner", sa.String(length=100), nullable=False),
@@ -142,7 +142,7 @@ def _keys_per_owner() -> None:
 
 
 def _sessions_of_users() -> None:
-    """Pages that are logged in stay so, as the first user; sessions live for a week only."""
+    """Keep pages logged in, as the first user; sessions last for a week only."""
     op.add_column("login_sessions", sa.Column("user", sa.String(length=100), nullable=True))
     op.add_column("login_sessions", sa.Column("token", sa.String(length=40), nullable=True))
     op.execute("UPDATE login_sessions SET \"user\" = 'admin'")

@@ -1,4 +1,4 @@
-"""What projects are due, and how many workers the scheduler lets a job have. What was there may have what it wants."""
+"""The due of projects, and the workers that the scheduler grants a job. Existing jobs may have all they want."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Who of several control planes has a role."""
+"""The leases of the roles that several control planes share."""
 
 import sqlalchemy as sa
 from alembic import op

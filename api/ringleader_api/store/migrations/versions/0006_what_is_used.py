@@ -1,4 +1,4 @@
-"""When a package was last of use, when a supervisor was last heard, and what a database knows about itself."""
+"""The last use of a package, the last post of a supervisor, and facts about the database itself."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    # The default is for rows of a control plane of the version before, which goes on beside this one.
     op.add_column(
         "packages", sa.Column("used_at", sa.DateTime(), nullable=False, server_default="1970-01-01 00:00:00")
     )

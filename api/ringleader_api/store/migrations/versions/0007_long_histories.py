@@ -1,4 +1,4 @@
-"""What looks for the few among many ended jobs finds them without reading all."""
+"""Indexes for the loops' queries, which look for the few among many ended jobs and would read all of them."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""How many bytes of log lines a job has had stored, and where each line begins among them."""
+"""The bytes of a job's log lines stored so far, and the offset at which each line begins among them."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Which attempts were let past others that waited, and make room for them again."""
+"""The mark of attempts that were let past waiting jobs, and make room for them again."""
 
 import sqlalchemy as sa
 from alembic import op

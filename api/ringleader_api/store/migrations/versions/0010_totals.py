@@ -1,4 +1,4 @@
-"""What a job has cost over all its attempts."""
+"""The cost of a job over all its attempts."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The newest step that any attempt has reached: what is trained beyond it gives failures back."""
+"""The newest step that any attempt has reached: steps trained beyond it give failures back."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Who has uploaded a package: what one sender leaves is bounded. Nobody knows it of those from before."""
+"""The sender of a package, whose use is bounded. For packages from before it is unknown."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The queue of a loop's items, as its `sync:` asks for it."""
+"""The lease queue of a loop's items, by the mode that its `sync:` asks for."""
 
 from ringleader.spec.sync import Sync
 from ringleader.train.modes.async_server.lease_queue import (
@@ -14,7 +14,7 @@ from ringleader.train.rows.cursor import present_shards
 
 
 def queue_of(loop: BatchLoop, sync: Sync) -> LeaseQueue:
-    """Every item of the loop, none of them taken."""
+    """A queue with every item of the loop, none of them taken."""
     epoch = loop.epoch
     last = present_shards(epoch.batch_rows(epoch.steps - 1), epoch.shards)
     return LeaseQueue(LoopItems(epoch.steps, epoch.shards, tuple(sorted(last))), _discipline_of(sync))

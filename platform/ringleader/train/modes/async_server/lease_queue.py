@@ -1,7 +1,9 @@
-"""Who computes which item of a loop, and when an update is due: the queue that asynchronous modes keep. Pure.
+"""The lease queue that asynchronous modes keep: which worker computes which item of a loop, and when an update is due.
+Pure.
 
-An item is one logical shard's rows of one batch, numbered offset * L + shard. Items are leased in ascending order; what
-comes back unused goes to the front. An item is taken once: whatever else is pushed under its number is a replay.
+An item is one logical shard's rows of one batch, numbered offset * L + shard. Items are leased in ascending order; an
+item that comes back unused goes to the front. An item is taken once: whatever else is pushed under its number is a
+replay.
 """
 
 import heapq
@@ -14,7 +16,7 @@ from ringleader.train.modes.items import ItemSet
 
 
 class PushVerdict(IntEnum):
-    """What becomes of a push: it counts; its item counts already; it came too late for its update."""
+    """The verdict on a push: it counts; its item counts already; it came too late for its update."""
 
     TAKEN = 0
     REPEATED = 1
@@ -23,7 +25,7 @@ class PushVerdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ItemLease:
-    """An item in the hands of a worker.
+    """An item leased to a worker.
 
     Attributes:
         clock: the update that it is meant for, counted from the loop's start.
@@ -58,11 +60,11 @@ class LoopItems:
         return self.last if offset == self.steps - 1 else tuple(range(self.shards))
 
     def count(self, offset: int) -> int:
-        """Items of a batch."""
+        """The number of items in a batch."""
         return len(self.last) if offset == self.steps - 1 else self.shards
 
     def steps_within(self, items: int) -> int:
-        """Whole batches that so many items make."""
+        """The number of whole batches that so many items make."""
         return self.steps if items >= self.total else items // self.shards
 
     def after(self, item: int) -> int | None:
@@ -76,10 +78,10 @@ class LoopItems:
 
 
 class LeasePolicy(Protocol):
-    """When an item may be leased, and which pushes make an update."""
+    """A mode's rules: whether an item may be leased, and which pushes make an update."""
 
     def clock(self, leases: "LeaseQueue", item: int) -> int:
-        """The update that an item is part of, if it is leased, or comes in, now."""
+        """The update that an item belongs to, if it is leased, or comes in, now."""
 
     def admits(self, leases: "LeaseQueue", item: int, worker: int) -> bool:
         """Whether the item may be leased to the worker now."""
@@ -130,12 +132,12 @@ class BoundedStaleness:
 
 @dataclass(frozen=True, slots=True)
 class BackupWorkers:
-    """Backup workers: update v is made of the first n items computed at version v, n = items of batch v; up to
-    `spare` more are under way. What comes later is refused, and its item is anybody's as soon as the update is made.
+    """Backup workers: update v is made of the first n items computed at version v, n = items of batch v; up to `spare`
+    more are under way. A later push is refused, and its item can be leased again as soon as the update is made.
 
     Chen, Pan, Monga, Bengio and Jozefowicz, "Revisiting distributed synchronous SGD", 2016 (there N + b workers, one
-    gradient each, of which the first N count). No update waits for the `spare` workers that have most in hand, unless
-    they have all that is left of the loop.
+    gradient each, of which the first N count). No update waits for the `spare` workers that hold most leases, unless
+    they hold all that is left of the loop.
     """
 
     spare: int
@@ -151,7 +153,8 @@ class BackupWorkers:
         begun = leases.arrived[version] + hands.total()
         if begun < wanted + self.spare:
             return True
-        # One may have two in hand, a push on its way and the next item: all of it may be late.
+        # A worker may hold two, a push on its way and the next item, and be late with both. More than n + spare are
+        # begun only if the update would else wait for the `spare` other workers that hold most.
         others = sorted((count for one, count in hands.items() if one != worker), reverse=True)
         return begun - sum(others[: self.spare]) < wanted
 
@@ -164,13 +167,13 @@ class BackupWorkers:
 
 
 class LeaseQueue:
-    """The queue of one loop. Whoever keeps it calls `advance` once it has made the update that is due.
+    """The queue of one loop. Its owner calls `advance` once it has made the update that is due.
 
     Attributes:
         version: updates made.
         taken: items whose push counts.
         arrived: taken items by the update that they are part of.
-        out: the leases in workers' hands, by item.
+        out: the leases that workers hold, by item.
     """
 
     def __init__(self, batches: LoopItems, discipline: LeasePolicy) -> None:
@@ -189,16 +192,16 @@ class LeaseQueue:
 
     @property
     def exhausted(self) -> bool:
-        """Every item is in an update."""
+        """Whether every item is in an update."""
         return len(self.taken) == self.batches.total and not self.due
 
     @property
     def next(self) -> int | None:
-        """The item that is leased next; None when all are out or taken."""
+        """The item that is leased next; None when all are leased or taken."""
         return self._returned[0] if self._returned else self._fresh
 
     def go_on(self, version: int, taken: ItemSet) -> None:
-        """So many updates are made, of these items, and nothing else is here or in anybody's hands."""
+        """Set the position: `version` updates are made, of the items `taken`; nothing is leased, nothing is pending."""
         self.version, self.taken = version, taken.copy()
         self.arrived.clear()
         self.out.clear()
@@ -210,7 +213,7 @@ class LeaseQueue:
         return self.batches.present(item // self.batches.shards)
 
     def lease(self, worker: int) -> ItemLease | None:
-        """The next item for a worker; None as long as there is none that it may have."""
+        """Lease the next item to a worker. Returns None as long as there is none that it may have."""
         item = self.next
         if item is None or not self.discipline.admits(self, item, worker):
             return None
@@ -223,39 +226,43 @@ class LeaseQueue:
         return lease
 
     def push(self, item: int, version: int) -> PushVerdict:
-        """A gradient of `item` came in, computed at `version`. Only what is out can come in."""
+        """Decide on a gradient of `item` that was computed at `version`. Only a leased item counts."""
         if item in self.taken:
             return PushVerdict.REPEATED
+        # Not leased: the item is in the queue again, and would be computed and counted a second time.
         if item not in self.out or not self.discipline.in_time(self, version):
             return PushVerdict.REFUSED
         del self.out[item]
         return self.follow(item)
 
     def follow(self, item: int) -> PushVerdict:
-        """The same where somebody else keeps the queue: whatever is not there yet counts."""
+        """Count an item where another server keeps the queue: whatever is not counted yet counts."""
         if not self.taken.add(item):
             return PushVerdict.REPEATED
         self.arrived[self.discipline.clock(self, item)] += 1
         return PushVerdict.TAKEN
 
     def advance(self) -> None:
-        """The update that was due is made; whose gradient comes too late from now on has its item no longer."""
+        """Count the update that was due as made; leases whose gradients would come too late from now on are
+        returned."""
         assert self.due, "no update is due"
         self.version += 1
+        # Returned now, not when their pushes are refused: waiting workers take these items first.
         for lease in list(self.out.values()):
             if not self.discipline.in_time(self, lease.version):
                 self._return(lease.item)
 
     def give_back(self, worker: int) -> None:
-        """What this worker has in hand goes back to the front."""
+        """Return this worker's leased items to the front of the queue."""
         for lease in [lease for lease in self.out.values() if lease.worker == worker]:
             self._return(lease.item)
 
     def give_all_back(self) -> None:
-        """A new generation: nobody has anything in hand."""
+        """Return all leased items: a new generation begins, whose workers hold none."""
         for item in list(self.out):
             self._return(item)
 
     def _return(self, item: int) -> None:
         del self.out[item]
+        # A heap: returned items come in ascending order too, so that the set of taken items has few gaps.
         heapq.heappush(self._returned, item)

@@ -1,6 +1,5 @@
-"""Asynchronous servers: workers lease items, servers count what they push. The transaction is an item, or a clock of
-items; a loop's end and a generation's boundary are the moments at which all members stand at the same state.
-"""
+"""Asynchronous servers: workers lease items, servers count their pushes. The transaction is an item, or a clock of
+items; all members stand at the same state only where a loop ends and at a generation's boundary."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -33,10 +32,10 @@ from ringleader.train.ports import RecordSink
 from ringleader.train.state.sparse_parameters import check_optimizers
 
 KNOWN = 7
-"""Numbers that server 0 says first: whether the loop is over, whether a body left it, and whether the generation ends;
-steps, samples, loss, and whether it would like a checkpoint."""
+"""Numbers at the front of server 0's position: whether the loop is over, whether a body left it, and whether the
+generation ends; steps, samples, loss, and whether it wants a checkpoint."""
 STALENESS_BINS = 17
-"""Of the histogram: 0, 1, ..., 15, and more."""
+"""Bins of the histogram: 0, 1, ..., 15, and more."""
 
 
 class AsyncServerLoop:
@@ -62,7 +61,7 @@ class AsyncServerLoop:
         return self._tenant.mid_batch
 
     def undo(self) -> None:
-        """The loop's body has left: nothing that it computed since the commit is in the weights."""
+        """Do nothing: what the body computed since the commit is not in the weights."""
 
     def request_stop(self) -> None:
         self._tenant.request_stop()
@@ -83,13 +82,14 @@ class AsyncServerLoop:
                 self._broke(error)
 
     def end(self, number: int) -> None:
-        """The loop of that call was left by `break`: it ends for all."""
+        """End the loop of that call for all members: its body was left by `break` here."""
         loop = self._loop
         assert loop is not None
         assert loop.number == number
         self.turns.leave()
         while not self._done(loop):
             try:
+                # The generation broke since the body's last item, or this worker has just come: meet before leaving.
                 if self._tenant.way is None:
                     self._meet(loop)
                     self._tenant.go(self._way(loop))
@@ -99,8 +99,9 @@ class AsyncServerLoop:
                 self._broke(error)
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
-        """Backward of one slice; its gradient is on the way when this returns."""
+        """Run the backward of one slice; its gradient is on the way when this returns."""
         turn, report = self.turns.end(loss, weight, values)
+        # The generation broke within this turn: the item goes back to the queue and comes again.
         if self._tenant.way is None:
             return
         try:
@@ -124,9 +125,10 @@ class AsyncServerLoop:
         self._tenant.begin(loop)
 
     def _done(self, loop: BatchLoop) -> bool:
-        """Wait for a plan where one is due; whether the loop is finished."""
+        """Wait for a plan where one is due. Returns whether the loop is finished."""
         group = self._group
         group.enter()
+        # `enter` may have healed this member past the end of the loop.
         if group.calls.is_finished(loop.number):
             return True
         if loop.epoch.steps == 0:
@@ -135,7 +137,7 @@ class AsyncServerLoop:
         return False
 
     def _meet(self, loop: BatchLoop) -> None:
-        """All members are at this loop, or two that differ are named."""
+        """Check that all members are at this loop; the error names two that differ."""
         group, exchange = self._group, self._group.exchange
         assert exchange is not None
         assert group.seat is not None
@@ -155,21 +157,24 @@ class AsyncServerLoop:
             books = self._office.books
             self._group.updated = max(self._group.updated, books.base + books.complete)
         if self._group.exchange is not None:
+            # First: threads that serve workers end, and cannot count a push for a generation that is over.
             self._group.exchange.abort()
         self._group.broke(error)
         self._outlet.replayed()
 
     def _level(self) -> None:
-        """A generation begins: servers make the updates that server 0 has made. All members take part."""
+        """Begin a generation: servers make the updates that server 0 has made. All members take part."""
         exchange, books = self._group.exchange, self._books
         assert exchange is not None
         if self._ordered:
             self._go_by_the_newest_entry(exchange)
             return
         said = torch.zeros(2, dtype=torch.float64)
+        # Zeros from all others, so that the sum is what server 0 says.
         if self._keeps_queue and books is not None:
             said[:] = torch.tensor([books.loop.number, books.leases.version])
         call, version = exchange.all_reduce(said).tolist()
+        # A version counts within one loop: a server may still have the state of the loop before.
         here = books if books is not None and books.loop.number == call else None
         if here is not None:
             here.allow(int(version))
@@ -188,7 +193,7 @@ class AsyncServerLoop:
         return self._ordered or (sync.consistency == "async" and sync.server_count > 1)
 
     def _go_by_the_newest_entry(self, exchange: Exchange) -> None:
-        """What any server has heard of happens on all: whichever was lost has done no more."""
+        """Apply on all servers the newest entry that any of them has heard of: a lost server has done no more."""
         seat, books = self._group.seat, self._books
         assert seat is not None
         if not seat.plan.servers:
@@ -199,7 +204,7 @@ class AsyncServerLoop:
             books.level(count, last)
 
     def _agree(self, exchange: Exchange, books: ServerState | None) -> None:
-        """What a break left on some servers only happens everywhere or nowhere."""
+        """Apply on all servers, or on none, the items that a break left on some of them."""
         seat = self._group.seat
         assert seat is not None
         held = books.held if books is not None else []
@@ -209,7 +214,7 @@ class AsyncServerLoop:
             books.settle(agreed)
 
     def _settle(self, loop: BatchLoop) -> None:
-        """Nobody computes: everybody takes over server 0's position and all servers' weights."""
+        """Take over server 0's position and all servers' weights, on every member, while no worker computes."""
         group, exchange = self._group, self._group.exchange
         assert exchange is not None
         self._tenant.way = None
@@ -217,6 +222,7 @@ class AsyncServerLoop:
         over, left, leaves, step, samples, loss, wanted = said[:KNOWN].tolist()
         group.securing.agreed = bool(wanted)
         if (books := self._books) is not None:
+            # Before positions are taken over: every gradient of these steps is here, and their updates are due.
             books.allow(int(step) - books.base)
         self._advance(loop, int(step))
         group.samples, group.loss = int(samples), None if isnan(loss) else loss
@@ -249,7 +255,7 @@ class AsyncServerLoop:
             group.applied += 1
 
     def _position(self) -> Tensor:
-        """(n,) float64 of what server 0 knows, zeros from all others."""
+        """Server 0's position as (n,) float64; zeros from all others."""
         group = self._group
         assert group.seat is not None
         words = torch.zeros(KNOWN + STALENESS_BINS + group.buffers.size_bytes, dtype=torch.float64)
@@ -274,7 +280,7 @@ class AsyncServerLoop:
         return words
 
     def _advance(self, loop: BatchLoop, step: int) -> None:
-        """Steps that were committed elsewhere: what happens once a step happens here."""
+        """Commit steps that servers have committed: what runs once a step runs here."""
         group = self._group
         news = max(0, step - group.step)
         while group.step < step:
@@ -292,7 +298,7 @@ class AsyncServerLoop:
     # --- a worker -------------------------------------------------------------------------------------------------
 
     def _way(self, loop: BatchLoop) -> ItemSource:
-        """This generation's way to items; alone, from the own office."""
+        """This generation's source of items; for a member that is alone, a server queue in its own process."""
         group, exchange = self._group, self._group.exchange
         assert group.seat is not None
         assert exchange is not None
@@ -319,6 +325,7 @@ class AsyncServerLoop:
         number = group.seat.rank - plan.world
         held = ServerShare.held(exchange.buckets, plan.held_by, number)
         shown = ServerShare.shown(exchange.buckets, plan.held_by, number)
+        # Kept over generations, as are the gradients in it that wait for their update.
         self._rows = self._rows or ReceiveBuffers(held.buckets)
         self._office = self._office or self._new_office(loop)
         self._progress(loop, "exchange")
@@ -330,6 +337,8 @@ class AsyncServerLoop:
             self._tenant.layout,
             number=number,
             workers=plan.world,
+            # Where nothing is staged, server 0's word comes with the workers' pulls: it need not tell the
+            # others itself.
             servers=plan.servers if self._stages else 1,
             acknowledged=self._ordered,
         )
@@ -348,19 +357,22 @@ class AsyncServerLoop:
 
         def committed(counted: list[AppliedItem], names: tuple[str, ...]) -> None:
             self._commits.commit(loop, counted, names)
+            # A checkpoint inside a loop needs a moment at which no item is leased.
             if self._keeps_queue and group.serves and group.securing.wanted:
                 office.drain()
 
-        self._staleness = Counter(dict(enumerate(group.staleness)))  # of the loops before, if elsewhere
+        self._staleness = Counter(dict(enumerate(group.staleness)))  # of earlier loops, if elsewhere
         books = ServerState(group, loop, committed, self._tenant.blocks, self._staleness)
         office = ServerQueue(group, books)
         if group.inside.get("call") == loop.number:
             books.go_on(group.inside)
+        # Once an attempt: in later generations the server's own state is the newer one.
         group.inside = {}
         return office
 
     def _keeps(self) -> dict[str, Any]:
-        """At a boundary inside a loop: nobody computes."""
+        """The position inside the running loop for a checkpoint at a boundary, while no worker computes; empty between
+        loops."""
         books = self._books
         inside = books is not None and not self._group.calls.is_finished(books.loop.number)
         return books.position if books is not None and inside else {}

@@ -1,4 +1,4 @@
-"""What workers and servers say to each other where workers come in their own time: asks, answers, pushes, receipts.
+"""Messages between workers and servers where items are leased: requests, replies, pushes, receipts.
 
 Each is one float64 vector of a length fixed for the job; whole numbers up to 2^53 are exact in it.
 """
@@ -15,18 +15,18 @@ PUSH, RECEIPT, ASK, ANSWER, TAKEN = 10, 11, 12, 13, 14
 """Message tags, between those of the side and those of the buckets."""
 
 REPORT = 16
-"""float64 entries in which a slice says what it is: see `train.word.SliceReport`."""
+"""float64 entries of a slice's report, see `train.generation.control_word.SliceReport`."""
 
 OVER, NOT_YET = -1, -2
-"""Instead of an item: there are no more; there is none now, but newer weights."""
+"""Codes in place of an item: there are no more; there is none now, but newer weights."""
 
 END, UPDATE, CLOSE = -1, -2, -3
-"""Instead of an item that server 0 has taken: it takes no more in this generation; it makes the update that is due; the
-loop has ended."""
+"""Codes in place of an item that server 0 has taken: it takes no more in this generation; it makes the update that is
+due; the loop has ended."""
 
 
 class RequestKind(IntEnum):
-    """What a worker wants: an item, the newest weights of a part, to end the loop for all, or nothing any more."""
+    """The kind of a request: an item, the newest weights of a part, to end the loop for all, or a farewell."""
 
     ITEM = 0
     WEIGHTS = 1
@@ -36,7 +36,7 @@ class RequestKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """A worker's question.
+    """A worker's request.
 
     Attributes:
         have: the version of this server's weights that it has; -1 for none.
@@ -60,10 +60,10 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class PullReply:
-    """A server's answer; the weights follow where they are `fresh`.
+    """A server's reply; the weights follow where they are `fresh`.
 
     Attributes:
-        item: what the worker shall compute, `OVER` or `NOT_YET`; -1 where nothing but weights was asked for.
+        item: the item to compute, `OVER` or `NOT_YET`; -1 where only weights were asked for.
         clock: the update it is meant for.
         version: of the weights.
         step: global steps committed.
@@ -93,7 +93,7 @@ class PullReply:
 
 @dataclass(frozen=True, slots=True)
 class PushHeader:
-    """What comes with a gradient, ahead of it. `leaving`: nothing comes, and nothing will.
+    """The header of a push, ahead of its gradient. `leaving`: no gradient follows, and no push will.
 
     Attributes:
         version: of the server's weights that it was computed on.
@@ -137,12 +137,13 @@ class PushHeader:
         return cls(*head, report, used, sums, rows, *times.tolist())
 
 
+# Fixed, because a receiver posts its buffer before it knows what comes.
 _ASK, _PUSH, _TIMES, _ANSWER = 4, 7, 2, 6
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLayout:
-    """Lengths that are fixed for a job.
+    """The lengths of messages, fixed for a job.
 
     Attributes:
         parameters: how many there are.
@@ -169,10 +170,11 @@ class MessageLayout:
         return torch.empty(length, dtype=torch.float64)
 
     def receipt(self) -> Tensor:
-        """() the verdict."""
+        """(1,) the verdict."""
         return torch.empty(1, dtype=torch.float64)
 
     def leaving(self) -> PushHeader:
+        # Of full length: the thread that hears it has posted a receive for any push.
         nothing = torch.zeros(REPORT, dtype=torch.float64)
         used, sums = (torch.zeros(n, dtype=torch.float64) for n in (self.parameters, self.blocks))
         return PushHeader(True, -1, -1, -1, False, False, 0, nothing, used, sums, (0,) * self.tables)

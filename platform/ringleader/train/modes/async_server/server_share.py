@@ -1,4 +1,4 @@
-"""Which buckets and tables one server of several has to do with where items are leased."""
+"""The buckets and tables that belong to one server of several, where items are leased."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ HeldBy = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class ServerShare:
-    """Of one server.
+    """One server's share of the parameters.
 
     Attributes:
         tables: by their place among all tables.
@@ -26,17 +26,18 @@ class ServerShare:
 
     @classmethod
     def held(cls, buckets: Buckets, held_by: HeldBy, server: int) -> "ServerShare":
-        """What the server updates."""
+        """The share that the server updates."""
         return cls._of(buckets, lambda part: server in held_by[part])
 
     @classmethod
     def shown(cls, buckets: Buckets, held_by: HeldBy, server: int) -> "ServerShare":
-        """What workers pull from it: each part from the first server that holds it."""
+        """The share that workers pull from it: each part from the first server that holds it."""
+        # Where a plan leaves a lost server out, the next holder publishes: this order alone promotes it.
         return cls._of(buckets, lambda part: server == held_by[part][0])
 
     @classmethod
     def whole(cls, buckets: Buckets) -> "ServerShare":
-        """Everything, of a worker that is its own server."""
+        """The share of a worker that is its own server: everything."""
         return cls._of(buckets, lambda _: True)
 
     @classmethod

@@ -1,1 +1,1 @@
-"""Replicas that train for H batches by themselves and are averaged then."""
+"""Replicas that train for H batches by themselves and are then averaged."""

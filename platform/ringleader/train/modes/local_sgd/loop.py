@@ -50,7 +50,7 @@ class RoundSpan:
         return [offset for offset in self.offsets if shard in self.present(offset)]
 
     def slot(self, offset: int, shard: int) -> int:
-        """Where a slice's report stands in the control word."""
+        """The place of a slice's report in the control word."""
         return (offset - self.offsets.start) * self.epoch.shards + shard
 
 
@@ -80,12 +80,13 @@ class LocalSgdLoop:
     def mid_batch(self) -> bool:
         """Whether slices of the running round are computed, but not all of them committed.
 
-        Who has just joined sees only behind its first slice what the others saw behind their last: it leaves with them.
+        A worker that has just joined sees only behind its first slice what the others saw behind their last: it leaves
+        with them.
         """
         return bool(self._reports) and not self._failed and self._leaving.saw
 
     def end(self, number: int) -> None:
-        """The loop of that call was left by `break`: all agree that it is over at the committed step."""
+        """End the loop of that call, which was left by `break`: all agree that it is over at the committed step."""
         loop = self._loop
         assert loop is not None
         assert loop.number == number
@@ -97,7 +98,7 @@ class LocalSgdLoop:
             self._try(lambda: self._pass(loop))
 
     def undo(self) -> None:
-        """The loop's body has left: a replica that has moved goes back to the committed state."""
+        """Take a replica that has moved back to the committed state: the loop's body has left."""
         if self._reports:
             self._outer.rewind()
 
@@ -138,7 +139,7 @@ class LocalSgdLoop:
         return span
 
     def _pass(self, loop: BatchLoop) -> None:
-        """Take part in the next round with nothing but the word."""
+        """Take part in the next round with nothing but the control word."""
         exchange = self._group.exchange
         assert exchange is not None
         self._reports, self._pieces, self._mine = {}, None, []
@@ -148,7 +149,8 @@ class LocalSgdLoop:
         self._finish()
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
-        """One inner step of the running replica; on the worker's last one the exchange, the outer step, the commit."""
+        """Make one inner step of the running replica; on the worker's last one exchange, make the outer step and
+        commit."""
         turn, report = self.turns.end(loss, weight, values)
         if self._failed or self._span is None:
             return
@@ -163,6 +165,7 @@ class LocalSgdLoop:
         self._mine = self._owned(span)
         finished = self._finished.of(self._group.applied)
         open_ones = [shard for shard in self._mine if shard not in finished]
+        # Those behind the last open replica wait for it: the round must not end before a turn that can see its end.
         self._behind = [shard for shard in self._mine if open_ones and shard > open_ones[-1]]
         for shard in self._mine[: len(self._mine) - len(self._behind)]:
             if shard in finished:
@@ -170,6 +173,7 @@ class LocalSgdLoop:
                 if self._failed:
                     return
                 continue
+            # Every replica starts from the committed state, whichever this worker has trained before.
             self._outer.rewind()
             self._group.settings.begin_replica()
             self._group.buffers.rewind()
@@ -195,6 +199,7 @@ class LocalSgdLoop:
         if group.coordinator.interrupted():  # the exchange would say so only at the end of the round
             why = "the generation was given up"
             raise ExchangeBroken(rank=group.seat.rank, phase="forward", bucket=None, why=why)
+        # Keyed by the slice: an optimiser that draws makes the same bits on any worker.
         group.draws.begin(*turn.stream)
         if group.timeline is not None:
             group.timeline.begin("inner step", slice=turn.shard)
@@ -213,7 +218,7 @@ class LocalSgdLoop:
                     self._bring(shard, finished[shard], seen=True)
 
     def _replica(self, span: RoundSpan, shard: int) -> Replica:
-        """The running replica, which has made its last step."""
+        """The running replica after its last step."""
         slots = [span.slot(offset, shard) for offset in span.offsets_of(shard)]
         weight = sum(self._reports[slot].weight for slot in slots)
         left = None
@@ -226,11 +231,11 @@ class LocalSgdLoop:
         return Replica(self._outer.moves(shard, weight / span.rows), reports, left, said)
 
     def _bring(self, shard: int, replica: Replica, *, seen: bool) -> None:
-        """A finished replica enters the sum; with the worker's last one the round ends.
+        """Enter a finished replica into the sum; with the worker's last one the round ends.
 
         Args:
-            seen: the loop body waits for this, and sees what comes of it. Of a replay of what was finished it sees
-                nothing before its next turn.
+            seen: whether the loop body waits for this, and sees the result. Of a replica that was finished before, it
+                sees nothing before its next turn.
         """
         exchange = self._group.exchange
         assert exchange is not None
@@ -245,7 +250,7 @@ class LocalSgdLoop:
             self._finish(seen=seen)
 
     def _level(self) -> None:
-        """A generation begins: what is finished of the running round is not trained again."""
+        """Begin a generation: finished replicas of the running round are handed over, not trained again."""
         exchange, seat = self._group.exchange, self._group.seat
         assert exchange is not None
         assert seat is not None
@@ -312,7 +317,9 @@ class LocalSgdLoop:
         if group.timeline is not None:
             group.timeline.begin("update")
         reports = [self._read(reduced, span, offset) for offset in span.offsets]
+        # Before the commit: a break in here takes nothing back that is committed.
         row = group.settings.agree(exchange) if report.sets else None
+        # Replicas scaled by rows: the sum of the weights is known only now.
         self._outer.commit(span.rows / sum(report.weight for report in reports))
         if row is not None:
             group.settings.take(row)
@@ -328,7 +335,7 @@ class LocalSgdLoop:
         self._progress(loop, "between")
 
     def _leave(self, loop: BatchLoop, report: StepReport) -> None:
-        """The loop is over for all, before this round: the replicas' moves are dropped, the weights stay."""
+        """End the loop for all, before this round: the replicas' moves are dropped, the weights stay."""
         self._reports = {}
         self._outer.give_up()
         self._group.leave_call(loop.number)
@@ -337,7 +344,8 @@ class LocalSgdLoop:
         self._progress(loop, "between")
 
     def _lay_anew(self, loop: BatchLoop, report: StepReport, *, seen: bool) -> None:
-        """What is trained, and by which optimisers, has changed before this loop: the round is trained with that."""
+        """Agree on what is trained, and by which optimisers, since that has changed before this loop; the round is
+        trained again with it."""
         trained = self._group.trained
         numbers = trained.agree()
         self._look_first(report, lambda: trained.go_by(numbers, loop.number), seen=seen)
@@ -345,8 +353,8 @@ class LocalSgdLoop:
             self._group.laying.lay_anew()
 
     def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None, *, seen: bool) -> None:
-        """Nobody's loop body has seen the end of the round before. It does behind this turn; where nobody leaves then,
-        the round is trained again."""
+        """Drop the round: no loop body has seen the end of the one before. All do behind this turn; where nobody leaves
+        then, the round is trained again."""
         group = self._group
         self._reports, self._failed = {}, True
         self._finished.forget()
@@ -359,7 +367,7 @@ class LocalSgdLoop:
         self._outlet.replayed()
 
     def _read(self, reduced: Tensor, span: RoundSpan, offset: int) -> StepReport:
-        """What the reduced word says about one batch, checked."""
+        """One batch's report from the reduced word, checked."""
         group = self._group
         assert group.seat is not None
         slots = {span.slot(offset, shard): (shard,) for shard in span.present(offset)}
@@ -368,10 +376,11 @@ class LocalSgdLoop:
         return report
 
     def _commit(self, loop: BatchLoop, span: RoundSpan, reports: list[StepReport], *, seen: bool) -> None:
-        """All steps of the round at once: what happens once a step happens as often as the round has steps."""
+        """Commit all steps of the round at once; what runs once a step runs as often as the round has steps."""
         group = self._group
         self._reports = {}
         self._finished.forget()
+        # First: a break from here on must not take the committed weights back.
         self._outer.close()
         group.applied += 1
         self._leaving.committed(turns=seen)
@@ -396,8 +405,8 @@ class LocalSgdLoop:
         self._progress(loop, "committed")
 
     def _check_switched(self) -> None:
-        """Raises StepMisuse: an optimiser keeps other things now. A generation that begins in this loop would average
-        them, one that goes on would not."""
+        """Check that no optimiser keeps other things than when the loop began. Raises StepMisuse: a generation that
+        begins in this loop would average them, one that goes on would not."""
         if (option := self._outer.switched) is not None:
             raise StepMisuse(
                 f"an optimiser's {option!r} was switched on or off inside a loop with sync: local_sgd, where what the "
@@ -415,6 +424,7 @@ class LocalSgdLoop:
             for start in range(first, loop.epoch.steps, inner_steps)
             for span in [self._span_at(loop, start)]
             for shard in self._owned(span)
+            # Of the running round only replicas that are not finished need their batches again.
             if start > first or shard not in finished
             for offset in span.offsets_of(shard)
         )

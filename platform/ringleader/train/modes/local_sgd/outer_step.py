@@ -33,15 +33,16 @@ OUTER: dict[str, Callable[[list[Parameter]], Optimizer]] = {
     "nesterov": lambda parameters: SGD(parameters, lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=True),
 }
 
+# torch's own options that switch an entry of an optimiser's state on or off.
 KEEPING = ("momentum", "amsgrad", "centered")
 
 Structure = tuple[tuple[int, ...], tuple[Any, ...]]
-"""What carriers are made for: the numbers of the parameters, and the optimisers' groups."""
+"""The structure that carriers are made for: the numbers of the parameters, and the optimisers' groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerEntry:
-    """One value that an optimiser keeps for a parameter; `like` is it after a first step."""
+    """One value that an optimiser keeps for a parameter; `like` is its value after a first step."""
 
     optimizer: Optimizer
     number: int
@@ -54,7 +55,7 @@ class OptimizerEntry:
 
     @property
     def counted(self) -> bool:
-        """A single number: steps taken, for example. An average of those could be no number of steps."""
+        """Whether it is a single number: steps taken, for example. An average of those could be no number of steps."""
         return isinstance(self.like, (bool, int, float)) or (
             isinstance(self.like, Tensor) and self.like.dim() == 0
         )
@@ -68,11 +69,11 @@ class OuterStep:
     """Follows the replicas of a round one after the other, and makes the next committed state of their sum.
 
     Args:
-        weights: every parameter. Which of them take part, and with what their optimisers keep, is said by `lay`.
+        weights: every parameter. `lay` decides which of them take part, with the state that their optimisers keep.
 
     Attributes:
-        carriers: what the exchange sums: the weights' moves, the averaged entries, and one table with a row for each
-            replica: which parameters it used, and its counted entries.
+        carriers: the parameters whose gradients the exchange sums: the weights' moves, the averaged entries, and one
+            table with a row for each replica: which parameters it used, and its counted entries.
     """
 
     def __init__(self, held: TrainingState, weights: list[Parameter], shards: int, kind: str) -> None:
@@ -87,13 +88,13 @@ class OuterStep:
         self.carriers: list[Parameter] = []
 
     def outdated(self, numbers: Sequence[int]) -> bool:
-        """Whether these parameters, or what the optimisers keep of them, are not what it was laid for."""
+        """Whether these parameters, or what the optimisers keep of them, differ from those of the last `lay`."""
         return self._laid != self._structure(numbers)
 
     @property
     def switched(self) -> str | None:
-        """An option that says what torch's optimisers keep, and is on where it was off when this was laid, or the other
-        way round; None where there is none."""
+        """An option that decides what torch's optimisers keep, and was switched on or off since the last `lay`; None
+        where there is none."""
         if self._laid is None:
             return None
         before, now = self._laid[1], self._structure(self._laid[0])[1]
@@ -104,7 +105,7 @@ class OuterStep:
         return None
 
     def lay(self, numbers: Sequence[int]) -> None:
-        """From now on the parameters of these numbers take part, with the optimisers that there are."""
+        """Set the parameters that take part from now on, by number, with the optimisers that there are."""
         if not self.outdated(numbers):
             return
         self._momenta, self._laid = self.state_dict(), self._structure(numbers)
@@ -122,27 +123,27 @@ class OuterStep:
         self.carriers = [*parameters, *states, self._table]
 
     def open(self) -> None:
-        """A round begins from what is live."""
+        """Begin a round from the live state."""
         self._origin.take()
         self._open = True
 
     def rewind(self) -> None:
-        """The next replica begins, or the loop's body has left within one."""
+        """Go back to the round's start: the next replica begins, or the loop's body has left within one."""
         if self._open:
             self._origin.put()
             self._touched = [False] * len(self._parameters)
 
     def give_up(self) -> None:
-        """A round that is open did not happen; where none is, what is live stays: it is committed, or was healed."""
+        """Take back a round that is open; where none is, the live state stays: it is committed, or was healed."""
         self.rewind()
         self._open = False
 
     def close(self) -> None:
-        """The round is committed: what breaks from here on takes nothing of it back."""
+        """Mark the round as committed: what breaks from here on takes nothing of it back."""
         self._open = False
 
     def inner_step(self, loss: Tensor, check: Callable[[], None]) -> None:
-        """One step of the running replica, as in one process: backward, clip, optimisers, schedules.
+        """Make one step of the running replica, as in one process: backward, clip, optimisers, schedules.
 
         Args:
             check: looks at the gradients before anything changes by them.
@@ -160,13 +161,14 @@ class OuterStep:
             advance(scheduler)
 
     def moves(self, shard: int, share: float) -> dict[int, Tensor]:
-        """What the running replica brings, by the numbers of carriers.
+        """The running replica's part in the sum, by the numbers of carriers.
 
         Args:
             share: of the round's rows.
         """
         count = len(self._parameters)
         moves = {
+            # Start minus end, since SGD subtracts: with learning rate 1 the weights arrive at the mean end.
             number: (self._origin.weights[number] - parameter.detach()) * share
             for number, parameter in enumerate(self._parameters)
             if self._touched[number]
@@ -175,6 +177,7 @@ class OuterStep:
             value = self._kept(entry)
             if value is not None:
                 moves[number] = value * share
+        # A row for each replica, so that the sum keeps them apart: counts are taken from one, never averaged.
         table = torch.zeros(self._table.shape, dtype=torch.float64)
         table[shard, :count] = torch.tensor(self._touched, dtype=torch.float64)
         counts = [float(self._kept(entry) or 0.0) for entry in self._counted]
@@ -183,17 +186,19 @@ class OuterStep:
         return moves
 
     def bring(self, moves: Mapping[int, Tensor]) -> None:
-        """Hand a replica to the slice that the exchange has open, as the gradients of the carriers."""
+        """Give a replica to the slice that the exchange has open, as the gradients of the carriers."""
         for number, move in moves.items():
+            # By autograd: the exchange's hooks fill its buckets. A clone, as autograd may keep the tensor as `.grad`.
             torch.autograd.backward([self.carriers[number]], [move.clone()])
 
     @torch.no_grad()
     def commit(self, scale: float) -> None:
-        """The outer step, from the sums in the carriers' gradients. Schedules stand where the round began.
+        """Make the outer step, from the sums in the carriers' gradients. Schedules stand where the round began.
 
         Args:
             scale: turns shares of the round's rows into shares of its weights.
         """
+        # The live state is the last replica's: the outer step starts from the committed one.
         self._origin.put()
         assert self._table.grad is not None
         table = self._table.grad.cpu()
@@ -212,14 +217,14 @@ class OuterStep:
                 self._keep(entry, entry.filled(float(table[user, place])))
 
     def state_dict(self) -> dict[int, dict[str, Any]]:
-        """What the outer step remembers of parameters, by their numbers."""
+        """The outer optimiser's state of parameters, by their numbers."""
         if self._laid is None:
             return self._momenta
         live = self._optimizer.state
         return self._momenta | {n: live[p] for n, p in enumerate(self._weights) if p in live}
 
     def load_state_dict(self, state: dict[Any, Any], numbers: Sequence[int]) -> None:
-        """Take over what `state_dict` gave; in checkpoints of earlier versions it counted the trained ones.
+        """Take over a `state_dict`; in checkpoints of earlier versions it counted the trained parameters.
 
         Args:
             numbers: of those.
@@ -231,7 +236,7 @@ class OuterStep:
             self._remember()
 
     def _remember(self) -> None:
-        """The outer step goes on with what it is known to remember."""
+        """Load the outer state that is known into the outer optimiser."""
         self._optimizer.state.clear()
         trained = set(self._parameters)
         for number, kept in self._momenta.items():
@@ -242,7 +247,8 @@ class OuterStep:
                 }
 
     def _structure(self, numbers: Sequence[int]) -> Structure:
-        """On what the carriers depend: the parameters, and for each optimiser its groups and which options are on."""
+        """The structure on which the carriers depend: the parameters, and for each optimiser its groups and which
+        options are on."""
         places = {p: number for number, p in enumerate(self._weights)}
         groups = [
             (
@@ -258,13 +264,14 @@ class OuterStep:
         return tuple(numbers), tuple(groups)
 
     def _first_entries(self) -> Iterator[OptimizerEntry]:
-        """What the optimisers keep: seen after a first step with zero gradients, which is then taken back."""
+        """The optimisers' entries, seen after a first step with zero gradients, which is then taken back."""
         for parameter in self._weights:
             parameter.grad = None
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
         before = [dict(optimizer.state) for optimizer, _ in self._held.optimizers]
         for optimizer, _ in self._held.optimizers:
+            # From empty state: some entries are made in a first step only.
             optimizer.state.clear()
             optimizer.step()
         for optimizer, _ in self._held.optimizers:
@@ -281,7 +288,7 @@ class OuterStep:
             parameter.grad = None
 
     def _start_states(self, users: list[int | None]) -> None:
-        """Parameters that were used for the first time get their optimiser's entries."""
+        """Give parameters that were used for the first time their optimiser's entries."""
         for entry in self._entries:
             if users[entry.number] is not None:
                 self._keep(entry, copy.deepcopy(entry.like))
@@ -295,22 +302,22 @@ class OuterStep:
 
 
 def _beside(parameter: Parameter, value: Tensor) -> Tensor:
-    """A copy where the parameter lies."""
+    """A copy on the device of the parameter."""
     return laid_out_as(parameter, value.to(parameter.device, copy=True))
 
 
 def _is_option(name: str, value: Any) -> bool:
-    """Whether it may say what an optimiser keeps: a momentum does, a rate that a schedule changes does not."""
+    """Whether it may decide what an optimiser keeps: a momentum does, a rate that a schedule changes does not."""
     return name not in ("lr", "initial_lr") and isinstance(value, (bool, int, float, type(None)))
 
 
 def _carrier(shape: torch.Size | tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Parameter:
-    """A parameter that only its gradient matters of: it has a shape and takes no memory."""
+    """A parameter of which only the gradient matters: it has a shape and takes no memory."""
     return Parameter(torch.zeros((), dtype=dtype, device=device).expand(shape))
 
 
 def _first(column: Tensor) -> int | None:
-    """The first replica with an entry."""
+    """The number of the first replica with an entry."""
     found = column.nonzero()
     return int(found[0]) if len(found) else None
 

@@ -16,13 +16,13 @@ from ringleader.train.ports import Seat
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What a replica brings to its round.
+    """A replica's part in its round.
 
     Attributes:
         moves: the gradients of the outer step's carriers, by number.
         reports: of its slices, by their place in the control word.
-        left: (bytes,) uint8 of the buffers that it left, where it is they that count.
-        said: what the loop's body has set in its slices, where it was in all batches of the round.
+        left: (bytes,) uint8 of the buffers that it left, if they are the ones that count.
+        said: the settings that the loop's body made in its slices, if it has rows in all batches of the round.
     """
 
     moves: Mapping[int, Tensor]
@@ -33,7 +33,7 @@ class Replica:
 
 @dataclass(slots=True)
 class FinishedReplicas:
-    """This member's, of one round.
+    """This member's finished replicas, of one round.
 
     Attributes:
         transaction: the round's number among the applied ones.
@@ -48,30 +48,33 @@ class FinishedReplicas:
         self._finished[shard] = replica
 
     def of(self, transaction: int) -> Mapping[int, Replica]:
-        """By shard, those of that round."""
+        """The finished replicas of that round, by shard."""
         return self._finished if transaction == self.transaction else {}
 
     def forget(self) -> None:
-        """The round is committed."""
+        """Drop all replicas: the round is committed, or is trained again."""
         self._finished = {}
 
     def hand_over(self, exchange: Exchange, seat: Seat) -> None:
-        """A generation begins: replicas go to whom their shards belong now. All members take part.
+        """Send replicas, when a generation begins, to the members that own their shards now. All members take part.
 
         Raises:
-            ExchangeBroken: what was received is kept, what was not handed over is.
+            ExchangeBroken: replicas that were received, or not sent yet, are kept.
         """
         plan, me = seat.plan, seat.rank
         if plan.start_step != self.transaction:
             self.transaction, self._finished = plan.start_step, {}
         held = torch.zeros(plan.world, plan.shards, dtype=torch.float64)
+        # Each member writes its own row: summed, it is the table of who has which.
         held[me, list(self._finished)] = 1.0
+        # All members derive the same ways in the same order, so that sends and receives pair up.
         for shard, donor, owner in _ways(exchange.all_reduce(held), plan):
             if me == donor:
                 exchange.send_state(owner, packed(self._finished[shard], exchange.seal))
             elif me == owner:
                 received = exchange.receive_state(donor)
                 self._finished[shard] = unpacked(received, exchange.seal, Replica, SliceReport)
+        # Only now: until here a member may have to send replicas of shards that it lost.
         own = plan.shards_of(me)
         self._finished = {shard: replica for shard, replica in self._finished.items() if shard in own}
 

@@ -1,4 +1,5 @@
-"""What every replica of a round starts from: weights, optimisers and schedules as the last round committed them."""
+"""The state that every replica of a round starts from: weights, optimisers and schedules as the last round committed
+them."""
 
 import copy
 from collections.abc import Collection
@@ -33,7 +34,7 @@ class RoundStart:
 
     @torch.no_grad()
     def take(self) -> None:
-        """What is live is committed."""
+        """Copy the live state, which is committed."""
         if self.weights:
             torch._foreach_copy_(self.weights, [parameter.detach() for parameter in self._parameters])
         self._optimizers = [_copied(optimizer, self._held.idle) for optimizer, _ in self._held.optimizers]
@@ -41,11 +42,12 @@ class RoundStart:
 
     @torch.no_grad()
     def put(self) -> None:
-        """What is live becomes the committed state again."""
+        """Make the live state the committed one again."""
         if self.weights:
             torch._foreach_copy_([parameter.detach() for parameter in self._parameters], self.weights)
         for (optimizer, _), (groups, states) in zip(self._held.optimizers, self._optimizers, strict=True):
             for group, saved in zip(optimizer.param_groups, groups, strict=True):
+                # Copies: the inner steps of a replica change them, and the next replica starts from them too.
                 assign(group, copy.deepcopy(saved))
             idle = {key: state for key, state in optimizer.state.items() if key in self._held.idle}
             put_states(optimizer, idle | {key: copy.deepcopy(state) for key, state in states.items()})

@@ -25,7 +25,7 @@ from ringleader.train.state.sparse_parameters import check_optimizers
 
 @dataclass(frozen=True, slots=True)
 class BatchLoop:
-    """One `session.batches` call: what it runs over.
+    """One `session.batches` call: its epoch, its data set and how that is loaded.
 
     Attributes:
         number: its session call number.
@@ -44,7 +44,7 @@ class BatchLoop:
     loaders: LoaderProcesses
 
     def over(self, group: Member) -> bool:
-        """Wait for a plan where one is due; whether the loop is finished."""
+        """Wait for a plan where one is due. Returns whether the loop is finished."""
         group.enter()
         if not group.calls.is_finished(self.number) and group.calls.offset >= self.epoch.steps:
             group.finish_call(self.number)
@@ -57,7 +57,7 @@ class BatchLoop:
         )
 
     def tell(self, outlet: RecordSink, phase: str, *, step: int, lanes: int) -> None:
-        """What the training thread does now: `step` steps are committed, a batch is computed by so many lanes."""
+        """Report the training thread's phase: `step` steps are committed, and a batch has so many `lanes`."""
         outlet.progress(
             step=step,
             total_steps=self.total_steps,
@@ -89,12 +89,13 @@ class SynchronousLoop:
     def mid_batch(self) -> bool:
         """Whether slices of the running batch are computed, but not all of them committed.
 
-        Who has just joined sees only behind its first slice what the others saw behind their last: it leaves with them.
+        A worker that has just joined sees only behind its first slice what the others saw behind their last: it leaves
+        with them.
         """
         return bool(self._reports) and not self._failed and self._leaving.saw
 
     def end(self, number: int) -> None:
-        """The loop of that call was left by `break`: all agree that it is over at the committed step."""
+        """End the loop of that call, which was left by `break`: all agree that it is over at the committed step."""
         loop = self._loop
         assert loop is not None
         assert loop.number == number
@@ -104,10 +105,11 @@ class SynchronousLoop:
             self._try(lambda: self._pass(loop))
 
     def undo(self) -> None:
-        """The loop's body has left: nothing that it computed since the commit is in the weights."""
+        """Do nothing: what the body computed since the commit is not in the weights."""
 
     def request_stop(self) -> None:
-        """Between two slices of a batch it is as if behind the last one: who has fewer of them is there already."""
+        """Ask for the end of the loop. Between two slices of a batch this counts as behind the last one: workers with
+        fewer of them are there already."""
         if self.turns.running is None and self._reports:
             self._stops_later = True
         else:
@@ -131,6 +133,7 @@ class SynchronousLoop:
             if group.trained.due(loop.number):
                 self._try(lambda: self._pass(loop))
                 continue
+            # A new generation may give this worker other shards, and a failure makes the step start over.
             if self._pieces is None or self._failed or generation != group.seat.plan.generation:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
             self._try(lambda: self._begin_step(loop))  # who has no slice sends its part of the sums at once
@@ -146,11 +149,12 @@ class SynchronousLoop:
         exchange.begin_step(frozenset(self._present))
 
     def _pass(self, loop: BatchLoop) -> None:
-        """Take part in the next step with nothing but the word."""
+        """Take part in the next step with nothing but the control word."""
         exchange = self._group.exchange
         assert exchange is not None
         self._reports, self._pieces, self._last_lane = {}, None, -1
         self._begin_step(loop)
+        # Zeros for every owned slice: the sum is complete only with all its terms.
         for lane in self._mine(loop.epoch, self._group.calls.offset):
             exchange.begin_slice(lane)
             exchange.end_slice()
@@ -163,6 +167,7 @@ class SynchronousLoop:
         self._last_lane = mine[-1] if mine else -1
         self._progress(loop, "forward")
         for lane in mine:
+            # Each slice starts from the committed buffers, so that they do not depend on who computes it.
             self._group.buffers.rewind()
             with self._group.split.idle():
                 batch = to_device(next(pieces), self._device)
@@ -175,7 +180,7 @@ class SynchronousLoop:
             self._try(self._finish)
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
-        """Backward of one slice; on the last one the exchange and the commit."""
+        """Run the backward of one slice; on the last one exchange and commit."""
         turn, report = self.turns.end(loss, weight, values)
         if self._failed:
             return
@@ -192,6 +197,7 @@ class SynchronousLoop:
         if timeline is not None:
             timeline.begin("backward", slice=lane)
         exchange.begin_slice(lane)
+        # By rows, as far as this worker knows: `_update` scales by the sum of the weights once all are in.
         share = self._reports[lane].weight / loop.epoch.batch_rows(self._group.calls.offset)
         scale = self._group.scaling.scale if self._group.scaling else 1.0
         (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
@@ -274,6 +280,7 @@ class SynchronousLoop:
             exchange.publish()
             group.call_back()
         else:
+            # Weights first: whoever is at a step has its weights, if the exchange breaks in between.
             exchange.publish()
             self._progress(loop, "update")
             self._commit(report, reduced, skipped=skipped)
@@ -281,11 +288,11 @@ class SynchronousLoop:
         self._progress(loop, "between")
 
     def _is_repeated(self, _report: StepReport) -> bool:
-        """Whether the step, whose gradients are summed, is to be computed once more: in a check of the program."""
+        """Whether the step, whose gradients are summed, has to be computed once more: in a check of the program."""
         return False
 
     def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
-        """Those who follow this member need what it is about to apply."""
+        """Send those who follow this member what it is about to apply."""
         group, loop = self._group, self._loop
         assert loop is not None
         rows = loop.epoch.batch_rows(group.calls.offset)
@@ -293,7 +300,7 @@ class SynchronousLoop:
         group.donations.reduced(report, rows, buffers, skipped=skipped)
 
     def _leave(self, loop: BatchLoop, report: StepReport) -> None:
-        """The loop is over for all, before this step: its gradients are dropped, the weights stay."""
+        """End the loop for all, before this step: its gradients are dropped, the weights stay."""
         self._reports = {}
         self._group.settings.forget()
         self._group.leave_call(loop.number)
@@ -302,7 +309,7 @@ class SynchronousLoop:
         self._progress(loop, "between")
 
     def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
-        """Parameters were frozen or unfrozen before this loop: all agree on them, and make the step with those."""
+        """Agree on the parameters that were frozen or unfrozen before this loop; the step is made again with those."""
         trained = self._group.trained
         numbers = trained.agree()
         self._look_first(report, lambda: trained.go_by(numbers, loop.number))
@@ -310,7 +317,8 @@ class SynchronousLoop:
             self._group.laying.lay_anew()
 
     def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None) -> None:
-        """No loop body has seen the end of the step before: all do behind this turn, and make it again or leave."""
+        """Drop the step: no loop body has seen the end of the one before. All do behind this turn, and make it again or
+        leave."""
         group, self._reports, self._failed = self._group, {}, True
         group.held.rewind_kept()
         group.settings.forget()
@@ -322,8 +330,8 @@ class SynchronousLoop:
 
     @torch.no_grad()
     def _overflowed(self, report: StepReport) -> bool:
-        """Where losses are scaled: whether the reduced gradient is no number, here or where its other parts are. If it
-        is one, the scale goes out of it."""
+        """Whether the reduced gradient of scaled losses is not finite, here or in its other parts. If it is finite,
+        divide the scale out of it."""
         group, scaling = self._group, self._group.scaling
         if scaling is None:
             return False
@@ -354,12 +362,13 @@ class SynchronousLoop:
                 scale_by(parameter.grad, rows / report.weight)
         if not skipped:
             with group.draws.watched():
+                # A server that is ahead repeats the step with the others, and must not update twice.
                 group.held.update(self._complete, applied=group.ahead)
         if group.timeline is not None:
             group.timeline.end()
 
     def _complete(self, values: Tensor) -> Tensor:
-        """What all that update say of their parts; servers wait for each other."""
+        """The norm's sums over all parts, from every member that updates; servers wait for each other."""
         loop, exchange = self._loop, self._group.exchange
         assert loop is not None
         assert exchange is not None
@@ -387,6 +396,7 @@ class SynchronousLoop:
         group.loss = report.loss
         self._reports = {}
         self._leaving.committed(turns=self._last_lane >= 0)
+        # A server that holds a part runs callbacks once all have published: they see all weights of the step.
         later = exchange.updates and exchange.part is not None
         published = not exchange.updates
         group.held.after_update(
@@ -401,6 +411,7 @@ class SynchronousLoop:
         if report.stop:
             group.finish_call(loop.number)
             self._stop = False
+        # Asked for between slices of the batch that is committed now: the next one is the last.
         self._stop, self._stops_later = self._stop or self._stops_later, False
         if report.pending:
             group.leave_at_boundary()
@@ -420,7 +431,7 @@ class SynchronousLoop:
         return Slice(("step", step, lane), lane, loop.epoch.rows_of(offset, self._shards_of_lane(lane)))
 
     def _shards_of_lane(self, lane: int) -> range:
-        """A lane is a logical shard, or all shards of a worker where its slices run as one."""
+        """The logical shards of a lane: one, or all shards of a worker where its slices run as one."""
         if self._group.same_bits:
             return range(lane, lane + 1)
         return owned(lane, self._group.lanes, self._group.spec.shards)

@@ -9,7 +9,7 @@ from ringleader.train.generation.member import Member
 
 
 class LoopExit:
-    """What this member says about the running loop."""
+    """This member's stance on leaving the running loop."""
 
     def __init__(self, group: Member) -> None:
         self._group = group
@@ -17,24 +17,26 @@ class LoopExit:
         self._seen = -1
 
     def begin(self) -> None:
-        """A loop begins on this member, maybe in its middle."""
+        """Begin a loop on this member, maybe in its middle."""
         self._asked, self._seen = False, -1
 
     def ask(self) -> None:
-        """The loop body has left."""
+        """Record that the loop body has left."""
         self._asked = True
 
     def committed(self, *, turns: bool) -> None:
-        """A transaction is committed; `turns`: the loop body ran for it here, and so sees what came of it."""
+        """Record a committed transaction; `turns`: the loop body ran for it here, and so sees its result."""
+        # In heals: a member that takes over a peer's state after this has not seen what the others broke on.
         self._seen = self._group.heals if turns else -1
 
     @property
     def saw(self) -> bool:
-        """Whether the loop body saw here what came of the last transaction, and could leave before this one."""
+        """Whether the loop body saw the result of the last transaction here, and could leave before this one."""
         return self._group.calls.offset == 0 or self._seen == self._group.heals
 
     def stance(self, *, turns: bool) -> LoopStance:
-        """For the word of the next transaction, in which the loop body has `turns` here, or none."""
+        """This member's stance for the word of the next transaction, in which the loop body has `turns` here, or
+        none."""
         group = self._group
         if self._asked:
             return LoopStance.LEAVES

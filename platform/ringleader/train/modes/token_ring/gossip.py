@@ -1,7 +1,7 @@
-"""What travels beside the tokens: every item's report once round the ring, and the newest buffers.
+"""Gossip beside the tokens: every item's report once round the ring, and the newest buffers.
 
-A member tells its neighbour all that it has learnt since its last message, whatever token that message brings. So
-whoever holds a token that lists an item holds the item's report.
+A member tells its neighbour all that it has learnt since its last message, with whichever token goes next. So whoever
+holds a token that lists an item holds the item's report.
 """
 
 import threading
@@ -14,15 +14,15 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class GossipPeer:
-    """Somebody outside the ring: reports that have still to be told to it, and of which item its buffers are."""
+    """A peer outside the ring: reports that have still to be sent to it, and the item whose buffers it has."""
 
     reports: dict[int, np.ndarray]
     buffers: int
 
 
 Told = tuple[list[tuple[int, int, np.ndarray]], int, Tensor | None]
-"""What goes round the ring: item, hops that its report has still to make, and the report; then the item whose buffers
-are the newest, -1 where these are not told, and the buffers."""
+"""The news round the ring: item, hops that its report has still to make, and the report; then the item whose buffers
+are the newest, -1 where these are not sent, and the buffers."""
 
 Heard = tuple[dict[int, np.ndarray], int, Tensor | None]
 """The same for a peer outside the ring: reports by item."""
@@ -46,6 +46,7 @@ class Gossip:
         self.reports: dict[int, np.ndarray] = {}
         self.newest = -1
         self.buffers: Tensor | None = None
+        # The training thread adds reports, communication threads take and hear them.
         self._lock = threading.Lock()
         self._hops = 0
         self._told = -1
@@ -53,27 +54,27 @@ class Gossip:
         self._peers: list[GossipPeer] = []
 
     def clear(self) -> None:
-        """A loop begins."""
+        """Begin a loop: forget everything."""
         with self._lock:
             self.reports, self.newest, self.buffers, self._told, self._outbox = {}, -1, None, -1, []
 
     def open(self, members: int) -> None:
-        """A generation begins, and all members know the same."""
+        """Begin a generation, whose members all know the same."""
         with self._lock:
             self._hops, self._told, self._outbox, self._peers = members - 1, self.newest, [], []
 
     def report(self, item: int, row: np.ndarray) -> None:
-        """What this member says of an item that it has computed; before its move is owed to any token."""
+        """Add this member's report of an item that it has computed; before its move is pending for any token."""
         with self._lock:
             self._tell(item, row, self._hops)
 
     def left(self, item: int, buffers: Tensor) -> None:
-        """The first shard's slice left these buffers."""
+        """Keep these buffers, which the first shard's slice left."""
         with self._lock:
             self._keep(item, buffers)
 
     def take(self) -> Told | None:
-        """What the neighbour has not been told; None where that is nothing."""
+        """The news that the neighbour has not been sent; None where there are none."""
         with self._lock:
             outbox, self._outbox = self._outbox, []
             newer = self.newest if self.newest > self._told else -1
@@ -83,7 +84,7 @@ class Gossip:
             return outbox, newer, self.buffers if newer >= 0 else None
 
     def hear(self, news: Told) -> None:
-        """Take in what a neighbour has taken."""
+        """Take in the news that a neighbour took."""
         told, newer, buffers = news
         with self._lock:
             for item, hops, row in told:
@@ -92,13 +93,13 @@ class Gossip:
                 self._keep(newer, buffers)
 
     def peer(self) -> GossipPeer:
-        """Somebody outside the ring who knows all that this member knows, and is told what it learns from now on."""
+        """A peer outside the ring that knows all that this member knows, and is sent what it learns from now on."""
         with self._lock:
             self._peers.append(GossipPeer({}, self.newest))
             return self._peers[-1]
 
     def take_for(self, peer: GossipPeer) -> Heard | None:
-        """What a peer has not been told; None where that is nothing."""
+        """The news that a peer has not been sent; None where there are none."""
         with self._lock:
             fresh, peer.reports = peer.reports, {}
             newer = self.newest if self.newest > peer.buffers else -1
@@ -108,7 +109,7 @@ class Gossip:
             return fresh, newer, self.buffers if newer >= 0 else None
 
     def hear_from(self, peer: GossipPeer, news: Heard) -> None:
-        """Take in what a peer has taken, and tell the ring and all other peers."""
+        """Take in the news that a peer took, and pass them on to the ring and all other peers."""
         fresh, newer, buffers = news
         with self._lock:
             for item, row in fresh.items():
@@ -118,12 +119,12 @@ class Gossip:
                 self._keep(newer, buffers)
 
     def all(self) -> Known:
-        """Everything, for members that may not know it."""
+        """Everything that this member knows, for members that may not know it."""
         with self._lock:
             return dict(self.reports), self.newest, self.buffers
 
     def newest_buffers(self) -> tuple[int, Tensor | None]:
-        """Of which item they are, and the buffers."""
+        """The item whose buffers are the newest, and these."""
         with self._lock:
             return self.newest, self.buffers
 
@@ -133,18 +134,20 @@ class Gossip:
             self.reports, self.newest, self.buffers = {}, -1, None
             for reports, newest, buffers in known:
                 for item, row in reports.items():
+                    # An item that was computed twice may have two reports: the lowest rank's is taken by all.
                     self.reports.setdefault(item, row)
                 if buffers is not None:
                     self._keep(newest, buffers)
 
     def drop(self, below: int) -> None:
-        """Items below this number are recorded."""
+        """Forget reports of items below this number, which are recorded."""
         with self._lock:
             for item in [item for item in self.reports if item < below]:
                 del self.reports[item]
 
     def _tell(self, item: int, row: np.ndarray, hops: int, but: GossipPeer | None = None) -> None:
-        """A report is new here: so many members of the ring have still to hear it, and all peers but one."""
+        """Store a report that is new here, for so many members of the ring that have still to hear it, and all peers
+        but one."""
         self.reports[item] = row
         if hops:
             self._outbox.append((item, hops, row))
@@ -153,5 +156,6 @@ class Gossip:
                 peer.reports[item] = row
 
     def _keep(self, item: int, buffers: Tensor) -> None:
+        # Items are numbered in the order of steps, so a higher one has the newer buffers.
         if item > self.newest:
             self.newest, self.buffers = item, buffers

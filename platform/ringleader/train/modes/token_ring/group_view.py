@@ -1,4 +1,4 @@
-"""With whom a member of a token ring computes, in one generation: its crew, seen from the training thread."""
+"""The node group with which a member of a token ring computes, in one generation, seen from the training thread."""
 
 import torch
 
@@ -7,7 +7,8 @@ from ringleader.train.modes.token_ring.worker_tokens import TokenStretch, Worker
 
 
 class GroupView:
-    """A conductor's, a mate's, or nobody's. What goes to others may raise ExchangeBroken.
+    """The view of a conductor, of a follower, or of a member that computes alone. Methods that send or wait may raise
+    ExchangeBroken.
 
     Args:
         crew: None for a member that computes alone.
@@ -28,11 +29,11 @@ class GroupView:
 
     @property
     def follow(self) -> bool:
-        """Whether somebody else says what this member computes."""
+        """Whether another member decides what this one computes."""
         return self._crew is not None and not self._crew.leads
 
     def call(self, kind: GroupCallKind, *, finished: bool) -> None:
-        """A conductor says how things are, and hears its crew; others have nobody to tell.
+        """Send the call of a conductor, and hear its followers while it waits; others have nobody to call.
 
         Args:
             finished: it begins no more items.
@@ -42,11 +43,12 @@ class GroupView:
             return
         weights = spans.local.cpu() if self._with_weights(kind) else None
         crew.call(GroupCall(kind, finished, spans.everywhere()), weights)
+        # A follower can ask for a pause only in its answers: a stop or a planned change there must not wait for work.
         if kind is GroupCallKind.WAIT and crew.answers():
             self._circulation.halt()
 
     def hear(self) -> GroupCallKind:
-        """A mate takes in what its conductor calls for, and answers where that waits."""
+        """Take in the conductor's next call, and answer where it waits."""
         assert self._crew is not None
         call, spans = self._crew.hear(), self._tokens.spans
         if self._with_weights(call.kind):
@@ -67,7 +69,8 @@ class GroupView:
         return call.kind
 
     def add_up(self, *, void: bool) -> bool:
-        """The crew's gradients become this member's. Returns whether the round is void: somebody left it by `break`."""
+        """Make the group's sum this member's gradients. Returns whether the round is void: somebody left it by
+        `break`."""
         crew, spans = self._crew, self._tokens.spans
         if crew is None:
             return void
@@ -80,5 +83,5 @@ class GroupView:
         return spans.take_gradients(sent)
 
     def _with_weights(self, kind: GroupCallKind) -> bool:
-        """At the end they come to those to whom no tokens do."""
+        """Whether weights follow a call: with work, and at the end for followers to whom no tokens come."""
         return kind is GroupCallKind.WORK or (kind is GroupCallKind.CLOSE and self._tokens.place.serves)

@@ -1,11 +1,12 @@
 """Token ring: the transaction is one slice in one span. The weights go round the members as tokens, and nobody waits.
 
 A worker computes the slices of its shards in the order of steps, each with an ordinary step of its own optimiser. What
-that moved its weights by, times the slice's share of the batch, it owes to every token, and each takes it along when it
-comes by. What has been computed is never rolled back: a generation that breaks costs the running transfers only.
+that moved its weights by, times the slice's share of the batch, is pending for every token, which takes it along when
+it comes by. What has been computed is never rolled back: a generation that breaks costs the running transfers only.
 
-Where a node is one member of the ring, its crew does the same together: the conductor calls for a batch's slices and
-gives the weights to compute them on, the gradients are added up, and what the one step moves is the conductor's to owe.
+Where a node is one member of the ring, its node group does the same together: the conductor calls for a batch's slices
+and sends the weights to compute them on, the gradients are added up, and what the one step moves is pending at the
+conductor.
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from ringleader.train.ports import RecordSink
 from ringleader.train.rows.slices import Slice, to_device
 
 POLL_S = 0.02
-"""How often a waiting member looks whether its generation is over."""
+"""Seconds after which a waiting member looks whether its generation is over."""
 
 
 class TokenRingLoop:
@@ -63,22 +64,22 @@ class TokenRingLoop:
         return self._kept
 
     def undo(self) -> None:
-        """The loop's body has left: nothing that it computed since the commit is in the weights."""
+        """Do nothing: what the body computed since the commit is not in the weights."""
 
     def request_stop(self) -> None:
         self._stop = True
 
     @property
     def mid_batch(self) -> bool:
-        """A slice that is computed is applied, whatever becomes of the others of its batch."""
+        """Never: a slice that is computed is applied, whatever becomes of the others of its batch."""
         return False
 
     def adds_up(self) -> bool:
-        """Whether gradients of slices before are in the parameters, and those of others will come to them."""
+        """Whether the parameters have gradients of slices before, to which others will be added."""
         return self._open and bool(self._left)
 
     def end(self, number: int) -> None:
-        """The loop of that call was left by `break`, which ends it for all; the slice it was at is not applied."""
+        """End the loop of that call, which was left by `break`, for all; the slice it was at is not applied."""
         loop = self._running
         assert loop.number == number
         self.turns.running, self._stop, self._leaves = None, True, True
@@ -99,7 +100,8 @@ class TokenRingLoop:
             self._end_stretch(loop)
 
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
-        """Backward of a slice; after the last of this member's one step, whose move is owed to the tokens.
+        """Run the backward of a slice; after this member's last one take one step, whose move is pending for the
+        tokens.
 
         Raises:
             StepMisuse: naming what is wrong with the call; a move counts by its rows, no weight reaches it.
@@ -123,8 +125,10 @@ class TokenRingLoop:
             self._end_round(loop)
 
     def missed(self, loop: BatchLoop) -> None:
-        """Who was healed in the middle of a loop and got no tokens holds no state that others could go on from."""
+        """Give up the position of a member that was healed in the middle of a loop and got no tokens: others could not
+        go on from its state."""
         if self._group.opened == loop.number and self.tokens.lost:
+            # Behind all others: the next plan heals this member, and heals nobody from it.
             self._group.applied = 0
 
     def _enter(self, loop: BatchLoop) -> bool:
@@ -141,6 +145,7 @@ class TokenRingLoop:
             try:
                 standings = self.tokens.meet(exchange, loop)
                 if group.opened != loop.number:
+                    # The opening is a transaction: a member that missed it is behind, and takes a peer's whole state.
                     group.opened = loop.number
                     group.applied += 1
                 self._circulation, crew = self.tokens.circulate(exchange)
@@ -182,15 +187,17 @@ class TokenRingLoop:
         begun = self._hear(loop) is GroupCallKind.WORK if self._follows else self._begins(loop, doing)
         if begun:
             self._doing, self._left, self._open = doing, list(mine), True
+            # From zero: the slices of a round add up in `.grad`.
             for parameter in self._group.parameters:
                 parameter.grad = None
         return begun
 
     def _begins(self, loop: BatchLoop, doing: ComputeRound) -> bool:
-        """The same for a member that nobody conducts."""
+        """Decide the same for a member without a conductor."""
         most = self._group.spec.sync.token_staleness
         while self._circulation is not None and not self._circulation.halted:
             self._look(loop)
+            # Bounds how old the weights of a slice are: without it a quick worker computes on its own weights only.
             if self.tokens.spans.num_owed <= most * len(doing.shards):
                 break
             self._progress(loop, "exchange")
@@ -204,7 +211,8 @@ class TokenRingLoop:
         return self._circulation is not None
 
     def _end_round(self, loop: BatchLoop, *, void: bool = False) -> None:
-        """All slices of this member are computed: add up with the others of its crew, and take one step."""
+        """End a round of which all slices of this member are computed: add up with the node group, and take one
+        step."""
         mates, stint = self._mates, self._stint
         assert mates is not None
         assert stint is not None
@@ -220,8 +228,11 @@ class TokenRingLoop:
         if group.timeline is not None:
             group.timeline.begin("local step", slice=doing.shards[0])
         if not mates.alone:
+            # One step for the slices of several members: all that take it draw by its first slice.
             group.draws.begin(*stint.slice(doing.offset, doing.shards[0]).stream)
         if not (mates.follow and self.tokens.place.serves):
+            # Followers of a ring step too, to keep the optimiser's state: one of them may have to conduct. A
+            # server steps alone.
             group.held.update()
         if group.timeline is not None:
             group.timeline.end()
@@ -234,15 +245,15 @@ class TokenRingLoop:
             self._circulation.added()
             self._look(loop)
 
-    # --- a crew ---------------------------------------------------------------------------------------------------
+    # --- a group --------------------------------------------------------------------------------------------------
 
     @property
     def _follows(self) -> bool:
-        """Whether somebody else says what this member computes."""
+        """Whether another member decides what this one computes."""
         return self._mates is not None and self._mates.follow
 
     def _call(self, kind: GroupCallKind) -> None:
-        """A conductor says how things are; others have nobody to tell."""
+        """Send the call of a conductor; others have nobody to call."""
         if self._circulation is None or self._mates is None:
             return
         try:
@@ -251,7 +262,7 @@ class TokenRingLoop:
             self._broke(error)
 
     def _hear(self, loop: BatchLoop) -> GroupCallKind | None:
-        """A mate waits for work, or the end; None: the generation is over."""
+        """Wait as a follower for work, or the end. Returns None when the generation is over."""
         mates = self._mates
         assert mates is not None
         while self._circulation is not None and not mates.closed:
@@ -267,7 +278,7 @@ class TokenRingLoop:
         return None
 
     def _look(self, loop: BatchLoop) -> bool:
-        """What is new since the last look: a break, a plan, a stop, settled steps. Returns whether all is over."""
+        """Look for news: a break, a plan, a stop, settled steps. Returns whether the stretch is over."""
         group, circulation = self._group, self._circulation
         assert circulation is not None
         assert group.seat is not None
@@ -280,12 +291,14 @@ class TokenRingLoop:
             self._broke(error)
             return True
         if self._stop or group.coordinator.plan_pending():
+            # A planned change needs a moment at which all copies are equal, as does a stop.
             circulation.halt()
         self._settle(loop)
         return over
 
     def _end_stretch(self, loop: BatchLoop) -> None:
-        """This member begins no more items: wait until all copies are equal, then agree on what comes next."""
+        """End the stretch: begin no more items, wait until all copies are equal, then agree on what comes next."""
+        # The others of the group wait for the gradients of a round that was called: void ones end it.
         if self._open and self._circulation is not None:
             self._end_round(loop, void=True)
         while self._follows and self._hear(loop) is GroupCallKind.WORK:
@@ -307,7 +320,8 @@ class TokenRingLoop:
         self._circulation = None
 
     def _agree(self, loop: BatchLoop) -> None:
-        """All copies are equal. The loop is over, or the generation, or neither. Raises ExchangeBroken."""
+        """Agree on what comes next, when all copies are equal: the loop is over, or the generation, or neither. Raises
+        ExchangeBroken."""
         group, exchange = self._group, self._group.exchange
         assert exchange is not None
         assert group.seat is not None
@@ -346,6 +360,7 @@ class TokenRingLoop:
 
     def _finish(self, loop: BatchLoop, loss: float) -> None:
         group = self._group
+        # Members tick with their own slices: only here are all at the same step.
         self._tick(group.step)
         group.held.commit_kept()
         group.loss = loss
@@ -356,7 +371,8 @@ class TokenRingLoop:
         self._progress(loop, "committed")
 
     def _keeps(self) -> dict[str, Any]:
-        """Where all stand at one state; of an attempt that has not met in its loop yet, what it began with."""
+        """The position for a checkpoint, while all members are at one state; until an attempt has met in its loop, the
+        position that it began with."""
         return self._group.inside or self.tokens.position()
 
     def _stand(self) -> None:
@@ -378,14 +394,14 @@ class TokenRingLoop:
             self._circulation.halt()  # a checkpoint is of a moment at which all copies agree
 
     def _tick(self, step: int) -> None:
-        """Schedules and callbacks follow this member's own slices: they run once for each step before `step`."""
+        """Run schedules and callbacks once for each step before `step`: they follow this member's own slices."""
         group = self._group
         while group.ticked < step:
             group.ticked += 1
             group.held.after_update(group.spec.seed, group.ticked, published=group.spec.sync.server_count > 0)
 
     def _backward(self, loop: BatchLoop, turn: Slice, loss: Tensor) -> None:
-        """The slice's part in the mean gradient of the round."""
+        """Run the backward of the slice's part in the mean gradient of the round."""
         timeline = self._group.timeline
         if timeline is not None:
             timeline.begin("backward", slice=turn.shard)

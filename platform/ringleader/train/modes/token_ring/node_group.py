@@ -1,11 +1,11 @@
-"""Members that compute an item together: the conductor calls, everybody answers, and their gradients are added.
+"""Members that compute an item together: the conductor calls, the followers answer, and their gradients are added.
 
 ```
 conductor   call, weights ─►  forward, backward (where it has rows)   ◄─ answers   sum of gradients ─► one step
-mates       call, weights ◄─  forward, backward                       ─► answer    gradient
+followers   call, weights ◄─  forward, backward                       ─► answer    gradient
 ```
 
-All of it stays among the members of a crew; nothing but what the conductor owes to the tokens leaves them.
+All of it stays among the members of a node group; only the conductor's pending updates leave it, with the tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ CALL, SUMS = BUCKETS, BUCKETS + 2
 
 
 class GroupCallKind(IntEnum):
-    """What a conductor calls for: an item to be computed, patience, or the end of the stretch."""
+    """The kind of a conductor's call: an item to be computed, patience, or the end of the stretch."""
 
     WORK = 0
     WAIT = 1
@@ -39,7 +39,7 @@ class GroupCallKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupCall:
-    """What a conductor says; the weights follow where there is work, and at the end where no tokens come to its mates.
+    """A conductor's call; the weights follow with work, and at the end where no tokens come to the followers.
 
     Attributes:
         finished: the conductor begins no more items.
@@ -55,7 +55,7 @@ TYPES = (GroupCall, GroupCallKind, ItemSet)
 
 
 class NodeGroup:
-    """One crew in one generation, at one of its members. Every call may raise ExchangeBroken.
+    """One node group in one generation, seen from one of its members. Every call may raise ExchangeBroken.
 
     Args:
         ranks: the conductor first.
@@ -74,7 +74,7 @@ class NodeGroup:
         self._peers: dict[int, GossipPeer] = {rank: news.peer() for rank in others}
 
     def call(self, call: GroupCall, weights: Tensor | None) -> None:
-        """The conductor: tell everybody."""
+        """Send a call to all followers; for the conductor."""
 
         def act(transport: Transport) -> None:
             leaving = []
@@ -89,7 +89,7 @@ class NodeGroup:
         self._do(act, "call")
 
     def hear(self) -> GroupCall:
-        """A mate: the conductor's next call."""
+        """Receive the conductor's next call; for followers."""
         heard: list[Any] = []
         self._do(lambda transport: heard.append(receive(transport, self._ranks[0], CALL, *TYPES)), "call")
         call, news = heard[0]
@@ -97,11 +97,11 @@ class NodeGroup:
         return call  # type: ignore[no-any-return]
 
     def weights(self, into: Tensor) -> None:
-        """A mate: the weights that follow a call."""
+        """Receive the weights that follow a call; for followers."""
         self._do(lambda transport: transport.irecv(into, self._ranks[0], CALL).wait(), "weights")
 
     def answer(self, halt: bool) -> None:
-        """A mate: whether somebody wants the loop to pause, and its news."""
+        """Send the conductor news, and whether somebody wants the loop to pause; for followers."""
 
         def act(transport: Transport) -> None:
             told = sent((halt, self._news.take_for(self._peers[self._ranks[0]])), transport.seal)
@@ -111,7 +111,7 @@ class NodeGroup:
         self._do(act, "answer")
 
     def answers(self) -> bool:
-        """The conductor: hear everybody. Returns whether somebody wants the loop to pause."""
+        """Receive the answers of all followers; for the conductor. Returns whether somebody wants the loop to pause."""
         heard: list[Any] = []
 
         def act(transport: Transport) -> None:
@@ -123,7 +123,7 @@ class NodeGroup:
         return any(halt for halt, _ in heard)
 
     def add_up(self, values: Tensor) -> None:
-        """Everybody's (n,) values are added in place, in the order of the ranks: at all, or at the conductor."""
+        """Add the members' (n,) values in place, in the order of ranks: at all members, or at the conductor."""
         if self._together:
             me = self._ranks.index(self._communicator.rank)
             steps = [self._meant(step) for step in sum_steps(me, len(self._ranks), values)]
@@ -138,12 +138,13 @@ class NodeGroup:
 
     def _collect(self, transport: Transport, values: Tensor) -> None:
         came = torch.empty_like(values)
+        # In the order of ranks, whoever comes first: float addition is not associative.
         for rank in self._ranks[1:]:
             transport.irecv(came, rank, SUMS).wait()
             values.add_(came)
 
     def _meant(self, step: Step) -> Step:
-        """A schedule counts the members of the crew."""
+        """The step with the rank of its peer, which a schedule counts among the members of the group."""
         return replace(step, peer=self._ranks[step.peer]) if isinstance(step, Send | Receive) else step
 
     def _learn(self, rank: int, news: Heard | None) -> None:
@@ -159,7 +160,7 @@ class NodeGroup:
 
 
 class FollowedTokens:
-    """The tokens of a stretch for a worker to whom none come: its conductor tells it what they do."""
+    """The tokens of a stretch for a worker to whom none come, as its conductor reports them."""
 
     def __init__(self, communicator: Communicator, news: Gossip) -> None:
         self._communicator = communicator
@@ -168,10 +169,10 @@ class FollowedTokens:
         news.open(1)
 
     def start(self) -> None:
-        """Nothing comes."""
+        """Do nothing: no tokens come here."""
 
     def halt(self) -> None:
-        """The next answer says so."""
+        """Ask for a pause with the next answer."""
         self._halt = True
 
     @property
@@ -179,13 +180,13 @@ class FollowedTokens:
         return self._halt
 
     def added(self) -> None:
-        """What is computed here is the conductor's to owe."""
+        """Do nothing: what is computed here is pending at the conductor."""
 
     def finish(self) -> None:
-        """Nothing is owed."""
+        """Do nothing: nothing is pending here."""
 
     def close(self) -> None:
-        """The conductor has closed the stretch."""
+        """Record that the conductor has closed the stretch."""
         self._closed = True
 
     def over(self, patience_s: float = 0.0) -> bool:

@@ -1,9 +1,9 @@
-"""Where the tokens of a ring stand when a generation begins, and which items are computed again. Pure.
+"""The state of a ring's tokens when a generation begins, and the items that are computed again. Pure.
 
 A token carries one span of the weights round the members, and the list of the items whose move it holds. A member that
-has computed an item owes its move to every token that lacks it, until that token comes by. Only whoever holds the token
-adds to it, so copies of one token differ by age alone: of two, the one with the higher version holds all that the
-other holds.
+has computed an item keeps its move pending for every token that lacks it, until that token comes by. Only whoever holds
+the token adds to it, so copies of one token differ by age alone: of two, the one with the higher version holds all that
+the other holds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,17 +13,17 @@ from itertools import groupby
 from ringleader.train.modes.items import ItemSet
 
 ABSENT = -2
-"""The version of a member to whom tokens do not come."""
+"""The version that stands for a member to whom tokens do not come."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCopy:
-    """What a member knows of one token.
+    """A member's knowledge of one token.
 
     Attributes:
         version: items that had been added when it last held the token; -1: it never held it; ABSENT: it never will.
         items: which these are, in the running loop.
-        owed: items whose move this member still has to add.
+        owed: items whose move is pending at this member.
     """
 
     version: int
@@ -38,7 +38,7 @@ class RegeneratedToken:
     Attributes:
         source: the rank whose copy is the newest.
         items: what that copy holds.
-        covered: the same, and what members owe it: nobody computes these for this span any more.
+        covered: the same, and what is pending at members: nobody computes these for this span any more.
     """
 
     source: int
@@ -48,7 +48,7 @@ class RegeneratedToken:
 
 
 def regenerate(copies: Sequence[TokenCopy]) -> RegeneratedToken:
-    """The newest copy of a token becomes the token.
+    """Regenerate a token from its newest copy.
 
     Args:
         copies: of every member, by rank.
@@ -56,6 +56,7 @@ def regenerate(copies: Sequence[TokenCopy]) -> RegeneratedToken:
     Raises:
         ValueError: an item would be added twice.
     """
+    # Equal versions are equal copies: every member comes to the lowest rank that has one.
     source = max(range(len(copies)), key=lambda rank: (copies[rank].version, -rank))
     newest = copies[source]
     covered = newest.items.copy()
@@ -67,13 +68,13 @@ def regenerate(copies: Sequence[TokenCopy]) -> RegeneratedToken:
 
 
 def lacking(standings: Sequence[RegeneratedToken], item: int) -> tuple[int, ...]:
-    """The spans to which an item's move has still to be computed."""
+    """The spans for which an item's move has still to be computed."""
     return tuple(span for span, standing in enumerate(standings) if item not in standing.covered)
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeRound:
-    """What is computed at once, by one worker or by several.
+    """The items that are computed at once, by one worker or by several.
 
     Attributes:
         offset: of the batch in the loop.
@@ -89,7 +90,7 @@ class ComputeRound:
 def rounds(
     standings: Sequence[RegeneratedToken], shards: Sequence[int], total: int, steps: int, *, together: bool
 ) -> Iterator[ComputeRound]:
-    """What `todo` says, one item at a time, or all those of a batch `together` that the same spans lack."""
+    """The items of `todo`, one at a time, or all those of a batch `together` that the same spans lack."""
     for offset, batch in groupby(todo(standings, shards, total, steps), key=lambda item: item[0]):
         lacking_by: dict[object, list[int]] = {}
         spans_of: dict[object, tuple[int, ...]] = {}
@@ -104,13 +105,14 @@ def rounds(
 def todo(
     standings: Sequence[RegeneratedToken], shards: Sequence[int], total: int, steps: int
 ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """What a member has to compute, in the order of steps: (offset of the batch, shard, spans that lack it).
+    """The items that a member has to compute, in the order of steps: (offset of the batch, shard, spans that lack it).
 
     Args:
         shards: those that the member owns.
         total: logical shards of a batch.
         steps: batches of the loop.
     """
+    # Below the lowest floor no span lacks an item.
     first = min(standing.covered.floor for standing in standings) // total
     for offset in range(first, steps):
         for shard in shards:

@@ -1,4 +1,4 @@
-"""The beginning of a generation of the token ring: what members know is put together, and all get the newest copies."""
+"""The beginning of a generation of the token ring: what members know is gathered, and all get the newest copies."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -24,12 +24,13 @@ PARTS, COPIES = 0, 1
 
 
 def gather(exchange: Exchange, part: T, *types: type) -> list[T]:
-    """What every member says, by rank; made of plain values and of these types. Raises ExchangeBroken."""
+    """The `part` of every member, by rank; made of plain values and of these types. Raises ExchangeBroken."""
     communicator = exchange.communicator
     if communicator is None:
         return [part]
     mine = packed(part, communicator.seal)
     rank, size = communicator.rank, communicator.size
+    # Lengths first: a receiver posts memory of the right size.
     lengths = torch.zeros(size, dtype=torch.float64)
     lengths[rank] = mine.numel()
     rows = [torch.empty(int(n), dtype=torch.uint8) for n in exchange.all_reduce(lengths)]
@@ -44,7 +45,7 @@ def gather(exchange: Exchange, part: T, *types: type) -> list[T]:
 def level(
     exchange: Exchange, spans: WeightSpans, copies: Sequence[Sequence[TokenCopy]]
 ) -> list[RegeneratedToken]:
-    """Every member to whom tokens come takes the newest copy of every token.
+    """Give every member to whom tokens come the newest copy of every token.
 
     Args:
         copies: of every member, by rank.

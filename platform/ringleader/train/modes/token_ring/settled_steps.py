@@ -1,4 +1,4 @@
-"""Steps of a loop whose items arrive in any order: a step is recorded when all its items are everywhere, in order."""
+"""Steps of a loop whose items arrive in any order: a step is recorded, in order, when all its items are everywhere."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ def encode(report: SliceReport) -> np.ndarray:
 
 
 def step_report(reports: Mapping[int, np.ndarray]) -> StepReport:
-    """What the slices of one batch say together, by shard."""
+    """The reports of one batch's slices, by shard, as one."""
     weights = np.array([report[0] for report in reports.values()])
     total = float(weights.sum())
     names = frozenset(int(report[3]) for report in reports.values())
@@ -61,7 +61,7 @@ class SettledSteps:
         self._recorder = recorder
 
     def advance(self, epoch: Epoch, everywhere: ItemSet, names: Sequence[str]) -> int:
-        """Commit what is complete. Returns how many steps that is.
+        """Commit the steps that are complete. Returns how many there are.
 
         Args:
             everywhere: items that nothing can take back.
@@ -73,6 +73,7 @@ class SettledSteps:
         calls, first = self._group.calls, self._group.calls.offset
         reports = []
         while calls.offset < min(everywhere.floor // epoch.shards, epoch.steps):
+            # In ascending order, so that the means have the same bits on every member.
             present = sorted(present_shards(epoch.batch_rows(calls.offset), epoch.shards))
             reports.append(self._commit(epoch, present))
         if reports:
@@ -82,10 +83,11 @@ class SettledSteps:
         return len(reports)
 
     def close(self, epoch: Epoch, items: ItemSet, names: Sequence[str]) -> None:
-        """The loop was ended early: steps of which some items are applied are short."""
+        """Commit as short steps those of which only some items are applied: the loop was ended early."""
         calls = self._group.calls
         told = [item for item in sorted(self._news.reports) if item in items]
         for offset in sorted({item // epoch.shards for item in told if item >= calls.offset * epoch.shards}):
+            # A batch of which no item is applied is no step: the offset passes over it.
             calls.offset = offset
             shards = [item % epoch.shards for item in told if item // epoch.shards == offset]
             report = self._commit(epoch, shards)

@@ -1,13 +1,13 @@
 """Tokens going round the members of one generation, on its communication thread.
 
 A token is a header, its news, and the span's weights with their list where the next member has an older copy. Every
-holder adds what it owes to the span and passes the token on at once. One that brings nothing new is held back for a
-moment: a ring in which nobody has anything to say would only take time from those who compute.
+holder adds what is pending for the span and passes the token on at once. A token that brings nothing new is held back
+for a moment: a ring in which nobody has anything to add would only take time from those who compute.
 
-The end needs no vote. A holder that will owe nothing more counts the token as quiet; who adds begins the count anew.
-When as many holders in a row as there are members have counted, all hold the last copy, and the token goes round once
-more, without weights, to say so. Where a depot holds the weights it alone knows the end: the ring's leader, who brings
-each token there as it comes by, says to it that the ring is quiet, and hears when all are.
+The end needs no vote. A holder that will add nothing more counts the token as quiet; a holder that adds begins the
+count anew. When as many holders in a row as there are members have counted, all hold the last copy, and the token goes
+round once more, without weights, to say so. Where servers hold the weights they alone know the end: the ring's leader,
+who brings each token to its server as it comes by, reports that the ring is quiet, and hears when all are.
 """
 
 from collections import deque
@@ -29,16 +29,16 @@ from ringleader.train.modes.token_ring.token_server import TokenServerClient
 from ringleader.train.modes.token_ring.weight_spans import WeightSpans
 
 HOLD_S = 1e-3
-"""How long all tokens of a quiet ring together stay at a member. A hop through shared memory takes a tenth of it."""
+"""Seconds that all tokens of a quiet ring together stay at a member. A hop through shared memory takes a tenth."""
 HEADER, NEWS, WEIGHTS = TOKENS, TOKENS + 1, TOKENS + 2
 
 
 @dataclass(frozen=True, slots=True)
 class TokenHeader:
-    """What a header says.
+    """The header of a token.
 
     Attributes:
-        quiet: how many holders in a row owe nothing more and added nothing since the last one who did.
+        quiet: how many holders in a row will add nothing more, and have added nothing since the last one who did.
         left: members that have still to hear that all copies are equal for good; -1 before that.
         halt: somebody wants the loop to pause: nobody begins another item.
         listed: numbers in the list that comes with the weights; 0 where neither comes.
@@ -63,9 +63,9 @@ class TokenExchange:
     All members hold equal copies, and know the same news, when it starts and when it is over.
 
     Args:
-        communicator: None for a member that is alone: what it owes is in the tokens at once.
+        communicator: None for a member that is alone: its moves are in the tokens at once.
         ring: the ranks that the tokens visit, in their order.
-        errand: what this member does with each token that comes by; the first of a ring that has depots.
+        errand: the way to the servers, where they hold the weights: the first of a ring takes each token there.
         ends: whether a quiet round of this ring is the end.
     """
 
@@ -90,6 +90,7 @@ class TokenExchange:
         self._after = ring[(self._place + 1) % self._size] if communicator else 0
         self._here: deque[TokenHeader] = deque()
         self._generation = spans.generation
+        # Copies are equal at the start, so that weights travel only once they have changed.
         self._sent = [span.version for span in spans.held]
         self._leaving: list[list[tuple[Work, Tensor]]] = [[] for _ in spans.held]
         self._finished = self._halt = False
@@ -102,12 +103,12 @@ class TokenExchange:
     # --- the training thread --------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.added()  # what a generation before has left
+        self.added()  # moves that a generation before has left pending
         if self._communicator is not None:
             self._ticket = self._communicator.submit_call(self._run, [], phase="token", bucket=0)
 
     def halt(self) -> None:
-        """No member begins another item; the stretch is over when all that is owed is in the tokens."""
+        """Ask that no member begins another item; the stretch is over when all that is pending is in the tokens."""
         with self._spans.changed:
             self._halt = True
             self._spans.changed.notify_all()
@@ -117,20 +118,20 @@ class TokenExchange:
         return self._halt
 
     def added(self) -> None:
-        """This member owes more; who is alone holds every token."""
+        """Record that this member has more pending; a member that is alone holds every token, and adds it at once."""
         if self._communicator is None:
             for number in range(len(self._spans)):
                 self._spans.add(number, self._generation)
             self._spans.settle()
 
     def finish(self) -> None:
-        """This member will owe nothing more."""
+        """Record that this member will add nothing more."""
         with self._spans.changed:
             self._finished = True
             self._spans.changed.notify_all()
 
     def over(self, patience_s: float = 0.0) -> bool:
-        """Whether every copy of every token is the same for good; waits that long for it.
+        """Whether every copy of every token is the same for good; waits at most `patience_s` for it.
 
         Raises:
             ExchangeBroken: a member is lost, or the generation was given up.
@@ -144,7 +145,7 @@ class TokenExchange:
     def _run(self, _: Scratch, transport: Transport) -> None:
         count = len(self._spans)
         for number in range(count):
-            # What a depot holds is the leader's to fetch.
+            # Spans that servers hold begin at the leader, who fetches them.
             at = home(number, count, self._size) if self._ends else 0
             if at == self._place:
                 at_home = TokenHeader(number, self._spans.held[number].version, quiet=0, left=-1, halt=0)
@@ -152,6 +153,7 @@ class TokenExchange:
         while self._over < count:
             token, new = self._receive(transport)
             self._handle(transport, token, new=new)
+        # The stretch is over only when nothing of it is on its way any more.
         for leaving in self._leaving:
             _wait(leaving)
 
@@ -167,6 +169,7 @@ class TokenExchange:
         coming = [transport.irecv(listed, self._before, NEWS)] if token.listed else []
         coming += [transport.irecv(news, self._before, NEWS)] if token.news else []
         if token.listed:
+            # The copy that is here becomes the memory of the next receive: it must have left before.
             _wait(self._leaving[token.span])
             coming.append(transport.irecv(self._spans.incoming(token.span), self._before, WEIGHTS))
         for work in coming:
@@ -177,7 +180,7 @@ class TokenExchange:
         return token, self._spans.arrive(token.span, token.version, items, self._generation)
 
     def _handle(self, transport: Transport, token: TokenHeader, *, new: bool) -> None:
-        """Add what is owed, and pass the token on."""
+        """Add what is pending, and pass the token on."""
         if token.left < 0:
             token = self._visit(transport, token, new=new)
         else:
@@ -188,10 +191,11 @@ class TokenExchange:
             self._pass(transport, token)
 
     def _visit(self, transport: Transport, token: TokenHeader, *, new: bool) -> TokenHeader:
-        """What the token says when it leaves."""
+        """Add what is pending. Returns the header with which the token leaves."""
         with self._spans.changed:
             self._halt = self._halt or bool(token.halt)
             if not (new or self._finished or self._spans.held[token.span].owed):
+                # The condition is notified of new pending moves: a quiet token leaves with them at once.
                 self._spans.changed.wait(HOLD_S / len(self._spans))
             finished = self._finished
             added = self._spans.add(token.span, self._generation)

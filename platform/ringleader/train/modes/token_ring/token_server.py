@@ -1,12 +1,12 @@
 """Servers that hold the weights for rings of tokens: a ring's leader pushes what its ring has moved, and pulls.
 
-Each time a token comes by its leader takes it to the depot of its span: what the ring has added since the last time
+Each time a token comes by, its leader takes it to the server of its span: what the ring has added since the last time
 goes there (length values), and the newest weights come back (length values) where they are not those that the ring has.
-So a round of a ring costs its node S up and S down at most, however many workers the node has; a span whose depot is at
-home on the node crosses no link.
+So a round of a ring costs its node S up and S down at most, however many workers the node has; a span whose server is
+on the same node crosses no link.
 
-Only what a depot lists counts: it lists an item when the move is in its weights. The loop is over when every ring has
-said that it is quiet at the depot's newest version.
+Only what a server lists counts: it lists an item when the move is in its weights. The loop is over when every ring has
+reported that it is quiet at the server's newest version.
 """
 
 import threading
@@ -27,13 +27,13 @@ from ringleader.train.modes.token_ring.weight_spans import WeightSpans
 
 HEADER, NEWS, WEIGHTS = TOKENS, TOKENS + 1, TOKENS + 2
 HOLD_S = 1e-3
-"""How long a depot that has nothing new keeps a leader waiting, so that idle rings leave time to those who compute."""
+"""Seconds that a server with nothing new keeps a leader waiting, so that idle rings leave time to those who compute."""
 PUSH_WORDS, REPLY_WORDS = 6, 5
 
 
 @dataclass(frozen=True, slots=True)
 class TokenServerReply:
-    """What a leader learns.
+    """A server's reply to a leader.
 
     Attributes:
         over: every ring is quiet, and has the last copy.
@@ -47,7 +47,8 @@ class TokenServerReply:
 
 
 class TokenServerClient:
-    """A leader's way to the depots, on the thread that passes its tokens on. All copies are equal when it is made."""
+    """A leader's client of the servers, on the thread that passes its tokens on. All copies are equal when it is
+    made."""
 
     def __init__(self, place: RingPlace, spans: WeightSpans, news: Gossip) -> None:
         self._place = place
@@ -60,11 +61,11 @@ class TokenServerClient:
         self._peers: dict[int, GossipPeer] = {}
 
     def open(self) -> None:
-        """The generation's news begin."""
+        """Begin the generation's news."""
         self._peers = {depot: self._news.peer() for depot in self._place.depots}
 
     def run(self, transport: Transport, number: int, *, quiet: bool, halt: bool) -> TokenServerReply:
-        """Push what the token has gained, and take over what the depot has. Raises ExchangeBroken."""
+        """Push what the token has gained, and take over the server's newer weights. Raises ExchangeBroken."""
         depot = self._place.held_by(number)
         moves, items = self._spans.moved(number, self._base[number], self._listed[number])
         news = _news(self._news.take_for(self._peers[depot]), transport)
@@ -91,15 +92,16 @@ class TokenServerClient:
         transport.irecv(items, depot, NEWS).wait()
         row = self._spans.incoming(number)
         transport.irecv(row, depot, WEIGHTS).wait()
+        # The next push is measured from what the server has now, or it would count these moves twice.
         self._base[number].copy_(row)
         self._have[number], self._listed[number] = version, ItemSet.decode(items.numpy())
         self._spans.renew(number, version, self._listed[number].copy(), self._generation)
 
 
 class TokenServer:
-    """A server's end: one thread for each leader, until every ring has heard that all is over.
+    """A server's side: one thread for each leader, until every ring has heard that all is over.
 
-    What a training thread asks of the tokens that go round, it asks of this on a server.
+    On a server it stands in for the `TokenExchange` of a training thread.
     """
 
     def __init__(
@@ -133,13 +135,13 @@ class TokenServer:
         return self._halt
 
     def added(self) -> None:
-        """A depot computes nothing."""
+        """Do nothing: a server computes no items."""
 
     def finish(self) -> None:
-        """A depot owes nothing."""
+        """Do nothing: nothing is pending at a server."""
 
     def over(self, patience_s: float = 0.0) -> bool:
-        """Whether all rings have heard that all is over; waits that long for the next of them."""
+        """Whether all rings have heard that all is over; waits at most `patience_s` for the next of them."""
         self._communicator.check()
         return all(self._communicator.done(ticket, patience_s) for ticket in self._tickets)
 
@@ -157,17 +159,19 @@ class TokenServer:
                 if items:
                     self._spans.merge(number, moves, items, self._generation)
                 self._halt = self._halt or bool(halt)
+                # A ring that pushes is not at the newest version: its own push makes another one.
                 self._quiet[number, client] = have if quiet and not items else None
                 self._changed.notify_all()
             if self._answer(transport, client, number, have, peer):
                 remaining.remove(number)
 
     def _answer(self, transport: Transport, client: int, number: int, have: int, peer: GossipPeer) -> bool:
-        """Send the newest weights where they are others than the leader has. Returns whether the span is at rest."""
+        """Send the newest weights where the leader has others. Returns whether the span is at rest."""
         span = self._spans.held[number]
         with self._changed:
             if span.version == have and not self._at_rest(number):
                 self._changed.wait(HOLD_S)
+            # Under one lock: version, list and weights have to be of the same moment.
             version, over = span.version, self._at_rest(number)
             fresh = version != have
             row = torch.empty_like(span.weights) if fresh else torch.empty(0, dtype=torch.float32)
@@ -185,7 +189,8 @@ class TokenServer:
         return over
 
     def _at_rest(self, number: int) -> bool:
-        """No version is None, but -1 is one: where members were healed before the loop's first item."""
+        """Whether every ring is quiet at the newest version. No version is None, but -1 is one: where members were
+        healed before the loop's first item."""
         version = self._spans.held[number].version
         return all(self._quiet.get((number, client)) == version for client in self._place.clients)
 

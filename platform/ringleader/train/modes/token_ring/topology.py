@@ -1,4 +1,5 @@
-"""Where members stand when weights travel as tokens: who passes them on, who holds them, who computes together. Pure.
+"""The places of members where weights travel as tokens: who passes them on, who holds them, who computes together.
+Pure.
 
 | between / inside | tokens go round | an item is computed by | its move enters the token at |
 |---|---|---|---|
@@ -30,10 +31,10 @@ class RingPlace:
     Attributes:
         ring: ranks that pass tokens to each other, in their order; empty where this member passes none.
         crew: ranks that compute every item together, the conductor first; one rank where nobody has to be asked.
-        serves: the conductor has no shards and makes the updates for its crew.
+        serves: the conductor has no shards and makes the updates for its group.
         depots: servers that hold the weights, span k at the (k mod n)-th; empty where the tokens themselves do.
-        clients: the leaders that bring tokens to this depot.
-        owns: this member's number among the depots; None for all others.
+        clients: the leaders that bring tokens to this server.
+        owns: this member's number among those servers; None for all others.
     """
 
     ring: tuple[int, ...]
@@ -49,12 +50,12 @@ class RingPlace:
         return bool(self.ring) or self.owns is not None
 
     def held_by(self, span: int) -> int:
-        """The depot of a span."""
+        """The rank of the server that holds a span."""
         return self.depots[span % len(self.depots)]
 
     @property
     def words(self) -> str:
-        """How tokens travel, for people: as the first worker sees it."""
+        """A description for people of how tokens travel, as the first worker sees it."""
         if self.depots:
             inside = f"{len(self.ring)} workers of a node" if len(self.ring) > 1 else "one worker of a node"
             return f"tokens round {inside}, pushed to {_count(len(self.depots), 'server')}"
@@ -96,10 +97,12 @@ def _count(number: int, noun: str) -> str:
 
 
 def _served(plan: Plan, nodes: Nodes, rank: int) -> RingPlace:
-    """Workers use the server of their node with the fewest workers; where there is none, of all servers."""
+    """The place of a member where servers make the updates: workers use the server of their node with the fewest
+    workers; where there is none, of all servers."""
     servers = [r for node in nodes for r in node if r >= plan.world]
     crews: dict[int, list[int]] = {server: [] for server in servers}
     lonely = [node for node in nodes if not any(r >= plan.world for r in node)]
+    # Nodes without a server last: their workers even out what the others have chosen.
     for node in [*(n for n in nodes if n not in lonely), *lonely]:
         near = [r for r in node if r >= plan.world] or servers
         for worker in (r for r in node if r < plan.world):

@@ -1,6 +1,6 @@
 """The weights W as one flat tensor, cut into spans, and what this member knows of the token of each.
 
-    local W = newest copy of the token + what this member owes it
+    local W = newest copy of the token + what is pending for it at this member
 
 The training thread alone reads and writes the local weights; it takes newer copies over between two slices. Tokens come
 and go on a communication thread, which writes into memory of its own until a whole span is there.
@@ -20,7 +20,7 @@ from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.token_ring.recovery import RegeneratedToken, TokenCopy
 
 ALIGNED = 16
-"""Elements at whose multiples parameters begin."""
+"""Parameters begin at multiples of this many elements."""
 
 
 @dataclass(slots=True)
@@ -60,8 +60,8 @@ class WeightSpans:
         count: how many spans, fewer where there are not so many elements.
 
     Attributes:
-        changed: guards everything that both threads touch, and tells of what is owed.
-        generation: grows with each `open`; what a thread of an older one does is refused.
+        changed: guards everything that both threads touch, and is notified of what is pending.
+        generation: grows with each `open`; changes by a thread of an older one are refused.
     """
 
     def __init__(self, parameters: Sequence[Parameter], count: int) -> None:
@@ -76,6 +76,7 @@ class WeightSpans:
         for parameter, start in zip(parameters, starts, strict=False):
             view = self._local[start : start + parameter.numel()].view(parameter.shape)
             view.copy_(parameter.detach())
+            # By `.data`: optimisers and the program keep their parameter objects.
             parameter.data = view
         places = even_spans(starts[-1], max(1, min(count, starts[-1])))
         self._longest = max(stop - start for start, stop in places)
@@ -98,7 +99,7 @@ class WeightSpans:
 
     @torch.no_grad()
     def begin(self, absent: Sequence[int]) -> None:
-        """A loop begins: lists are empty but for items without rows; the tokens are W as it is."""
+        """Begin a loop: lists are empty but for items without rows; the tokens are W as it is."""
         for span in self.held:
             span.items, span.everywhere = ItemSet(0, absent), ItemSet(0, absent)
             span.weights.copy_(span.local)
@@ -108,7 +109,7 @@ class WeightSpans:
             span.fresh = False
 
     def forget(self, but: Container[int] = ()) -> None:
-        """This member was healed, or its copies are not what counts: it has none, and owes nothing.
+        """Drop this member's copies and what is pending: it was healed, or its copies are not those that count.
 
         Args:
             but: spans of which it keeps its copy.
@@ -120,7 +121,7 @@ class WeightSpans:
                 span.pending.zero_()
 
     def stand(self, items: Sequence[ItemSet]) -> None:
-        """This member's weights are the tokens, and hold these items, by span."""
+        """Make this member's weights the tokens, which hold these items, by span."""
         for span, listed in zip(self.held, items, strict=True):
             span.version, span.items, span.everywhere = 0, listed.copy(), listed.copy()
 
@@ -130,9 +131,10 @@ class WeightSpans:
         return all(span.version >= 0 for span in self.held)
 
     def open(self) -> None:
-        """Members meet anew; a thread that served the meeting before can no longer change anything."""
+        """Begin a meeting of the members; a thread that served the one before can no longer change anything."""
         with self.changed:
             self.generation += 1
+            # New memory: a thread of the meeting before may still receive into the old.
             self._spare = self._memory()
             for span in self.held:
                 span.passed = None
@@ -142,7 +144,7 @@ class WeightSpans:
             return [TokenCopy(s.version, s.items.copy(), frozenset(s.owed)) for s in self.held]
 
     def adopt(self, number: int, standing: RegeneratedToken, *, brought: bool) -> None:
-        """The regenerated token; where it was `brought`, its weights lie in `incoming`."""
+        """Take over the regenerated token; where it was `brought`, its weights are in `incoming`."""
         span = self.held[number]
         with self.changed:
             if brought:
@@ -151,8 +153,9 @@ class WeightSpans:
 
     @torch.no_grad()
     def take_over(self) -> None:
-        """Before a slice: local weights are the newest copies and what is owed to them."""
+        """Make the local weights, before a slice, the newest copies and what is pending for them."""
         for span in self.held:
+            # Looked at without the lock: a copy that comes just now is taken over before the next slice.
             if span.fresh:
                 with self.changed:
                     torch.add(span.weights, span.pending, out=span.before)
@@ -161,7 +164,7 @@ class WeightSpans:
 
     @torch.no_grad()
     def show(self) -> None:
-        """Local weights are the newest copies alone, until the next `take_over`."""
+        """Make the local weights the newest copies alone, until the next `take_over`."""
         for span in self.held:
             with self.changed:
                 span.local.copy_(span.weights)
@@ -174,14 +177,14 @@ class WeightSpans:
 
     @torch.no_grad()
     def put(self, weights: Tensor) -> None:
-        """The conductor's (elements,) weights are those to compute with, until the next `take_over`."""
+        """Make the conductor's (elements,) weights those to compute with, until the next `take_over`."""
         self._local.copy_(weights)
         for span in self.held:
             span.fresh = True
 
     @torch.no_grad()
     def gradients(self, *, void: bool) -> Tensor:
-        """(elements + parameters + 1,) what the backward left, which parameters it reached, and whether it is void."""
+        """(elements + parameters + 1,) the gradients, which parameters the backward reached, and whether it is void."""
         size = self._local.numel()
         sent = torch.zeros(size + len(self._parameters) + 1, dtype=self._dtype)
         for number, (parameter, start) in enumerate(zip(self._parameters, self._starts, strict=False)):
@@ -192,7 +195,7 @@ class WeightSpans:
         return sent
 
     def take_gradients(self, added: Tensor) -> bool:
-        """Sums of `gradients` become the parameters' own, None where no member's backward came. Returns whether any of
+        """Make sums of `gradients` the parameters' own, None where no member's backward came. Returns whether any of
         them was void."""
         size, here = self._local.numel(), added.to(self._local.device)
         for number, (parameter, start) in enumerate(zip(self._parameters, self._starts, strict=False)):
@@ -201,20 +204,21 @@ class WeightSpans:
         return bool(added[-1])
 
     def heard(self, settled: ItemSet) -> None:
-        """The conductor says which items nothing can take back."""
+        """Record the items that nothing can take back, as the conductor tells them."""
         for span in self.held:
             span.everywhere = settled.copy()
 
     def close(self, items: ItemSet) -> None:
-        """The conductor says what all tokens hold."""
+        """Record the items that all tokens hold, as the conductor tells them."""
         for span in self.held:
             span.items = items.copy()
         self.heard(items)
 
     @torch.no_grad()
     def owe(self, items: Sequence[int], share: float, spans: Sequence[int]) -> None:
-        """After an optimiser step on these items: `share` of its move is owed to these spans."""
+        """Add `share` of the move of an optimiser step on these items to what is pending for these spans."""
         for number, span in enumerate(self.held):
+            # Without the lock: `local` and `before` are the training thread's alone.
             move = span.local.cpu()
             move.sub_(span.before)
             with self.changed:
@@ -228,12 +232,12 @@ class WeightSpans:
 
     @property
     def num_owed(self) -> int:
-        """Own items that are not in all tokens."""
+        """The number of this member's items that are not in all tokens."""
         with self.changed:
             return len(set().union(*(span.owed for span in self.held)))
 
     def wait(self, patience_s: float) -> None:
-        """Until something is owed, or no longer owed, at most that long."""
+        """Wait until more is pending, or less, at most that long."""
         with self.changed:
             self.changed.wait(patience_s)
 
@@ -246,7 +250,7 @@ class WeightSpans:
         return common
 
     def settle(self) -> ItemSet:
-        """All members hold the same copies. Returns the items that are in all of them."""
+        """Record that all members hold the same copies. Returns the items that are in all of them."""
         with self.changed:
             for span in self.held:
                 span.everywhere = span.items.copy()
@@ -260,11 +264,12 @@ class WeightSpans:
         return self._spare[: stop - start]
 
     def arrive(self, number: int, version: int, items: ItemSet | None, generation: int) -> bool:
-        """The token is here; with `items`, its weights lie in `incoming`. Returns whether it brought anything new."""
+        """Take in the token; with `items`, its weights are in `incoming`. Returns whether it brought anything new."""
         span = self.held[number]
         with self.changed:
             self._check(generation)
             if span.passed is not None:
+                # It has been round since: every member holds a copy with that list.
                 span.everywhere = span.passed
             if items is not None:
                 self._swap(span)
@@ -277,7 +282,7 @@ class WeightSpans:
 
     @torch.no_grad()
     def add(self, number: int, generation: int) -> bool:
-        """Add what is owed to the token that is here. Returns whether anything was."""
+        """Add what is pending to the token that is here. Returns whether anything was."""
         span = self.held[number]
         with self.changed:
             self._check(generation)
@@ -294,8 +299,8 @@ class WeightSpans:
             return True
 
     def moved(self, number: int, since: Tensor, listed: ItemSet) -> tuple[Tensor, list[int]]:
-        """What the token has gained since those weights with that list: the moves, and their items. Moves of no item
-        are not computed."""
+        """The token's gain since those weights with that list: the moves, and their items. Moves of no item are not
+        computed."""
         span = self.held[number]
         if not span.items.beyond(listed):
             return since, []
@@ -303,7 +308,7 @@ class WeightSpans:
         return moves, span.items.beyond(listed)
 
     def renew(self, number: int, version: int, items: ItemSet, generation: int) -> None:
-        """The depot's copy lies in `incoming`: it is the token."""
+        """Make the server's copy, which is in `incoming`, the token."""
         span = self.held[number]
         with self.changed:
             self._check(generation)
@@ -311,14 +316,14 @@ class WeightSpans:
             span.version, span.items = version, items
 
     def pass_by(self, number: int) -> None:
-        """The token comes back at once: what it holds the depot has."""
+        """Record that the server has all that the token holds, which comes back to this member at once."""
         span = self.held[number]
         with self.changed:
             span.everywhere = span.items.copy()
 
     @torch.no_grad()
     def merge(self, number: int, moves: Tensor, items: Sequence[int], generation: int) -> None:
-        """A push to a depot's own span: nothing can take it back."""
+        """Add a push to a server's own span: nothing can take it back."""
         span = self.held[number]
         with self.changed:
             self._check(generation)
@@ -331,21 +336,21 @@ class WeightSpans:
             self.changed.notify_all()
 
     def copy_out(self, number: int, into: Tensor) -> tuple[int, ItemSet]:
-        """The newest weights of a span `into` (length,), with version and list."""
+        """Copy the newest weights of a span `into` (length,). Returns their version and list."""
         span = self.held[number]
         with self.changed:
             into.copy_(span.weights)
             return span.version, span.items.copy()
 
     def passing(self, number: int) -> ItemSet:
-        """The token leaves with this list."""
+        """Record the list with which the token leaves, and return it."""
         span = self.held[number]
         with self.changed:
             span.passed = span.items.copy()
             return span.passed
 
     def _swap(self, span: WeightSpan) -> None:
-        """What was received is the span's copy now."""
+        """Make the received memory the span's copy."""
         span.memory, self._spare = self._spare, span.memory
         start, stop = span.place
         span.weights, span.fresh = span.memory[: stop - start], True

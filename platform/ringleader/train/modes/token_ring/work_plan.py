@@ -1,4 +1,4 @@
-"""What a member of a token ring computes in one stretch of a loop, alone or with its crew."""
+"""The items that a member of a token ring computes in one stretch of a loop, alone or with its node group."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from ringleader.train.rows.slices import Prefetched, Slice
 
 
 class WorkPlan:
-    """One member's.
+    """One member's plan for one stretch.
 
     Args:
         crew: the ranks that compute together, this one among them.
@@ -29,7 +29,7 @@ class WorkPlan:
         self._shards = sorted(shard for rank in crew for shard in seat.plan.shards_of(rank))
 
     def rounds(self) -> Iterator[ComputeRound]:
-        """What this member, or its crew, has to compute; all of a crew come to the same."""
+        """The rounds that this member, or its node group, has to compute; all of a group come to the same."""
         epoch, together = self._loop.epoch, len(self._crew) > 1
         return rounds(self._standings, self._shards, epoch.shards, epoch.steps, together=together)
 
@@ -41,6 +41,6 @@ class WorkPlan:
         return Slice(("step", self._first_step + offset, shard), shard, self._loop.epoch.rows(offset, shard))
 
     def batches(self) -> Prefetched:
-        """Of all slices of this member, in their order."""
+        """The batches of all slices of this member, in their order."""
         pieces = (self.slice(doing.offset, shard) for doing in self.rounds() for shard in self.mine(doing))
         return self._loop.batches(pieces)

@@ -1,4 +1,4 @@
-"""What a worker of the token ring holds between generations: its copies of the tokens, their news, its own position."""
+"""The state of a token ring's worker between generations: its copies of the tokens, their news, its own position."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class TokenStretch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenReport:
-    """What a member says when a generation begins."""
+    """A member's report when a generation begins."""
 
     copies: list[TokenCopy]
     known: Known
@@ -58,7 +58,7 @@ class WorkerTokens:
     Attributes:
         spans: the weights; the parameters live in them.
         news: reports of items that are not recorded yet, and the newest buffers.
-        place: where this member stands in the running generation.
+        place: this member's place in the running generation.
     """
 
     def __init__(self, group: Member) -> None:
@@ -81,7 +81,7 @@ class WorkerTokens:
             )
 
     def begin(self, loop: BatchLoop) -> None:
-        """Lists are those of this loop; a member that was healed has no copy of its own, nor owes anything."""
+        """Set up the lists of this loop; a member that was healed has no copies of its own, and nothing pending."""
         if self._loop != loop.number:
             self.spans.begin(absent(loop.epoch))
             self.news.clear()
@@ -93,14 +93,14 @@ class WorkerTokens:
             self._group.inside = {}
 
     def position(self) -> dict[str, Any]:
-        """What each token lists while all members have the same copies, for a checkpoint: `call` is the loop whose
-        items those are, which may not be the one that is about to begin; -1 between two loops."""
+        """Each token's list while all members have the same copies, for a checkpoint: `call` is the loop whose items
+        those are, which may not be the one that is about to begin; -1 between two loops."""
         call = -1 if self._group.calls.is_finished(self._loop) else self._loop
         items = [copy.items.encode() for copy in self.spans.copies()]
         return {"call": call, "items": items, "known": self.news.all()}
 
     def _go_on(self, loop: BatchLoop, inside: dict[str, Any]) -> None:
-        """The attempt begins with a checkpoint: its weights are the tokens, which hold the items listed there."""
+        """Begin an attempt with a checkpoint: its weights are the tokens, which hold the items listed there."""
         if not inside:
             return
         here = inside["call"] == loop.number
@@ -110,7 +110,7 @@ class WorkerTokens:
             self.news.join([inside["known"]])
 
     def meet(self, exchange: Exchange, loop: BatchLoop) -> list[RegeneratedToken]:
-        """All members have the newest copies, the same news and the same position. Raises ExchangeBroken."""
+        """Bring all members to the newest copies, the same news and the same position. Raises ExchangeBroken."""
         group = self._group
         assert group.seat is not None
         self.place = self._place()
@@ -118,7 +118,7 @@ class WorkerTokens:
         self._check(exchange, loop)
         self.spans.open()
         if self.place.depots and self._broken:
-            # What a depot does not list never happened: its items are computed again.
+            # What a server does not list never happened: its items are computed again.
             held = (n for n in range(len(self.spans)) if n % len(self.place.depots) == self.place.owns)
             self.spans.forget(but=set(held))
         told = TokenReport(self._copies(), self.news.all(), group.calls.offset)
@@ -126,6 +126,7 @@ class WorkerTokens:
         self._catch_up(exchange, loop, [told.offset for told in everybody])
         self.news.join([told.known for told in everybody])
         self.news.drop(group.calls.offset * group.spec.shards)
+        # Only after the news are joined: whoever holds a token that lists an item must hold its report.
         standings = level(exchange, self.spans, [told.copies for told in everybody])
         self.freshen()
         if exchange.communicator is not None and group.seat.rank == 0:
@@ -133,8 +134,8 @@ class WorkerTokens:
         return standings
 
     def stand(self, exchange: Exchange, loop: BatchLoop | None) -> None:
-        """The same, to be saved at once, if all members have begun this loop: weights are the tokens as they are. What
-        is owed to them is computed again by whoever goes on from there. Raises ExchangeBroken."""
+        """Do the same for a checkpoint at once, if all members have begun this loop: weights are the tokens as they
+        are. What is pending for them is computed again by whoever goes on from there. Raises ExchangeBroken."""
         group = self._group
         begun = loop is not None and group.opened == loop.number and not group.calls.is_finished(loop.number)
         elsewhere = exchange.all_reduce(torch.tensor([float(not begun)], dtype=torch.float64))
@@ -147,7 +148,9 @@ class WorkerTokens:
             self.spans.show()
 
     def circulate(self, exchange: Exchange) -> tuple[TokenStretch, NodeGroup | None]:
-        """The tokens begin to go round. With whom this member computes; None: alone."""
+        """Start the tokens on their way. Returns the stretch, and the group with which this member computes; None:
+        alone."""
+        # Until `rest`: a break in between leaves moves in rings that no server lists.
         self._broken = True
         stretch, crew = self._stretch(exchange), None
         if len(self.place.crew) > 1 and exchange.communicator is not None:
@@ -157,9 +160,9 @@ class WorkerTokens:
         return stretch, crew
 
     def rest(self, exchange: Exchange) -> ItemSet:
-        """The tokens have come to rest: all members have equal copies. Returns the items that they hold."""
+        """Record that the tokens have come to rest: all members have equal copies. Returns the items that they hold."""
         self._broken = False
-        if len(self.place.depots) > 1:  # each depot knows the end of its own spans
+        if len(self.place.depots) > 1:  # each server knows the end of its own spans
             level(exchange, self.spans, gather(exchange, self.spans.copies(), TokenCopy, ItemSet))
         return self.spans.settle()
 
@@ -169,12 +172,12 @@ class WorkerTokens:
         return self.place.holds and not self.place.depots and not self.spans.known
 
     def freshen(self) -> None:
-        """Between two slices: the newest weights and buffers are those to compute with."""
+        """Take over, between two slices, the newest weights and buffers."""
         self.spans.take_over()
         self.rewind()
 
     def rewind(self) -> None:
-        """The newest buffers are those to compute with."""
+        """Take over the newest buffers."""
         item, buffers = self.news.newest_buffers()
         if buffers is not None and item > self._buffers_of:
             self._group.buffers.commit(buffers)
@@ -182,7 +185,8 @@ class WorkerTokens:
         self._group.buffers.rewind()
 
     def keep_buffers(self, item: int) -> None:
-        """A slice of the first shard is done: what its forward left is the newest, unless it was computed again."""
+        """Keep what the forward of a slice of the first shard left as the newest buffers, unless it was computed
+        again."""
         buffers = self._group.buffers
         buffers.keep_left()
         left = buffers.encode()
@@ -190,7 +194,7 @@ class WorkerTokens:
             self.news.left(item, left)
 
     def _tell(self, generation: int) -> None:
-        """How the weights travel, where that is not what this worker said last."""
+        """Report how the weights travel, where that is not what this worker reported last."""
         sizes = self.spans.sizes
         way = {"schedule": self.place.words, "buckets": len(sizes)}
         way |= {"least_bytes": min(sizes), "most_bytes": max(sizes)}
@@ -225,7 +229,7 @@ class WorkerTokens:
         return TokenExchange(communicator, place.ring, self.spans, self.news, errand=errand, ends=False)
 
     def _check(self, exchange: Exchange, loop: BatchLoop) -> None:
-        """All members are at the same call. Raises CallMismatch."""
+        """Check that all members are at the same call. Raises CallMismatch."""
         group = self._group
         assert group.seat is not None
         word = group.layout.write(
@@ -238,7 +242,7 @@ class WorkerTokens:
         group.check(exchange.meet(word))
 
     def _catch_up(self, exchange: Exchange, loop: BatchLoop, offsets: Sequence[int]) -> None:
-        """Members that have settled fewer steps take the records and the position of the one that is furthest."""
+        """Bring members that have settled fewer steps to the records and the position of the one that is furthest."""
         group = self._group
         assert group.seat is not None
         rank, furthest = group.seat.rank, max(range(len(offsets)), key=lambda r: (offsets[r], -r))
@@ -256,5 +260,5 @@ class WorkerTokens:
 
 
 def _listed(items: list[np.ndarray] | np.ndarray, spans: int) -> list[ItemSet]:
-    """What each token lists by a checkpoint; those of before have one list for all."""
+    """Each token's list from a checkpoint; checkpoints of earlier versions have one list for all."""
     return [ItemSet.decode(items[span] if isinstance(items, list) else items) for span in range(spans)]

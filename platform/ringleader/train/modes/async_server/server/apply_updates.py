@@ -24,14 +24,14 @@ from ringleader.train.state.norms import itself, scale_by
 
 @dataclass(frozen=True, slots=True)
 class AppliedItem:
-    """An item in an update: who it is made of, and how many versions lay between its pull and the update."""
+    """An item in an update: its push, and the number of versions between its pull and the update."""
 
     push: PushHeader
     staleness: int
 
 
 class _Given:
-    """Implements Complete: the norms' block sums came with the gradient, one norm after the other."""
+    """The norms' block sums that came with the gradient, one norm after the other. Implements Complete."""
 
     def __init__(self, sums: Tensor) -> None:
         self._sums = sums
@@ -43,10 +43,10 @@ class _Given:
 
 
 class ServerUpdates:
-    """One loop's. By the training thread alone.
+    """One loop's updates. Used by the training thread alone.
 
     Args:
-        discipline: says whether an item is an update.
+        discipline: decides whether an item is an update.
         blocks: of the norms that come with each push; 0 where this server sees whole gradients.
         staleness: counts gradients by the number of versions between their pull and their update.
     """
@@ -62,7 +62,7 @@ class ServerUpdates:
         self._weight = self._weighed_rows = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """What later updates of the loop depend on, and the count."""
+        """The state on which later updates of the loop depend, and the count."""
         seen = (self._weight, self._weighed_rows)
         return {"weights": seen, "staleness": Counter(self._staleness)}
 
@@ -72,7 +72,7 @@ class ServerUpdates:
         self._staleness.update(state["staleness"])
 
     def make(self, gathered: GradientSum, version: int, stock: PublishedWeights) -> list[AppliedItem]:
-        """Update what this server owns; returns what the update was made of.
+        """Update what this server owns. Returns the items of the update.
 
         Args:
             version: updates made before.
@@ -89,7 +89,9 @@ class ServerUpdates:
             self._step(gathered.pushes, version, means.weight)
         for parameter in group.parameters:
             parameter.grad = None
+        # After the gradients are gone, which were views into this memory.
         gathered.let_go()
+        # In ascending order of items: the buffers depend on the order.
         for item in sorted(gathered.moves):
             group.buffers.follow(gathered.moves[item].start, gathered.moves[item].left)
         group.changed = True
@@ -102,6 +104,7 @@ class ServerUpdates:
     def _step(self, pushes: Sequence[PushHeader], version: int, weight: float) -> None:
         held = self._group.held
         if self._each_alone:
+            # One item's own mean gradient, at the learning rate times its share of the batch.
             with held.at_rate(self._share(pushes[0], weight)):
                 held.update(_Given(pushes[0].sums) if self._blocks else itself)
         else:
@@ -109,7 +112,7 @@ class ServerUpdates:
             held.update()
 
     def _expose(self, gathered: GradientSum, stock: PublishedWeights) -> None:
-        """The sums become the parameters' gradients; what no slice reached has none."""
+        """Make the sums the parameters' gradients; a parameter that no slice reached has none."""
         group, used = self._group, gathered.used
         assert group.exchange is not None
         for bucket, row in zip(stock.held.buckets, gathered.total.dense, strict=True):
@@ -124,11 +127,12 @@ class ServerUpdates:
     @torch.no_grad()
     def _weigh(self, rows: int, weight: float) -> None:
         for parameter in self._group.parameters:
+            # Workers scaled by rows: the sum of the weights is known only here.
             if weight != rows and parameter.grad is not None:
                 scale_by(parameter.grad, rows / weight)
 
     def _share(self, push: PushHeader, weight: float) -> float:
-        """An item's part of its batch: by rows, and by what a row weighs beside those that came before."""
+        """An item's share of its batch: by rows, and by a row's weight beside the mean weight so far."""
         offset, shard = divmod(push.item, self._loop.epoch.shards)
         rows = len(self._loop.epoch.rows(offset, shard))
         self._weight += weight
@@ -137,7 +141,8 @@ class ServerUpdates:
         return (weight / mean_weight) / self._loop.epoch.batch_rows(offset)
 
     def _check(self, pushes: Sequence[PushHeader], means: ReportMeans) -> None:
-        """Raises what `evidence.check` raises: other rows than planned, a loss that is no number."""
+        """Check the pushes. Raises what `step_checks.check` raises: other rows than planned, a loss that is no
+        number."""
         step = self._group.step + 1
         for push in pushes:
             offset, shard = divmod(push.item, self._loop.epoch.shards)

@@ -1,4 +1,4 @@
-"""The committed buffers of a loop whose items are leased, as long as somebody may have started from them."""
+"""The committed buffers of a loop whose items are leased, kept as long as a worker may have started from them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class BufferMove:
-    """What a slice did to the buffers: (bytes,) uint8 before and after its forward."""
+    """The change that a slice made to the buffers: (bytes,) uint8 before and after its forward."""
 
     start: Tensor
     left: Tensor
 
 
 class BufferHistory:
-    """Which buffers a version of the weights came with. A version is a number of updates; a loop begins with 0.
+    """The buffers that each version of the weights came with. A version is a number of updates; a loop begins with 0.
 
     Args:
         committed: (bytes,) uint8 at the loop's start.
@@ -25,14 +25,14 @@ class BufferHistory:
         self._since = {0: committed}
 
     def at(self, version: int) -> Tensor:
-        """(bytes,) uint8 that went with that version; of a forgotten one the oldest that is known."""
+        """(bytes,) uint8 that went with that version; for a forgotten one the oldest that is known."""
         return self._since[max((v for v in self._since if v <= version), default=min(self._since))]
 
     def committed(self, committed: Tensor, version: int, in_hand: Iterable[int]) -> None:
-        """From that version on these are the buffers.
+        """Set the buffers from that version on.
 
         Args:
-            in_hand: the versions that are still computed on; what nobody can ask for any more is forgotten.
+            in_hand: the versions that are still computed on; buffers that nobody can ask for any more are forgotten.
         """
         self._since[version] = committed
         kept = {max((v for v in self._since if v <= held), default=version) for held in (*in_hand, version)}

@@ -1,4 +1,4 @@
-"""Which rows of a server's tables have changed in a loop, and since when: what a worker has to be sent."""
+"""The rows of a server's tables that have changed in a loop, and since when: those that a worker has to be sent."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -9,8 +9,8 @@ from ringleader.comm.rows import SparseRows
 
 
 class ChangedRows:
-    """One loop's, of the tables of one server. A version is a number of updates; the loop begins with 0, when all
-    members have the same rows.
+    """One loop's changed rows, in the tables of one server. A version is a number of updates; the loop begins with 0,
+    when all members have the same rows.
 
     Args:
         tables: (rows, width) by parameter number.
@@ -21,25 +21,26 @@ class ChangedRows:
         self._since = {n: torch.zeros(len(table), dtype=torch.int32) for n, table in tables.items()}
 
     def update(self, sums: Sequence[SparseRows], version: int) -> None:
-        """The rows of these sums, one for each table, have been new since that version."""
+        """Mark the rows of these sums, one for each table, as new since that version."""
         for since, rows in zip(self._since.values(), sums, strict=True):
             since[rows.indices.cpu()] = version
 
     def all_new(self, version: int) -> None:
-        """Whoever has what it had before that version lacks every row: which ones changed is not known here."""
+        """Mark every row as new for readers of any version before: which ones changed is not known here."""
         for since in self._since.values():
+            # Not 0: a reader that has the loop's start, version 0, lacks them too.
             since.fill_(max(version, 1))
 
     def after(self, version: int) -> dict[int, Tensor]:
-        """By parameter number: (n,) int64, the rows that have changed since that version; a negative one means that the
-        reader has what it had at the loop's start."""
+        """The rows that have changed since that version, (n,) int64 by parameter number; a negative version means that
+        the reader has what it had at the loop's start."""
         return {
             number: (since > max(version, 0)).nonzero()[:, 0].to(self._tables[number].device)
             for number, since in self._since.items()
         }
 
     def news(self, version: int, numbers: Collection[int]) -> list[tuple[Tensor, SparseRows]]:
-        """These rows of some of the tables, as they are now."""
+        """The changed rows of some of the tables, as they are now."""
         found = []
         for number, indices in self.after(version).items():
             if number in numbers:

@@ -1,4 +1,4 @@
-"""What a step leaves on the server that completes it, where items are leased: the new position and a record."""
+"""The commit of a step on the server that completes it, where items are leased: the new position and a record."""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -14,10 +14,10 @@ from ringleader.train.modes.synchronous.loop import BatchLoop
 
 
 class StepCommits:
-    """One member's, over all loops.
+    """One member's commits, over all loops.
 
     Args:
-        progress: is told the loop, and that a step of it is committed.
+        progress: called with the loop and the phase, once a step of it is committed.
     """
 
     def __init__(
@@ -29,10 +29,10 @@ class StepCommits:
         self._committed_at = perf_counter()
 
     def commit(self, loop: BatchLoop, counted: Sequence[AppliedItem], names: Sequence[str]) -> None:
-        """A step of this server is complete.
+        """Commit a step that is complete on this server.
 
         Args:
-            counted: what it is made of.
+            counted: the items that it is made of.
             names: of the metrics.
         """
         group = self._group
@@ -54,6 +54,7 @@ class StepCommits:
         assert group.seat is not None
         now = perf_counter()
         step_s, self._committed_at = max(now - self._committed_at, 1e-9), now
+        # By item and not by arrival, so that records and ledger do not depend on who came first.
         counted = sorted(counted, key=lambda one: one.push.item)
         rows = [_rows(loop, one.push.item) for one in counted]
         staleness = [one.staleness for one in counted]

@@ -1,4 +1,4 @@
-"""A server's end where workers come in their own time: two threads a worker, one for asks and one for pushes."""
+"""A server's message threads where items are leased: two for each worker, one for requests and one for pushes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,8 +32,8 @@ from ringleader.train.modes.async_server.messages import (
 
 @dataclass(frozen=True, slots=True)
 class PushExtras:
-    """What may follow a gradient: (bytes,) uint8 of the buffers that the forward left, and of the metrics' names; the
-    rows of each of this server's tables; (bytes,) uint8 of the buffers that the forward began with."""
+    """The tensors that may follow a gradient: (bytes,) uint8 of the buffers that the forward left, and of the metrics'
+    names; the rows of each of this server's tables; (bytes,) uint8 of the buffers that the forward began with."""
 
     left: Tensor | None
     names: Tensor | None
@@ -42,7 +42,7 @@ class PushExtras:
 
     @classmethod
     def of(cls, push: PushHeader, layout: MessageLayout) -> "PushExtras":
-        """Memory for what this push says that it brings."""
+        """Memory for the extras that the header announces."""
         start, left = (
             torch.empty(layout.buffers, dtype=torch.uint8) if push.buffers and wanted else None
             for wanted in (layout.starts, True)
@@ -57,7 +57,7 @@ class PushExtras:
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """An answer and what follows the weights: tensors that stay as they are.
+    """A reply and the tensors that follow the weights, which nobody changes any more.
 
     Attributes:
         tables: (bytes,) uint8 of new rows of this server's tables.
@@ -74,26 +74,26 @@ Check = Callable[[], None]
 
 
 class RequestHandler(Protocol):
-    """Who decides. Called from many threads; each call may block until there is an answer. It raises what `check`
-    raises, which it asks before anything else: a thread of a generation that is over changes nothing."""
+    """The server's decisions. Called from many threads; each call may block until there is an answer. It raises what
+    `check` raises, and calls it before anything else: a thread of a generation that is over changes nothing."""
 
     def answer(self, worker: int, ask: PullRequest, rows: Sequence[Tensor], check: Check) -> ServerReply:
-        """What to answer the worker of that rank. Fresh weights are in `rows` then."""
+        """The reply to the worker of that rank. Fresh weights are in `rows` then."""
 
     def take(
         self, worker: int, push: PushHeader, rows: list[Tensor], extras: PushExtras, check: Check
     ) -> PushVerdict:
-        """Count the gradient of the worker of that rank in `rows`, which are the clerk's from now on."""
+        """Count the gradient of the worker of that rank in `rows`, which are the handler's from now on."""
 
     def confirm(self, entry: int, check: Check) -> None:
-        """Server 0 has taken this item, or says `UPDATE` or `CLOSE`."""
+        """Record that server 0 has taken this item, or says `UPDATE` or `CLOSE`."""
 
     def departed(self) -> None:
-        """A thread has ended, well or not."""
+        """Record that a thread has ended, well or not."""
 
 
 class ReceiveBuffers:
-    """Memory for gradients on their way: a list of flat tensors, one for each bucket of this server."""
+    """Reusable memory for incoming gradients: a list of flat tensors, one for each bucket of this server."""
 
     def __init__(self, part: Sequence[Bucket]) -> None:
         self._part = part
@@ -107,10 +107,10 @@ class ReceiveBuffers:
 
 
 class ServerEndpoint:
-    """One server in one loop of one generation.
+    """One server's endpoint in one loop of one generation.
 
     Args:
-        shown: the buckets of whose weights workers are sent.
+        shown: the buckets whose weights workers pull.
         tables: of this server, by their place among all tables.
         rows: memory for the gradients of the buckets that this server updates.
         number: among the servers; server 0 leases.
@@ -143,7 +143,8 @@ class ServerEndpoint:
         self._acknowledged = acknowledged
 
     def serve(self, clerk: RequestHandler) -> list[Ticket]:
-        """Start the threads; each ends when its worker, or server 0, has nothing more to say."""
+        """Start the threads; each ends when its worker, or server 0, has nothing more to send."""
+        # Two for each worker: a push is still on its way while the worker asks for its next item.
         threads = [
             self._communicator.beside(partial(act, clerk, worker), phase=phase)
             for worker in range(self._workers)
@@ -154,12 +155,13 @@ class ServerEndpoint:
         return threads
 
     def tell(self, entry: int) -> list[Ticket]:
-        """By server 0: it has taken this item, or says `UPDATE`, `CLOSE` or `END`."""
+        """Send an entry from server 0: an item that it has taken, `UPDATE`, `CLOSE` or `END`."""
 
         def act(_: Scratch, transport: Transport) -> None:
             word, heard = torch.tensor([entry], dtype=torch.float64), torch.empty(1, dtype=torch.float64)
             for work in [transport.isend(word, rank, TAKEN) for rank in self._followers]:
                 work.wait()
+            # A follower's thread ends at END, without an answer.
             for rank in self._followers if self._acknowledged and entry != END else ():
                 transport.irecv(heard, rank, TAKEN).wait()
 
@@ -168,6 +170,7 @@ class ServerEndpoint:
         return [self._communicator.submit_call(act, [], phase="taken", bucket=None, lane=EXPRESS)]
 
     def _asks(self, clerk: RequestHandler, worker: int, transport: Transport) -> None:
+        # Each thread's own: replies to several workers are on their way at once.
         weights = [b.like.new_empty(b.length) for b in self._shown]
         words = self._layout.ask()
         try:
@@ -182,6 +185,7 @@ class ServerEndpoint:
                     rest = (reply.tables, reply.buffers if self._first else None)
                     parts = [*weights, *(part for part in rest if part is not None and part.numel())]
                     sent += [transport.isend(part, worker, ANSWER) for part in parts]
+                # Before the next reply is written into `weights`.
                 for work in sent:
                     work.wait()
         finally:
@@ -192,6 +196,7 @@ class ServerEndpoint:
         try:
             while True:
                 transport.irecv(words, worker, PUSH).wait()
+                # A copy: the header's tensors are views, and `words` receives the next one.
                 push = PushHeader.decode(words.clone(), self._layout)
                 if push.leaving:
                     return

@@ -1,4 +1,4 @@
-"""What an update is made of: pushed gradients, added as they come, and what their slices say about themselves."""
+"""The contents of an update: pushed gradients, added as they come, and the reports of their slices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Rows = list[Tensor]
 
 @dataclass(frozen=True, slots=True)
 class PushedGradient:
-    """What a server gets of an item's gradient, or of a sum.
+    """A server's part of an item's gradient, or of a sum.
 
     Attributes:
         dense: (length,) of each of its buckets.
@@ -33,6 +33,7 @@ class PushedGradient:
 
 def report_words(report: SliceReport) -> Tensor:
     """(REPORT,) float64: weight, loss, checksum, the metrics' names' checksum, values; as exact as a control word."""
+    # By way of float32, as in a control word: the means then have the bits of synchronous servers.
     words = torch.zeros(REPORT, dtype=torch.float32)
     words[0], words[1], words[2], words[3] = report.weight, report.loss, report.checksum, report.names
     for slot, value in enumerate(report.values):
@@ -50,7 +51,7 @@ class ReportMeans:
 
     @classmethod
     def of(cls, pushes: Sequence[PushHeader]) -> "ReportMeans":
-        """In ascending order of items, whoever came first."""
+        """Combine the pushes' reports in ascending order of items, whoever came first."""
         table = torch.stack([push.report for push in sorted(pushes, key=lambda push: push.item)])
         weights = table[:, 0]
         total = float(weights.sum())
@@ -59,16 +60,16 @@ class ReportMeans:
 
 
 class GradientSum:
-    """One update's gradients on their way to a sum.
+    """One update's gradients, summed as they come.
 
     Args:
         tree: fold along it, a node as soon as both its children are there, so that bits do not depend on who came
-            first. None: in the order of their coming.
+            first. None: in the order of arrival.
         give_back: takes memory that is free again.
 
     Attributes:
         pushes: those that are in.
-        moves: what their slices did to the buffers, by item.
+        moves: the changes that their slices made to the buffers, by item.
     """
 
     def __init__(self, tree: Tree | None, give_back: Callable[[Rows], None]) -> None:
@@ -90,11 +91,12 @@ class GradientSum:
         return total
 
     def add(self, push: PushHeader, leaf: int, gradient: PushedGradient, move: BufferMove | None) -> None:
-        """`leaf` is the place of this gradient in the tree."""
+        """Add a gradient; `leaf` is its place in the tree."""
         self.pushes.append(push)
         if move is not None:
             self.moves[push.item] = move
         node = TreeNode(0, leaf) if self._tree is not None else _ROOT
+        # Up the tree as long as the sibling is there; one without shards is passed over, as in the ring.
         while self._tree is not None and not self._tree.is_root(node):
             sibling = TreeNode(node.level, node.index ^ 1)
             if self._tree.holds(sibling):
@@ -107,7 +109,7 @@ class GradientSum:
         self._nodes[node] = gradient
 
     def let_go(self) -> None:
-        """The sum is in the weights, or is not to be: its memory is free again."""
+        """Free the memory of the sum, which is in the weights or is dropped."""
         for gradient in self._nodes.values():
             self._give_back(gradient.dense)
 

@@ -1,4 +1,4 @@
-"""When server 0 leases no more items of a loop: it is over, it is left or stopped, or the generation ends."""
+"""The end of leasing at server 0: the loop is over, left or stopped, or the generation ends."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from ringleader.train.modes.async_server.lease_queue import AsyncPolicy, LeaseQu
 
 @dataclass(slots=True)
 class LeaseEnd:
-    """Why nothing is leased any more.
+    """The reasons for leasing no more items.
 
     Attributes:
-        stopping: the loop ends as soon as what is out is in.
+        stopping: the loop ends as soon as all leases are in.
         last: the loop ends with this update.
         over: the loop has ended.
         left: a worker's body left the loop, by `break` or by an exception.
-        pending: the generation ends as soon as what is out is in.
+        pending: the generation ends as soon as all leases are in.
     """
 
     leases: LeaseQueue
@@ -26,27 +26,28 @@ class LeaseEnd:
 
     @property
     def nothing_more(self) -> bool:
-        """Whether a worker that asks can leave: nothing is leased any more, and nothing is out."""
+        """Whether a worker that asks can leave: nothing is leased any more, and no lease is out."""
         return self.over or (self.pending and not self.leases.out)
 
     @property
     def held_back(self) -> bool:
-        """Whether the next item is leased to nobody."""
+        """Whether no worker may lease the next item."""
         return self.stopping or self.pending or self._beyond_last()
 
     def leave(self) -> None:
-        """A worker's body has left the loop."""
+        """Record that a worker's body has left the loop."""
         self.left = self.stopping = True
 
     def stop_after(self, clock: int) -> None:
-        """The loop ends with that update; with what is out, where every item is one."""
+        """End the loop with that update; where every item is an update, once all leases are in."""
         if isinstance(self.leases.discipline, AsyncPolicy):
             self.stopping = True
         else:
+            # Several workers may stop the loop: the earliest update counts for all.
             self.last = clock if self.last is None else min(clock, self.last)
 
     def look(self) -> None:
-        """Whether the loop has ended."""
+        """Mark the loop as over if it has ended."""
         leases = self.leases
         past = self.last is not None and leases.version > self.last
         if leases.exhausted or past or (self.stopping and not leases.out):

@@ -1,4 +1,5 @@
-"""The metrics' names of a loop whose items are leased: every item has those that came first, whoever computed it."""
+"""The metrics' names of a loop whose items are leased: the first item sets them for all, whoever computes the
+others."""
 
 from torch import Tensor
 
@@ -7,7 +8,7 @@ from ringleader.train.modes.async_server.messages import PushHeader
 
 
 class MetricNaming:
-    """A server's. A worker tells the names once a generation, and their checksum with every item.
+    """A server's check of the names. A worker tells the names once a generation, and their checksum with every item.
 
     Attributes:
         names: of the metrics, sorted; none before the first item.
@@ -20,7 +21,7 @@ class MetricNaming:
         self._known: dict[int, tuple[str, ...]] = {0: ()}
 
     def hear(self, worker: str, push: PushHeader, told: Tensor | None) -> None:
-        """An item of this worker is in.
+        """Check an item of this worker that is in.
 
         Args:
             told: (bytes,) uint8 of the names, where they came with it.

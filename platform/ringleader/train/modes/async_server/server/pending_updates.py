@@ -1,4 +1,4 @@
-"""The sums of a server's next updates, by their number: gradients that are here, and no update is made of them yet."""
+"""The pending sums of a server's next updates, by their number: gradients that are here and in no update yet."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from ringleader.train.modes.async_server.server.queued_push import QueuedPush
 
 
 class PendingUpdates:
-    """Of one loop.
+    """One loop's pending updates.
 
     Args:
         committed: (bytes,) uint8 of the buffers at the loop's start.
@@ -31,19 +31,21 @@ class PendingUpdates:
 
     @property
     def items(self) -> list[int]:
-        """Those that are in no update yet."""
+        """The items that are in no update yet."""
         return [push.item for gathering in self._sums.values() for push in gathering.pushes]
 
     def add(self, arrival: QueuedPush) -> None:
-        """A gradient counts: it is added to the sum of its update."""
+        """Add a gradient that counts to the sum of its update."""
         leases, push, left = self._leases, arrival.push, arrival.extras.left
         offset, shard = divmod(push.item, leases.batches.shards)
         clock = leases.discipline.clock(leases, push.item)
         if clock not in self._sums:
             tree = None
             if isinstance(leases.discipline, BoundedStaleness):
+                # `ssp` with staleness 0 has the bits of synchronous servers: it sums along their tree.
                 tree = tree_over(leases.batches.shards, frozenset(leases.batches.present(offset)))
             self._sums[clock] = GradientSum(tree, self._give_back)
+        # With backups a push brings the buffers that it began with: a server just promoted knows no older ones.
         start = self._following.at(push.version) if arrival.extras.start is None else arrival.extras.start
         move = None if left is None else BufferMove(start, left)
         self._sums[clock].add(push, shard, PushedGradient(arrival.rows, arrival.extras.rows), move)
@@ -51,17 +53,17 @@ class PendingUpdates:
             self.complete += 1
 
     def take(self) -> GradientSum:
-        """The sum of the update that is due."""
+        """Remove and return the sum of the update that is due."""
         return self._sums.pop(self._leases.version)
 
     def drop(self) -> None:
-        """What is in no update yet did not happen."""
+        """Drop every gradient that is in no update yet, as if it had not been pushed."""
         for gathering in self._sums.values():
             gathering.let_go()
         self._sums.clear()
         self.complete = self._leases.version
 
     def follow(self, committed: Tensor) -> None:
-        """After an update that changed the buffers these are they."""
+        """Record the buffers that an update has changed."""
         in_hand = (lease.version for lease in self._leases.out.values())
         self._following.committed(committed, self._leases.version, in_hand)

@@ -1,4 +1,5 @@
-"""What a server hands out where items are leased: its newest weights, and of tables the rows that a worker lacks."""
+"""The weights that a server hands out where items are leased: its newest ones, and of tables the rows that a worker
+lacks."""
 
 from collections.abc import Sequence
 
@@ -12,11 +13,11 @@ from ringleader.train.modes.async_server.server_share import ServerShare
 
 
 class PublishedWeights:
-    """The part of one server in one loop.
+    """One server's weights in one loop.
 
     Attributes:
-        held: what it updates, in the buckets of the running generation.
-        shown: what workers pull of it.
+        held: the share that it updates, in the buckets of the running generation.
+        shown: the part of it that workers pull.
         tables: the numbers of its parameters whose gradients are rows.
         touched: the rows that have changed in this loop.
     """
@@ -28,7 +29,7 @@ class PublishedWeights:
         self._group = group
 
     def copy_weights(self, rows: Sequence[Tensor]) -> None:
-        """Into (length,) tensors, one for each bucket."""
+        """Copy the newest weights into (length,) tensors, one for each bucket."""
         group = self._group
         assert group.exchange is not None
         views: list[Tensor] = []
@@ -40,7 +41,7 @@ class PublishedWeights:
             torch._foreach_copy_(views, weights)
 
     def rows_since(self, version: int) -> tuple[Tensor, tuple[int, ...]]:
-        """(bytes,) uint8 of the rows that have changed since, and how many of each of the job's tables."""
+        """(bytes,) uint8 of the rows that have changed since that version, and how many of each of the job's tables."""
         shown = self.shown
         news = self.touched.news(version, shown.numbers.values())
         counts = [0] * len(self._group.tables)
@@ -50,7 +51,7 @@ class PublishedWeights:
         return packed(news), tuple(counts)
 
     def came(self, counts: Sequence[int]) -> None:
-        """So many rows of each of the tables that this server updates."""
+        """Count received rows, so many of each of the tables that this server updates, as traffic."""
         self._travelled(counts, self.held)
 
     def _travelled(self, counts: Sequence[int], share: ServerShare) -> None:

@@ -1,4 +1,4 @@
-"""A push on its way through a server's office."""
+"""A push on its way through a server's queue."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from ringleader.train.modes.async_server.server.endpoint import PushExtras
 
 @dataclass(slots=True)
 class QueuedPush:
-    """A push of the worker of that rank that waits to be counted; `verdict` is None until it is."""
+    """A push from the worker of that rank, waiting to be counted; `verdict` is None until it is."""
 
     worker: int
     push: PushHeader

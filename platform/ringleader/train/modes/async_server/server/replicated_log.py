@@ -1,4 +1,4 @@
-"""Items that are applied on all servers or on none: who holds them waits until server 0 has taken them.
+"""The log of items that are applied on all servers or on none: a server holds a push until server 0 has taken its item.
 
 Where servers have backups server 0 waits too: whatever it takes, and each update of a clock, is an entry that all
 others have heard of before server 0 acts on it, and says the next. So all make the same updates of the same items in
@@ -16,7 +16,7 @@ from ringleader.train.modes.items import ItemSet
 
 
 class ReplicatedLog:
-    """A server's. Outlives generations; `confirm` belongs to any thread.
+    """One server's log. Outlives generations; any thread may call `confirm`.
 
     Attributes:
         count: entries that this server has heard of in this loop.
@@ -30,12 +30,12 @@ class ReplicatedLog:
 
     @property
     def items(self) -> list[int]:
-        """Those that are held."""
+        """The items that are held."""
         return list(self._held)
 
     def hold(self, arrival: QueuedPush) -> QueuedPush | None:
-        """Keep a push. Of two of one item, as backup workers make them, server 0 takes the one on newer weights; the
-        other one is returned."""
+        """Keep a push. Of two pushes of one item, as backup workers make them, server 0 takes the one on newer weights;
+        the other one is returned."""
         other = self._held.get(arrival.push.item)
         if other is not None and other.push.version > arrival.push.version:
             return arrival
@@ -43,12 +43,12 @@ class ReplicatedLog:
         return other
 
     def confirm(self, entry: int) -> None:
-        """Server 0 has taken the item, or says `UPDATE` or `CLOSE`."""
+        """Record an entry of server 0: an item that it has taken, `UPDATE` or `CLOSE`."""
         self.count, self.last = self.count + 1, entry
         self._confirmed.append(entry)
 
     def due(self) -> list[tuple[int, QueuedPush | None]]:
-        """What server 0 has said, in its order, and what is held of it no longer."""
+        """Entries not yet applied, in server 0's order, each with its push, which is held no longer."""
         due = []
         while self._confirmed:
             entry = self._confirmed.popleft()
@@ -56,19 +56,20 @@ class ReplicatedLog:
         return due
 
     def settle(self, taken: Sequence[int]) -> list[QueuedPush]:
-        """A generation begins: of all that is held server 0 has taken these, which are due. The rest is returned, and
-        held no longer."""
+        """Begin a generation: of all that is held server 0 has taken these items, which are due. The rest is returned,
+        and held no longer."""
         self._confirmed = deque(item for item in self._held if item in taken)
         return [self._held.pop(item) for item in self.items if item not in taken]
 
 
 def agree(exchange: Exchange, server: int, servers: int, held: Sequence[int], taken: ItemSet) -> list[int]:
-    """All members ask server 0 which of the items that any server holds it has taken. Raises ExchangeBroken.
+    """Ask server 0, with all members, which of the items that any server holds it has taken. Raises ExchangeBroken.
 
     Args:
         server: the number of this server; negative on workers.
         taken: what server 0 has taken; nothing on all others.
     """
+    # How many each server holds comes first: it says at which offset each writes its items in the next sum.
     counts = torch.zeros(servers, dtype=torch.float64)
     if server >= 0:
         counts[server] = len(held)
@@ -86,7 +87,7 @@ def agree(exchange: Exchange, server: int, servers: int, held: Sequence[int], ta
 def newest_entry(
     exchange: Exchange, server: int, servers: int, known: tuple[int, int, int]
 ) -> tuple[int, int, int]:
-    """All members hear what the server says that has heard of the most entries. Raises ExchangeBroken.
+    """The entry of the server that has heard of the most, heard by all members. Raises ExchangeBroken.
 
     Args:
         server: the number of this server; negative on workers.
@@ -95,5 +96,6 @@ def newest_entry(
     said = torch.zeros((servers, 3), dtype=torch.float64)
     if server >= 0:
         said[server] = torch.tensor(known, dtype=torch.float64)
+    # Ordered by call, then count: a server that is still in an earlier loop has heard of nothing here.
     call, count, last = max(exchange.all_reduce(said.view(-1)).view(servers, 3).tolist())
     return int(call), int(count), int(last)

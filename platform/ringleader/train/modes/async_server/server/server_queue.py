@@ -1,7 +1,6 @@
-"""A server's office in one loop: threads that serve workers come with asks and pushes and wait for their turn; the
+"""A server's queue in one loop: threads that serve workers queue requests and pushes and wait for their turn; the
 training thread counts, updates and records, so that optimisers, schedules and callbacks run where the training function
-runs.
-"""
+runs."""
 
 import threading
 from collections import deque
@@ -29,11 +28,11 @@ from ringleader.train.modes.async_server.server.server_state import ServerState,
 from ringleader.train.modes.async_server.server_share import ServerShare
 
 LOOK_S = 0.05
-"""How often a waiting thread looks whether the generation is over, or a newer plan is announced."""
+"""Seconds after which a waiting thread looks whether the generation is over, or a newer plan is announced."""
 
 
 class ServerQueue:
-    """Implements Clerk. One loop's; `open` begins each generation, `serve` runs it."""
+    """One loop's queue at a server, a RequestHandler; `open` begins each generation, `serve` runs it."""
 
     def __init__(self, group: Member, books: ServerState) -> None:
         self.books = books
@@ -60,18 +59,20 @@ class ServerQueue:
         with self._changed:
             self._communicator, self._leads, self._tell = communicator, leads, tell
             self.books.open(communicator, rows, held, shown, leads=leads, tell=tell)
+            # Pushes of the generation before: their threads are gone, their items go back to the queue.
             self._arrivals.clear()
 
     def drain(self) -> None:
-        """Nothing more is leased until what is out is in, and all members stand at the same state."""
+        """Lease nothing more, until all leases are in and all members stand at the same state."""
         with self._changed:
             self.books.ends.pending = True
             self._changed.notify_all()
 
     def serve(self, tickets: Sequence[Ticket]) -> None:
-        """Until every worker has left. Raises ExchangeBroken when the generation breaks."""
+        """Serve until every worker has left. Raises ExchangeBroken when the generation breaks."""
         assert self._communicator is not None
         with self._changed:
+            # The lock is let go in `wait` alone, so that threads never copy weights out in the middle of an update.
             while not all(ticket.finished for ticket in tickets):
                 self._communicator.check()
                 self._look()
@@ -80,13 +81,15 @@ class ServerQueue:
                     self._changed.notify_all()
                 if self.books.apply_confirmed() or self.books.update_what_is_due():
                     self._changed.notify_all()
+                # With a limit: a break of the generation does not notify this condition.
                 with self._group.split.idle():
                     self._changed.wait(LOOK_S)
             self.books.finish()
+        # Without the lock, and last: the other servers' threads end at this entry.
         self._communicator.wait(self._tell(END))
 
     def count(self, push: PushHeader, rows: list[Tensor], extras: PushExtras) -> PushVerdict:
-        """The same as `take` where the worker is this thread."""
+        """Count a push as `take` does, where the worker is this thread."""
         arrival = QueuedPush(0, push, rows, extras)
         with self._changed:
             self.books.count(arrival)
@@ -100,11 +103,12 @@ class ServerQueue:
         if self._leads and not self.books.ends.pending and coordinator.plan_pending():
             self.drain()
 
-    # --- the threads that serve workers: Clerk --------------------------------------------------------------------
+    # --- the threads that serve workers: RequestHandler ------------------------------------------------------------
 
     def answer(self, worker: int, ask: PullRequest, rows: Sequence[Tensor], check: Check) -> ServerReply:
         with self._changed:
             check()
+            # Once, before any wait: a stop or a `break` has to reach the others though its reply may take long.
             self._hear(worker, ask)
             while (reply := self._reply(worker, ask)) is None:
                 self._changed.wait(LOOK_S)
@@ -142,7 +146,7 @@ class ServerQueue:
             self._changed.notify_all()
 
     def _hear(self, worker: int, ask: PullRequest) -> None:
-        """What an ask says, whatever the answer."""
+        """Take in what a request tells, whatever the reply."""
         books = self.books
         if ask.wish is RequestKind.ITEM and books.roll is not None and books.roll.here(worker, ask.have):
             self._changed.notify_all()
@@ -153,15 +157,17 @@ class ServerQueue:
             books.ends.leave()
 
     def _reply(self, worker: int, ask: PullRequest) -> PullReply | None:
-        """What can be said now; None: nothing yet."""
+        """The reply that is due now; None while there is none."""
         books, leases = self.books, self.books.leases
         version = leases.version
         if ask.wish is RequestKind.WEIGHTS:
+            # The worker has these weights of server 0, which proves that server 0 has made the update.
             if ask.least > books.allowed and not books.ordered:
                 books.allowed = ask.least
                 self._changed.notify_all()
             return None if version < ask.least else self._answer(-1, -1, fresh=version != ask.have)
         books.look()
+        # Without staleness a worker that gets no item is told of the commit all the same, before its step returns.
         unseen = books.roll is not None and version != ask.have
         if books.ends.nothing_more:
             return self._answer(OVER, -1, fresh=unseen)

@@ -1,6 +1,6 @@
-"""A server's books of one loop: which items are in, the sums on their way, the updates made. They outlive generations.
+"""A server's state in one loop: which items are in, the pending sums, the updates made. It outlives generations.
 
-By the training thread, or by whoever has the office's lock.
+Used by the training thread, or by whoever has the server queue's lock.
 """
 
 from collections import Counter
@@ -32,16 +32,16 @@ from ringleader.train.modes.synchronous.loop import BatchLoop
 
 
 class ServerState:
-    """Of one loop; `open` begins each generation.
+    """A server's state in one loop; `open` begins each generation.
 
     Attributes:
         base: global steps before the loop.
         ordered: all servers make the same updates in the same order, see `ReplicatedLog`.
-        roll: who has seen which update, where that matters.
-        allowed: updates that server 0 has made for certain.
+        roll: which worker has seen which update, where that matters.
+        allowed: updates that server 0 has certainly made.
 
     Args:
-        committed: takes what a step of this server is made of, and the metrics' names.
+        committed: called with the items of a step of this server, and the metrics' names.
         blocks: of the norms that come with each push; 0 where this server sees whole gradients.
         staleness: counts gradients by the number of versions between their pull and their update.
     """
@@ -87,7 +87,7 @@ class ServerState:
 
     @property
     def complete(self) -> int:
-        """Steps of this loop whose gradients are all here, applied or not; of server 0 those that it has applied."""
+        """Steps of this loop whose gradients are all here, applied or not; at server 0 those that it has applied."""
         if self._leads or self.ordered:
             return self.steps
         if self._each_alone:
@@ -96,7 +96,7 @@ class ServerState:
 
     @property
     def held(self) -> list[int]:
-        """Items that are here, and not known to be taken by server 0."""
+        """Items whose gradients are here, and not known to be taken by server 0."""
         return self._staging.items if self._staging is not None else []
 
     @property
@@ -118,34 +118,37 @@ class ServerState:
         leads: bool,
         tell: "Tell",
     ) -> None:
-        """A generation begins: nobody has anything in hand. The server that `leads` keeps the queue.
+        """Begin a generation, in which no worker holds a lease yet. The server that `leads` keeps the queue.
 
         Args:
             held: what this server updates.
             shown: what workers pull of it.
-            tell: tells the other servers what this one has taken.
+            tell: tells the other servers an entry.
         """
         self._communicator, self._rows, self._leads, self._tell = communicator, rows, leads, tell
         self.roll = self._new_roll() if leads else None
         if self.ordered or (self._each_alone and not leads):
+            # Kept over generations: what is held now is settled when the next one begins.
             self._staging = self._staging or ReplicatedLog()
         if self._stocked is None:
             self._stocked = PublishedWeights(self._group, held, shown)
             if self.ordered and self.leases.version:
+                # A new server does not know which rows changed before it came: workers get them all once.
                 self.touched.all_new(self.leases.version)
+        # Each time: where a plan leaves a lost server out, its backup publishes parts that it only updated before.
         self._stocked.held, self._stocked.shown = held, shown
         self.ends.pending = False
         self.leases.give_all_back()
 
     def _new_roll(self) -> VersionBarrier | None:
-        """Without staleness a loop may be left, or stopped, behind any update: until all workers have seen it, the next
-        one is not made."""
+        """A barrier where there is no staleness: a loop may be left, or stopped, behind any update, so the next one is
+        not made until all workers have seen it."""
         seat = self._group.seat
         assert seat is not None
         return VersionBarrier(seat.plan.world) if self._group.spec.sync.leased_in_step else None
 
     def settle(self, taken: Sequence[int]) -> None:
-        """Of what is held server 0 has taken these items; the others did not happen."""
+        """Apply those of the held items that server 0 has taken, and drop the others."""
         if self._staging is None:
             return
         for arrival in self._staging.settle(taken):
@@ -154,16 +157,18 @@ class ServerState:
 
     @property
     def known(self) -> tuple[int, int, int]:
-        """The loop's call, and what this server has heard of it, see `ReplicatedLog`."""
+        """The loop's call number, and what this server has heard of it, see `ReplicatedLog`."""
         heard = (self._staging.count, self._staging.last) if self._staging is not None else (0, 0)
         return self.loop.number, *heard
 
     def level(self, count: int, last: int) -> None:
-        """A generation begins where servers are ordered: they make the updates that any of them has heard of. What is
-        in no update then is computed again, also where some server has it: others may not."""
+        """Begin a generation of ordered servers: make the updates that any of them has heard of. Gradients that are in
+        no update then are computed again, also where some server has them: others may not."""
         if self._staging is None or self._stocked is None:
             return
+        # Here all follow, server 0 too: entries are applied and none is said. `open` sets both again.
         self._leads, self.roll = False, None
+        # One at most: server 0 says the next entry only when all have heard of this one.
         if self._staging.count < count:
             self._staging.confirm(last)
         self.apply_confirmed()
@@ -178,8 +183,8 @@ class ServerState:
 
     @property
     def position(self) -> dict[str, Any]:
-        """What a checkpoint, or a new server, has to know of the loop, while nothing is out: updates, and which items
-        are in them. What is here for later updates is computed again."""
+        """The loop's position for a checkpoint or a new server, while no lease is out: the updates, and the items in
+        them. Gradients for later updates are computed again."""
         return {
             "call": self.loop.number,
             "version": self.leases.version,
@@ -192,7 +197,7 @@ class ServerState:
         }
 
     def go_on(self, position: dict[str, Any]) -> None:
-        """The attempt begins with a checkpoint, or this server joins the others."""
+        """Take over a position: the attempt begins with a checkpoint, or this server joins the others."""
         self.leases.go_on(position["version"], ItemSet.decode(position["applied"]))
         self.allowed = self._clocks.complete = position["version"]
         self._running = list(position["running"])
@@ -203,8 +208,8 @@ class ServerState:
             self.ends.left = position.get("left", False)  # checkpoints of earlier versions have none
 
     def allow(self, version: int) -> None:
-        """Server 0 has made so many updates, so all that they are made of is here too. Ordered servers have other words
-        for that."""
+        """Make the updates that server 0 has made, whose gradients are all here too. Ordered servers learn of them by
+        entries instead."""
         if not self.ordered:
             self.allowed = max(self.allowed, version)
             self.update_what_is_due()
@@ -212,7 +217,7 @@ class ServerState:
     # --- inside one -----------------------------------------------------------------------------------------------
 
     def count(self, arrival: QueuedPush) -> None:
-        """Decide about a push; make the updates that are due with it."""
+        """Decide on a push, and make the updates that are due with it."""
         push, leases = arrival.push, self.leases
         assert self._group.seat is not None
         self._naming.hear(self._group.seat.plan.members[arrival.worker], push, arrival.extras.names)
@@ -232,20 +237,21 @@ class ServerState:
             self._give_back(arrival.rows)
         self.update_what_is_due()
         self.look()
+        # Last: a push on which an update failed or broke gets no receipt.
         arrival.verdict = verdict
 
     def confirm(self, entry: int) -> None:
-        """Server 0 has said this."""
+        """Record an entry of server 0."""
         assert self._staging is not None
         self._staging.confirm(entry)
 
     def look(self) -> None:
-        """Whether the loop has ended, which server 0 alone says."""
+        """Check whether the loop has ended, which server 0 alone decides."""
         if self._leads:
             self.ends.look()
 
     def apply_confirmed(self) -> bool:
-        """What is held and server 0 has taken is taken here. Returns whether there was any."""
+        """Apply the held items that server 0 has taken. Returns whether there were any."""
         due = self._staging.due() if self._staging is not None else []
         for entry, arrival in due:
             if arrival is not None:
@@ -260,24 +266,27 @@ class ServerState:
         return bool(due)
 
     def update_what_is_due(self) -> bool:
-        """Clocks of other servers wait for server 0's word: if the generation breaks, all stand at the same one."""
+        """Make the updates that are due; other servers wait for server 0's word, so that all stand at the same clock if
+        the generation breaks. Returns whether there were any."""
         before = self.leases.version
         while self.leases.due and (self._free or self.leases.version < self.allowed):
             if self.ordered and not self._each_alone and self.leases.version >= self.allowed:
+                # `_enter` comes back here once all have heard of it; then `allowed` lets the update be made.
                 self._enter(UPDATE)
             else:
                 self._update()
         return self.leases.version > before
 
     def finish(self) -> None:
-        """Every worker has left. Raises ExchangeBroken."""
+        """Finish after every worker has left. Raises ExchangeBroken."""
         self.apply_confirmed()
         if self.ordered and self._leads and self.ends.over:
+            # Whoever is server 0 after a loss has to know that the loop is over, and lease nothing.
             self._enter(CLOSE)
         self.close()
 
     def close(self) -> None:
-        """A loop that was left by `break`: what is applied since the last step is a step, if a short one."""
+        """Commit what is applied since the last step as a step, if a short one, where the loop was left by `break`."""
         if self.ends.over and self._running:
             self._close_step()
 
@@ -291,7 +300,8 @@ class ServerState:
             self._tell(arrival.push.item)
 
     def _enter(self, entry: int) -> None:
-        """It happens once all servers have heard of it. Raises ExchangeBroken: then `level` says whether it does."""
+        """Tell an entry, and apply it once all servers have heard of it. Raises ExchangeBroken: then `level` decides
+        whether it happens."""
         assert self._communicator is not None
         assert self._staging is not None
         self._staging.confirm(entry)
@@ -308,7 +318,7 @@ class ServerState:
 
     @property
     def _free(self) -> bool:
-        """Whether an update that is due waits for nobody."""
+        """Whether an update that is due may be made at once."""
         if self.roll is not None:
             return self.roll.all_at(self.leases.version)
         return self._leads or self._each_alone
@@ -320,6 +330,7 @@ class ServerState:
     def _update(self) -> None:
         leases, gathered = self.leases, self._clocks.take()
         self._running += self._updates.make(gathered, leases.version, self.stock)
+        # Only now: the update was made at the version before.
         leases.advance()
         self.touched.update(gathered.total.tables, leases.version)
         if gathered.moves:
@@ -333,7 +344,7 @@ class ServerState:
 
 
 Tell = Callable[[int], list[Ticket]]
-"""Tells other servers an entry, see `ReplicatedLog`, or `END`: that there are no more."""
+"""The way to tell other servers an entry, see `ReplicatedLog`, or `END`: there are no more."""
 
 
 def tell_nobody(_: int) -> list[Ticket]:

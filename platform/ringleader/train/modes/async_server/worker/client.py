@@ -1,4 +1,5 @@
-"""A worker's end where servers lease items: asks and pulls go on one lane, pushes on the other, beside the training."""
+"""A worker's client of servers that lease items: requests and pulls go on one lane, pushes on the other, beside
+training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,9 +29,9 @@ from ringleader.train.modes.async_server.server_share import HeldBy, ServerShare
 
 
 class ServerClient:
-    """One worker in one loop of one generation. Every call may raise ExchangeBroken.
+    """One worker's client in one loop of one generation. Every call may raise ExchangeBroken.
 
-    A push goes to server 0 last: what it counts has been counted by all others.
+    A push goes to server 0 last: what server 0 counts, all others have counted.
 
     Args:
         servers: ranks of the servers, server 0 first.
@@ -63,11 +64,11 @@ class ServerClient:
 
     @property
     def have(self) -> tuple[int, ...]:
-        """The version of each server's weights that lie in the parameters."""
+        """The version of each server's weights that the parameters hold."""
         return tuple(self._have)
 
     def ask(self, wish: RequestKind, stop: int = -1) -> PullReply:
-        """Wait for server 0's answer. Fresh weights are on their way: `take_over` waits for them.
+        """Send a request and wait for server 0's reply. Fresh weights are on their way: `take_over` waits for them.
 
         Args:
             stop: the update after which the loop shall end; -1: none.
@@ -79,6 +80,7 @@ class ServerClient:
             bucket=None,
             lane=EXPRESS,
         )
+        # Behind the request on the same lane, so that weights travel while the caller loads its batch.
         self._pulling = self._communicator.submit_call(
             self._pull, list(self._weights.values()), phase="pull", bucket=None, lane=EXPRESS
         )
@@ -87,7 +89,7 @@ class ServerClient:
         return self._answer
 
     def take_over(self) -> Tensor | None:
-        """The weights that came become the parameters' values.
+        """Copy the weights that came into the parameters.
 
         Returns:
             (bytes,) uint8 of the committed buffers where they are new, else None.
@@ -121,8 +123,10 @@ class ServerClient:
         rows = [b.row(0) for b in self._buckets.buckets]
 
         def act(_: Scratch, transport: Transport) -> None:
+            # Server 0 last: its set of taken items is the data position, and what it commits is settled.
             for server in reversed(range(len(self._servers))):
                 own = [(table, tables[k]) for k, table in self._pushed[server].tables.items()]
+                # Versions are counted by each server on its own; with backups all follow one order.
                 own_push = replace(push, version=versions[0 if self._layout.starts else server])
                 self._deliver(transport, server, own_push, rows, [*extras, packed(own)])
 
@@ -135,7 +139,7 @@ class ServerClient:
             self._pushing = None
 
     def leave(self) -> None:
-        """Tell all servers that nothing more comes in this loop."""
+        """Tell all servers that nothing more comes from this worker in this loop."""
         self.pushed()
         farewell, last = self._layout.leaving().encode(), PullRequest(RequestKind.LEAVE, -1).encode()
 

@@ -1,4 +1,4 @@
-"""A worker that is its own server: asks and pushes go to the office of its own process."""
+"""A worker that is its own server: requests and pushes go to the server queue of its own process."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from ringleader.train.modes.async_server.server.server_queue import ServerQueue
 
 
 class InProcessClient:
-    """A worker's end where it keeps the office itself: one process is worker and server. Stands in for a Lessee."""
+    """A worker's client of the server queue in its own process. Stands in for a ServerClient."""
 
     def __init__(self, office: ServerQueue, buckets: Buckets, rows: ReceiveBuffers) -> None:
         self._office = office
@@ -28,11 +28,12 @@ class InProcessClient:
         return self._office.answer(0, ask, [], _go_on).answer
 
     def take_over(self) -> None:
-        """The newest weights are here."""
+        """Do nothing: the newest weights are here."""
 
     def push(
         self, push: PushHeader, versions: Sequence[int], extras: Sequence[Tensor], tables: Sequence[TableRows]
     ) -> None:
+        # A copy: the next backward writes into the buckets while this gradient may wait for its update.
         rows = self._rows.take()
         for row, bucket in zip(rows, self._buckets.buckets, strict=True):
             row.copy_(bucket.row(0))
@@ -41,11 +42,11 @@ class InProcessClient:
         self._office.count(push, rows, PushExtras(waiting.pop() if push.buffers else None, names, tables))
 
     def pushed(self) -> None:
-        """A push is counted when it returns."""
+        """Do nothing: a push is counted when `push` returns."""
 
     def leave(self) -> None:
         self._office.books.close()
 
 
 def _go_on() -> None:
-    """Nobody can break a generation of one."""
+    """Check nothing: a generation of one cannot break."""

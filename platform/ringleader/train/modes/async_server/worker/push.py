@@ -1,4 +1,4 @@
-"""What a worker pushes: the gradient of a leased slice, and all that goes with it."""
+"""A worker's push: the gradient of a leased slice, and all that goes with it."""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -18,7 +18,7 @@ from ringleader.train.rows.slices import Slice
 
 
 class PushBuilder:
-    """Makes pushes; the gradients are left in the first rows of the exchange's buckets."""
+    """Builds pushes; the gradients are left in the first rows of the exchange's buckets."""
 
     def __init__(self, group: Member) -> None:
         self._group = group
@@ -35,28 +35,30 @@ class PushBuilder:
 
     @property
     def blocks(self) -> int:
-        """Of the norms that go with each push: several servers hold an item's gradient in parts."""
+        """Blocks of the norms that go with each push, where several servers hold an item's gradient in parts; else
+        0."""
         sync = self._group.spec.sync
         apart = sync.consistency == "async" and sync.server_count > 1
         return self._group.held.block_count if apart else 0
 
     def start_clock(self) -> None:
-        """A loop begins: what this worker waits for from now on goes with its pushes."""
+        """Begin a loop: what this worker waits for from now on goes with its pushes."""
         self._times()
 
     def begin(self) -> None:
-        """A generation begins: its servers have not been told the metrics' names."""
+        """Begin a generation, whose servers have not been told the metrics' names."""
         self._told = ()
 
     def left(self, turn: Slice) -> Tensor | None:
-        """(bytes,) uint8 of the buffers that the forward left, where it is they that count."""
+        """(bytes,) uint8 of the buffers that the forward left, if they are the ones that count."""
         if turn.shard == 0:
             self._group.buffers.keep_left()
         return self._group.buffers.left_bytes()
 
     def backward(self, loop: BatchLoop, loss: Tensor, weight: float, clock: int) -> None:
-        """The gradient of the slice's part in its update; of its own mean where it is an update by itself."""
+        """Run the backward of the slice's part in its update; of its own mean where it is an update by itself."""
         buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        # With `async` the server weighs an item: it alone knows the mean weight so far.
         if self._group.spec.sync.consistency != "async":
             loss = loss * (weight / loop.epoch.batch_rows(clock))
         buckets.begin_step()
@@ -68,7 +70,7 @@ class PushBuilder:
     def make(
         self, answer: PullReply, report: SliceReport, names: Sequence[str], left: Tensor | None, *, stop: bool
     ) -> tuple[PushHeader, list[Tensor], list[SparseRows]]:
-        """The push of the backward that was last, what follows the gradient, and its rows of each table."""
+        """The push of the last backward: its header, what follows the gradient, and its rows of each table."""
         told = self._names(tuple(names))
         buckets = self._group.exchange.buckets  # type: ignore[union-attr]
         tables = [buckets.tables.partials(number)[0] for number in buckets.tables.names]
@@ -92,7 +94,7 @@ class PushBuilder:
         return push, [extra for extra in (start, left, told) if extra is not None], tables
 
     def _times(self) -> tuple[float, float]:
-        """Seconds blocked on the exchange, and all, since the call before."""
+        """Seconds blocked on the exchange, and seconds in all, since the call before."""
         group, now = self._group, perf_counter()
         exposed_s = group.split.exposed_s + (group.exchange.exposed_s if group.exchange else 0.0)
         times = exposed_s - self._exposed_s, now - self._last_s
@@ -116,8 +118,9 @@ class PushBuilder:
         if self._told == names:
             return None
         self._told = names
+        # A copy: torch warns of arrays that cannot be written to.
         return torch.from_numpy(np.frombuffer("\n".join(names).encode(), dtype=np.uint8).copy())
 
 
 def _ignore(_: Any) -> None:
-    """The whole gradient goes at once, after the backward."""
+    """Ignore full buckets: the whole gradient goes at once, after the backward."""

@@ -25,7 +25,7 @@ from ringleader.train.rows.slices import Slice, load, to_device
 
 
 class ItemSource(Protocol):
-    """To items, in one generation: see `ServerClient`."""
+    """A source of items in one generation, see `ServerClient`."""
 
     @property
     def have(self) -> tuple[int, ...]: ...
@@ -44,17 +44,17 @@ class ItemSource(Protocol):
 
 
 class AsyncWorker:
-    """Of one loop at a time. What asks or pushes may raise ExchangeBroken.
+    """The worker of one loop at a time. Methods that ask or push may raise ExchangeBroken.
 
-    Where leased items make the updates of synchronous servers `step` returns with the next item of the batch, or behind
-    its commit, so that a loop is left and stopped where it is with synchronous servers.
+    Where leased items make the updates of synchronous servers, `step` returns with the next item of the batch, or
+    behind its commit, so that a loop is left and stopped at the same places as with synchronous servers.
 
     Args:
         advance: commits what was committed elsewhere, up to a global step.
-        progress: is told a phase of the loop.
+        progress: called with the loop and its phase.
 
     Attributes:
-        way: None until a generation has one, and when it broke.
+        way: the source of items; None until a generation has one, and when it broke.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class AsyncWorker:
         self._pushes.start_clock()
 
     def go(self, way: ItemSource) -> None:
-        """A generation has a way to items; nobody has any in hand."""
+        """Begin a generation with its source of items; this worker holds no lease."""
         self.way, self._unused = way, False
         self._pushes.begin()
 
@@ -107,7 +107,8 @@ class AsyncWorker:
         return self._in_step and self.way is not None and self._pushed_at == offset == self._seen
 
     def request_stop(self) -> None:
-        """Between two slices of a batch it is as if behind the last one: who has fewer of them is there already."""
+        """Ask for the end of the loop. Between two slices of a batch this counts as behind the last one: workers with
+        fewer of them are there already."""
         offset = self._group.calls.offset
         later = self._in_step and self.turns.running is None and self._pushed_at == offset
         clock = offset + later
@@ -123,6 +124,7 @@ class AsyncWorker:
                 timeline.begin("item", step=piece.step + 1, slice=piece.shard)
             self._progress(loop, "forward")
             with self._group.split.idle():
+                # Loaded before the weights are taken over, which are on their way meanwhile.
                 batch = self._load(loop, piece)
             if not self._in_step:
                 self._take_over(way)
@@ -135,7 +137,7 @@ class AsyncWorker:
         way.leave()
 
     def step(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
-        """Backward of one slice; its gradient is on the way when this returns."""
+        """Run the backward of one slice; its gradient is on the way when this returns."""
         self._push(turn, loss, report)
         self._pushed_at = self._group.calls.offset
         if self._in_step:
@@ -146,16 +148,17 @@ class AsyncWorker:
             self._progress(self._running, "between")
 
     def leave(self) -> None:
-        """The loop body has left by `break`: that ends the loop for all."""
+        """End the loop for all: its body has left by `break` here."""
         loop, way = self._running, self._way
         self._progress(loop, "exchange")
+        # First: at `BREAK` the server takes back what this worker has leased, and refuses a push that comes later.
         way.pushed()
         answer = way.ask(RequestKind.BREAK)
         self._learn(answer)
         way.leave()
 
     def _next(self) -> PullReply:
-        """The next item, or the word that there are no more."""
+        """The reply with the next item, or with `OVER`."""
         while not self._unused or self._newest.item == NOT_YET:
             self._ask()
             self._unused = True
@@ -186,12 +189,13 @@ class AsyncWorker:
         return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
 
     def _load(self, loop: BatchLoop, piece: Slice) -> Any:
-        """In this process: which item comes next is known only when it is leased."""
+        """The batch of an item, loaded in this process: which item comes next is known only when it is leased."""
         loaded = load(loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)
 
     def _push(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         group, loop, way, answer = self._group, self._running, self._way, self._newest
+        # Nothing else in a turn would notice it: a push is not waited for before the next one.
         if group.coordinator.interrupted():
             raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the generation was given up")
         left = self._pushes.left(turn)
@@ -209,7 +213,7 @@ class AsyncWorker:
 
     @property
     def _stops(self) -> bool:
-        """Whether the loop shall end with the running item's update."""
+        """Whether the loop ends with the running item's update."""
         if not self._in_step:
             return self._stop_after is not None
         return self._stop_after is not None and self._stop_after <= self._newest.clock
