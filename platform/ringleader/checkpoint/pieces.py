@@ -14,9 +14,19 @@ PLAIN = frozenset(NAMES)
 """Types that a tensor file holds as they are; tensors of all others stay in the skeleton."""
 
 MOVED = {
+    ("ringleader.comm.schedules.schedule", "Part"): ("ringleader.comm.schedules.schedule", "RankPart"),
+    ("ringleader.comm.simulator", "Costs"): ("ringleader.comm.simulator", "ClusterCosts"),
+    ("ringleader.comm.simulator", "Link"): ("ringleader.comm.simulator", "LinkCost"),
+    ("ringleader.comm.simulator", "Tried"): ("ringleader.comm.simulator", "TriedSchedule"),
+    ("ringleader.comm.tree", "Node"): ("ringleader.comm.tree", "TreeNode"),
+    ("ringleader.sync.errands", "Push"): ("ringleader.train.modes.async_server.messages", "PushHeader"),
     ("ringleader.train.best", "_Frozen"): ("ringleader.train.best_weights", "_Frozen"),
     ("ringleader.train.calls", "Ended"): ("ringleader.train.between_calls.session_calls", "FinishedCall"),
     ("ringleader.train.reporter", "Record"): ("ringleader.train.generation.settled_records", "StepRecord"),
+    ("ringleader.train.updating", "Counted"): (
+        "ringleader.train.modes.async_server.server.apply_updates",
+        "AppliedItem",
+    ),
 }
 """Classes in skeletons that version 0.1 wrote, and their places now."""
 

@@ -26,7 +26,7 @@ def _all_but_ray() -> None:
     import torch._dynamo  # noqa: F401 - the first optimiser of a process imports it: over a second
 
     # Each with its mark: a formatter that takes one for unused makes recoveries slow, and nothing fails.
-    import ringleader.runtime.records.sink  # noqa: F401 - the supervisor's
+    import ringleader.runtime.records.sink
     import ringleader.runtime.worker.member  # noqa: F401 - brings the engine
 
 

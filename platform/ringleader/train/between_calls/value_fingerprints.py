@@ -111,7 +111,7 @@ class ValueReader:
         count = len(values)
         if count > 2 * MOST_ITEMS:
             values = [*_first(values, MOST_ITEMS), *_first(reversed(values), MOST_ITEMS)]
-        told = (self._text(value, depth + 1) or f"<{type(value).__name__}>" for value in values)
+        told = (self._text(value, depth + 1) or f"<{_name(value)}>" for value in values)
         return f"{around[0]}{', '.join(told)}{around[1]}" + (f" of {count}" if count > 2 * MOST_ITEMS else "")
 
     def _tensor(self, tensor: Tensor) -> str | None:
@@ -152,6 +152,12 @@ def _here() -> str:
         return str(Path.cwd())
     except OSError:
         return os.devnull
+
+
+def _name(value: Any) -> str:
+    """The name of the value's type, as checkpoints of 0.1 have it too."""
+    name = type(value).__name__
+    return name.removesuffix("State") if isinstance(value, ClosedState) else name
 
 
 def is_generator(value: Any) -> bool:
