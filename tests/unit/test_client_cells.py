@@ -1,6 +1,7 @@
 """What a function of a notebook uses is written down as source where that makes the same again; a prompt without
 source, and a program that came by a pipe, are refused in a sentence."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
@@ -13,6 +14,7 @@ from fake_api import TOKEN, URL, FakeApi
 from test_client_function import SUBMIT, UNIT, from_cells, python
 
 from ringleader.client import Client
+from ringleader.client.cells import _import_of
 from ringleader.client.function import FunctionRefused
 from ringleader.client.values import source_of
 from ringleader.wire.package import unpack
@@ -128,3 +130,8 @@ def test_a_requirements_file_does_not_go_with_a_function() -> None:
         FunctionRefused, match=r"'lock\.txt', and a function has no working_dir .* Give the list"
     ):
         client.submit({"name": "a", "requirements": "lock.txt"}, function=unpack)
+
+
+def test_a_module_is_not_taken_for_a_name_that_another_module_lacks() -> None:
+    tree = ast.parse("import sys\nfrom math import *")
+    assert _import_of("sys", sys, [tree]) == ("import sys", "sys")

@@ -65,6 +65,7 @@ def test_buffers_of_any_type_travel_bit_for_bit() -> None:
             super().__init__()
             self.register_buffer("a", torch.tensor([-0.0, float("inf"), 1e-45, 3.14]))
             self.register_buffer("b", torch.tensor([2**40 + 3], dtype=torch.int64))
+            self.register_buffer("wide", torch.tensor([1 - 2j], dtype=torch.complex128))
             self.register_buffer("c", torch.tensor([True, False, True]))
             self.register_buffer("constant", torch.ones(5), persistent=False)
 
@@ -73,6 +74,7 @@ def test_buffers_of_any_type_travel_bit_for_bit() -> None:
         receiver.a.zero_()
         receiver.b.zero_()
         receiver.c.zero_()
+        receiver.wide.zero_()
     source, target = CommittedBuffers([sender]), CommittedBuffers([receiver])
     source.keep_left()
     encoded = source.encode()
@@ -82,6 +84,7 @@ def test_buffers_of_any_type_travel_bit_for_bit() -> None:
     assert receiver.a.view(torch.int32).tolist() == sender.a.view(torch.int32).tolist()
     assert torch.equal(receiver.b, sender.b)
     assert torch.equal(receiver.c, sender.c)
+    assert torch.equal(receiver.wide, sender.wide)
 
 
 def test_a_slice_starts_from_the_committed_buffers() -> None:

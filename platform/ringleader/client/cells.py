@@ -18,6 +18,7 @@ from typing import Any
 from ringleader.client.values import source_of
 from ringleader.parsing import parse
 
+_MISSING = object()
 _OWN = ("__name__", "__module__", "__qualname__", "__annotations__", "__class__")
 """Names that Python itself sets where a definition runs."""
 
@@ -139,7 +140,7 @@ def _import_of(name: str, value: Any, trees: list[ast.Module]) -> tuple[str, str
 
 
 def _is_there(module: str, name: str, value: Any) -> bool:
-    return getattr(sys.modules.get(module), name, sys) is value
+    return getattr(sys.modules.get(module), name, _MISSING) is value
 
 
 def _source_of(name: str, value: Any, trees: list[ast.Module]) -> str | None:

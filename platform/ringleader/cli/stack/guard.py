@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -34,7 +35,8 @@ def main() -> int:
     # A handler, though an empty one: without any, SIGCHLD is ignored and writes nothing to the wakeup pipe.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     # There is one thread only: preexec_fn is safe here.
-    service = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_guard)  # noqa: PLW1509
+    die_with_guard = partial(_die_with_guard, os.getpid())
+    service = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_guard)  # noqa: PLW1509
     status = _until_over(service.pid, news_read, lambda: bool(asked))
     if status is None:
         status = _end(service.pid, grace_s)
@@ -44,10 +46,12 @@ def main() -> int:
     return status if 0 <= status < 256 else 1
 
 
-def _die_with_guard() -> None:
+def _die_with_guard(guard: int) -> None:
     """Have the kernel kill the service with the guard; runs in the service before exec. `lifeline` does the same, but
     is not in the standard library."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != guard:
+        os._exit(1)  # the guard was killed before the kernel was asked
 
 
 def _until_over(pid: int, news: int, asked: Callable[[], bool]) -> int | None:

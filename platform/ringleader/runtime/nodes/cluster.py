@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from time import monotonic
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Self
 
 from ringleader.errors import RingleaderError
@@ -214,7 +214,7 @@ class RayCluster:
                 raise RingleaderError(
                     f"{name} still holds resources after {GONE_S:.0f} s.", hint="Release it again."
                 )
-            ray.wait([ray.put(None)], timeout=0.05)
+            sleep(0.05)
 
     def node_lost(self, job_id: str, attempt: int) -> bool:
         """Whether the node of the attempt's supervisor is gone, alone or with the whole cluster."""
@@ -297,7 +297,7 @@ class RayCluster:
                     ray.get(supervisor.__ray_ready__.remote(), timeout=ANSWER_S)
                 ray.get(released, timeout=CALL_S)
             except ActorUnavailableError:  # it was killed, and will be back
-                ray.wait([ray.put(None)], timeout=0.05)
+                sleep(0.05)
                 continue
             except GetTimeoutError:
                 return False

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from ringleader.errors import StepMisuse
 
-_ALIGNED = 8
+_ALIGNED = 16
+"""The bytes of the widest type, complex128: torch makes no view of a type at an offset that it does not divide."""
 
 
 def persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
