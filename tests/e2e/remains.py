@@ -14,8 +14,8 @@ from ringleader.bench.processes.orphans import Machine
 
 ASK = """
 import json, signal, sys
-from ringleader.runtime.nodes.cluster import Cluster
-cluster = Cluster.connect(sys.argv[1])  # before Ray is imported, whose settings it makes
+from ringleader.runtime.nodes.cluster import RayCluster
+cluster = RayCluster.connect(sys.argv[1])  # before Ray is imported, whose settings it makes
 import ray
 from ray._private.state import actors
 from ray.util.placement_group import placement_group_table
@@ -27,7 +27,7 @@ for _ in sys.stdin:
     print(json.dumps({
         "supervisors": [job for job, _ in cluster.supervisors()],
         "actor_pids": [a["Pid"] for a in alive],
-        "workers": sum(a["ActorClassName"] == "Worker" for a in alive),
+        "workers": sum(a["ActorClassName"] == "WorkerActor" for a in alive),
         "idle_workers": sum(ray.get(pool().ready.remote(), timeout=20).values()),
         "groups": [g["name"] for g in placement_group_table().values() if g["state"] != "REMOVED"],
         "cpus_held": capacity.cpus - capacity.available.get("CPU", 0),

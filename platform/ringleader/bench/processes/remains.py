@@ -36,7 +36,7 @@ def _left(cluster: RayCluster, job: str) -> dict[str, Any]:
 
     capacity = cluster.capacity()
     groups = [g["name"] for g in placement_group_table().values() if g["state"] != "REMOVED"]
-    workers = [a for a in actors().values() if a["ActorClassName"] == "Worker" and a["State"] != "DEAD"]
+    workers = [a for a in actors().values() if a["ActorClassName"] == "WorkerActor" and a["State"] != "DEAD"]
     # Idle workers of the pool are actors of the same class as a job's.
     idle = sum(cluster.warmed().values())
     found = {
