@@ -1,33 +1,40 @@
 """The imports that worker processes need between a supervisor's first call and their first step."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+
+# By name: a linter takes an import that nobody uses for a mistake, and a forgotten one makes recoveries slow without
+# a failure.
+ALL_BUT_RAY = (
+    "numpy.ctypeslib",  # safetensors does, when it looks whether it can write the weights
+    "pyarrow.fs",  # checkpoints
+    "torch._dynamo",  # the first optimiser of a process imports it: over a second
+    "ringleader.runtime.records.sink",  # the supervisor's
+    "ringleader.runtime.worker.member",  # brings the engine
+)
+BY_RAY = (
+    "ringleader.runtime.supervisor.actor",
+    "ringleader.runtime.worker.actor",  # a handle that comes with the work brings its class
+)
 
 
 def import_engine() -> None:
-    """Import all of them."""
-    with _collector_at_rest():
-        _all_but_ray()
-        import ringleader.runtime.supervisor.actor
-        import ringleader.runtime.worker.actor  # noqa: F401 - a handle that comes with the work brings its class
+    """Import all of it."""
+    _import((*ALL_BUT_RAY, *BY_RAY))
 
 
 def import_all_but_ray() -> None:
-    """Import all that may be loaded before a process knows its raylet and its driver, which Ray's library reads when it
-    is loaded: four fifths of the time."""
+    """Import what may be there before a process knows its raylet and its driver, which Ray's library reads when it is
+    loaded: four fifths of the time."""
+    _import(ALL_BUT_RAY)
+
+
+def _import(modules: Iterable[str]) -> None:
     with _collector_at_rest():
-        _all_but_ray()
-
-
-def _all_but_ray() -> None:
-    import numpy.ctypeslib  # noqa: F401 - safetensors does, when it looks whether it can write the weights
-    import pyarrow.fs  # noqa: F401 - checkpoints
-    import torch._dynamo  # noqa: F401 - the first optimiser of a process imports it: over a second
-
-    # Each with its mark: a formatter that takes one for unused makes recoveries slow, and nothing fails.
-    import ringleader.runtime.records.sink
-    import ringleader.runtime.worker.member  # noqa: F401 - brings the engine
+        for module in modules:
+            import_module(module)
 
 
 @contextmanager
