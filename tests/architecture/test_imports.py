@@ -53,7 +53,7 @@ def test_the_blocking_itself_works() -> None:
 
 
 def test_training_is_free_of_ray() -> None:
-    training = _everything_in("comm", "sync", "checkpoint", "data", "train")
+    training = _everything_in("comm", "exchange", "checkpoint", "data", "train")
     assert _import_without(("ray",), training) == ""
 
 
