@@ -122,8 +122,10 @@ class _Wanted(threading.local):
     @contextmanager
     def to_be(self, trace: int, span: int) -> Iterator[None]:
         self.trace, self.span = trace, span
-        yield
-        self.trace = self.span = 0
+        try:
+            yield
+        finally:
+            self.trace = self.span = 0
 
 
 def traces_to(endpoint: str) -> Traces:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jwt
 import pytest
 from control_plane import URL, Stage, stage
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from httpx2 import Response
 from oidc_provider import CLIENT, OTHER_RSA, RSA_PEM, FakeProvider, by_ec, by_new_rsa, by_rsa, provider
 
+from ringleader_api.edge.provider import MOST_BYTES, _bounded
 from ringleader_api.settings import Settings, SettingsInvalid
 
 
@@ -298,3 +300,17 @@ def test_the_provider_leads_back_inside_only(here: Stage, idp: FakeProvider) -> 
     answer = returned(client, *idp.approve(begun(client, "https://evil.test")))
     assert "evil" not in answer.text
     assert URL not in answer.text
+
+
+def test_of_an_answer_without_an_end_no_more_than_the_bound_is_read() -> None:
+    read = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal read
+        while read < 64 << 20:
+            read += 1 << 16
+            yield b"1" * (1 << 16)
+
+    assert _bounded(httpx.Response(200, content=endless())) is None
+    assert read <= MOST_BYTES + (2 << 16)
+    assert _bounded(httpx.Response(200, content=iter([b'{"a"', b": 1}"]))) == {"a": 1}

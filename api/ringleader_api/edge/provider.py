@@ -7,6 +7,7 @@ OpenID Connect Core 1.0 (authorisation code flow), PKCE by RFC 7636, discovery b
 import base64
 import hashlib
 import hmac
+import json
 import threading
 import time
 from collections.abc import Mapping
@@ -149,8 +150,8 @@ class Provider:
 
     def _ask(self, method: str, url: str, form: Mapping[str, str] | None = None) -> dict[str, Any]:
         try:
-            answer = self._http.request(method, url, data=form, headers={"Accept": "application/json"})
-            told = answer.json() if len(answer.content) <= MOST_BYTES else None
+            with self._http.stream(method, url, data=form, headers={"Accept": "application/json"}) as answer:
+                told = _bounded(answer)
         except (httpx.HTTPError, ValueError):
             told = None
         # An error to a form is the provider's answer about the code, which `exchange` reports.
@@ -161,6 +162,16 @@ class Provider:
                 code="provider_down",
             )
         return told
+
+
+def _bounded(answer: httpx.Response) -> Any:
+    """The answer's JSON; None where there are more than `MOST_BYTES` of it, which are not read."""
+    body = bytearray()
+    for part in answer.iter_bytes():
+        body += part
+        if len(body) > MOST_BYTES:
+            return None
+    return json.loads(body)
 
 
 def _address(claims: Mapping[str, Any]) -> str:

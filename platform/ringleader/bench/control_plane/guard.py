@@ -17,7 +17,7 @@ from ringleader.bench.registry import Wish
 ATTACK_S, LONG_S = 6.0, 20.0
 EVERY_S = 0.02
 START_S = 90.0
-LINES, LINE_BYTES, A_POST = 20_000, 1_000, 4_000
+LINES, LINE_BYTES, A_POST = 20_000, 1_000, 1_000
 OTHERS_S, FOLLOWED_S = 0.25, 0.1
 MOST_TIMES = 3
 
