@@ -19,6 +19,7 @@ from ringleader.train.modes.synchronous.loop import BatchLoop
 from ringleader.train.modes.token_ring.loop import TokenRingLoop
 from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.state.progress import Progress
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -248,9 +249,7 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
     group: Any = SimpleNamespace(
         spec=given,
         parameters=[Parameter(torch.ones(20))],
-        heals=heals,
-        opened=opened,
-        applied=applied or 5,
+        progress=Progress(heals=heals, opened=opened, transactions=applied or 5),
         inside={},
         timeline=None,
         held=SimpleNamespace(models=()),
@@ -264,4 +263,4 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
     loop = BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0))
     laps.tokens.begin(loop)
     laps.missed(loop)
-    assert group.applied == applied
+    assert group.progress.transactions == applied

@@ -22,6 +22,7 @@ from ringleader.train.modes.token_ring.weight_spans import WeightSpans
 from ringleader.train.modes.token_ring.worker_tokens import WorkerTokens
 from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.state.progress import Progress
 
 
 def check(members: list[Member]) -> None:
@@ -182,14 +183,14 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
     group: Any = SimpleNamespace(
         spec=JobSpec.parse({"name": "a", "entrypoint": "m:f", "sync": "token_ring"}),
         trained=SimpleNamespace(parameters=[Parameter(torch.ones(20))]),
-        heals=1,
+        progress=Progress(heals=1),
         inside={},
     )
     tokens = WorkerTokens(group)
     epoch = Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False)
     tokens.begin(BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0)))
     assert [copy.version for copy in tokens.spans.copies()] == [-1]
-    group.heals = 2
+    group.progress.heals = 2
     tokens.spans.owe([0], 1.0, [0])
     tokens.begin(BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0)))
     assert [(copy.version, copy.owed) for copy in tokens.spans.copies()] == [(-1, frozenset())]

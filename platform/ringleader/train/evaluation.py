@@ -59,8 +59,8 @@ class Evaluation:
         names: list[str] = []
         while True:
             exchange = group.enter()
-            if group.calls.is_finished(number):
-                return dict(group.calls.finished[number].result)
+            if group.progress.calls.is_finished(number):
+                return dict(group.progress.calls.finished[number].result)
             assert exchange is not None
             assert group.seat is not None
             self._progress("evaluate")
@@ -91,7 +91,7 @@ class Evaluation:
         """
         while True:
             exchange = self._group.enter()
-            if self._group.calls.is_finished(number):
+            if self._group.progress.calls.is_finished(number):
                 return
             assert exchange is not None
             self._progress("finish")
@@ -103,7 +103,7 @@ class Evaluation:
                 self._group.broke(error)
                 continue
             self._group.finish_call(number)
-            self._group.applied += 1
+            self._group.progress.commit_transaction()
             return
 
     def _commit(self, number: int, names: Sequence[str], table: Tensor, pending: bool) -> dict[str, float]:
@@ -113,9 +113,9 @@ class Evaluation:
         # At least 1: an empty dataset has no rows to divide by.
         scores = {name: total[1 + slot] / max(total[0], 1.0) for slot, name in enumerate(names)}
         group.finish_call(number, scores)
-        group.applied += 1
+        group.progress.commit_transaction()
         assert group.seat is not None
-        group.reporter.add_scores(group.step, group.seat.plan.generation, scores)
+        group.reporter.add_scores(group.progress.step, group.seat.plan.generation, scores)
         if pending:
             group.leave_at_boundary()
         else:
@@ -159,7 +159,9 @@ class Evaluation:
 
     def _progress(self, phase: str) -> None:
         group = self._group
-        self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase=phase, rows=0)
+        self._outlet.progress(
+            step=group.progress.step, total_steps=None, epoch=group.progress.epoch, phase=phase, rows=0
+        )
 
     def _pieces(self, question: EvaluationRequest, shard: int, number: int) -> list[Slice]:
         """A shard's rows in chunks of the training slice's size, so that chunks do not depend on the world."""
@@ -197,7 +199,7 @@ class Evaluation:
             rank=group.seat.rank,
             call=number,
             kind=kind,
-            step=group.step,
+            step=group.progress.step,
             pending=group.coordinator.plan_pending(),
             said=group.comparison.said,
         )

@@ -195,7 +195,7 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
     return WorkerResult(
         digest=digest,
         steps=session.global_step,
-        samples=group.samples,
+        samples=group.progress.samples,
         loss=session.loss,
         scores=session._scores,
         generations=group.seat.plan.generation,
@@ -206,7 +206,7 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
         exposed_s=split.exposed_s,
         idle_s=split.idle_s,
         recovery_s=split.recovery_s,
-        staleness=group.staleness,
+        staleness=group.progress.staleness,
         skipped_updates=group.scaling.skipped if group.scaling else 0,
     )
 

@@ -14,7 +14,7 @@ from ringleader.comm.timeline import Timeline
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.best_weights import SCORE, WEIGHTS, BestScore, BestWeights
-from ringleader.train.between_calls.session_calls import FinishedCall, SessionCalls
+from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.call_checks import CallChecks
 from ringleader.train.body.dry_turn import DryTurn, Place, calling_place
@@ -41,6 +41,7 @@ from ringleader.train.rows.slices import Collate, check_dataset
 from ringleader.train.source.counted_loops import check_not_counted
 from ringleader.train.source.optimizer_attributes import carried_by
 from ringleader.train.state.model_structure import ModelStructure
+from ringleader.train.state.progress import Progress
 from ringleader.train.state.registration import check_kept, check_model, check_optimizer, check_scheduler
 from ringleader.train.state.schedules import give_back
 from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
@@ -76,13 +77,14 @@ class Session:
         self._outlet = outlet
         self._near = near
         self._held = TrainingState()
-        self._calls = SessionCalls()
+        progress = Progress()
+        self._calls = progress.calls
         self._split = TimeSplit(Timeline() if spec.debug.trace else None)
         self._group = Member(
             spec=spec,
             device=self._device,
             held=self._held,
-            calls=self._calls,
+            progress=progress,
             reporter=SettledRecords(outlet),
             coordinator=coordinator,
             split=self._split,
@@ -129,7 +131,7 @@ class Session:
     @property
     def global_step(self) -> int:
         """The number of committed steps."""
-        return self._group.step if self._past is None else self._past.step
+        return self._group.progress.step if self._past is None else self._past.step
 
     @property
     def epoch(self) -> int:
@@ -139,7 +141,7 @@ class Session:
     @property
     def loss(self) -> float | None:
         """The weighted mean loss of the newest committed step over all rows; None before the first."""
-        return self._group.loss if self._past is None else self._past.loss
+        return self._group.progress.loss if self._past is None else self._past.loss
 
     def model(self, model: M) -> M:
         """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves.
@@ -468,7 +470,9 @@ class Session:
         group = self._group
         if group.seat is None:
             return
-        self._outlet.progress(step=group.step, total_steps=None, epoch=group.epoch, phase="between", rows=0)
+        self._outlet.progress(
+            step=group.progress.step, total_steps=None, epoch=group.progress.epoch, phase="between", rows=0
+        )
 
     def _after(self, number: int) -> None:
         """Begin the lines behind a call: random streams start anew, and what is shown is what the call ended with."""

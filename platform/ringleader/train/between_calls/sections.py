@@ -83,7 +83,7 @@ class ProgramSections:
     @property
     def place(self) -> int:
         """The number of the call in which the live state was made."""
-        return self._goal if self.catches_up else self._group.calls.next - 1
+        return self._goal if self.catches_up else self._group.progress.calls.next - 1
 
     @property
     def why_other_bits(self) -> str:
@@ -158,7 +158,7 @@ class ProgramSections:
     def healed(self, place: int) -> None:
         """Note that a state was taken from a member, or a checkpoint, whose newest call was number `place`."""
         self._newest = None
-        self._goal = place if place > self._group.calls.next - 1 else -1
+        self._goal = place if place > self._group.progress.calls.next - 1 else -1
 
     def state(self, since: int = 0) -> tuple[int, list[tuple[Any, ...]]]:
         """The number `since`, and the boundaries from that call on."""

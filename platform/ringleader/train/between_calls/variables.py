@@ -212,7 +212,7 @@ class ProgramVariables:
     def restore(self, state: dict[str, Any]) -> None:
         """Take over others' variables and findings. Their state is of the call that has begun here, or a later one."""
         seen: dict[int, Texts] = state.get("seen", {})
-        if self._own_call == self._group.calls.next - 1:
+        if self._own_call == self._group.progress.calls.next - 1:
             self._compare(seen.get(self._own_call, {}))
         self._seen |= seen
         for finding in state.get("found", []):

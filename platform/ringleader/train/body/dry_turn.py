@@ -55,7 +55,7 @@ class DryTurn:
         code, line = place
         text = text_of(code.co_filename)
         adds = text is not None and line in text.adding and number != self._newest
-        return place not in self._known or adds or number in self._group.calls.left
+        return place not in self._known or adds or number in self._group.progress.calls.left
 
     def watch(self, place: Place, number: int, turns: Iterator[Any]) -> Iterator[Any]:
         """The turns themselves; once there was one, the loop needs no dry turn."""

@@ -71,8 +71,8 @@ class OptimizerSettings:
         """Put back the committed settings, with which all slices begin."""
         if self._free:
             return
-        if self._committed is None or self._heals != self._group.heals or self._served:
-            self._heals = self._group.heals
+        if self._committed is None or self._heals != self._group.progress.heals or self._served:
+            self._heals = self._group.progress.heals
             self._committed = self._now()
         self.rewind()
         self._returned = self._committed

@@ -36,14 +36,16 @@ class CheckpointCopies:
         if not group.saver.on or group.healing.part_to_save(group.seat) is None:
             return CheckpointVote.FOLLOWS
         # The last server with a part has it copied behind the step that runs: hence one more.
-        at_once = self._alone and group.saver.would_secure(group.step + 1)
+        at_once = self._alone and group.saver.would_secure(group.progress.step + 1)
         return CheckpointVote.WANTS if at_once else group.saver.wish
 
     @property
     def due(self) -> bool:
         """Whether a copy is due at the next boundary, by steps or by what the members have agreed on."""
         group = self._group
-        return group.saver.on and (self.agreed or group.saver.cadence.due(group.boundary, group.step))
+        return group.saver.on and (
+            self.agreed or group.saver.cadence.due(group.progress.boundary, group.progress.step)
+        )
 
     @property
     def wanted(self) -> bool:
@@ -60,11 +62,11 @@ class CheckpointCopies:
         group = self._group
         due, self.agreed = self.due, False
         # Before anything that may break: whoever joins next counts from this boundary too.
-        group.boundary = group.step
+        group.progress.pass_boundary()
         if due:
             group.comparison.before_saving()
             self.save()
-        elif self._expects and group.saver.nears(group.step):
+        elif self._expects and group.saver.nears(group.progress.step):
             self._expect()
 
     def begin(self) -> None:
@@ -82,7 +84,7 @@ class CheckpointCopies:
             self._alone = left and (
                 plan.servers == 1 if copies else any(len(servers) == 1 for servers in plan.held_by)
             )
-        elif lost and len(plan.members) == 1 and group.saver.would_secure(group.step):
+        elif lost and len(plan.members) == 1 and group.saver.would_secure(group.progress.step):
             group.stand()
             self.save(settled=True)  # the only member stands at this step, so nothing takes it back
 
@@ -122,10 +124,12 @@ class CheckpointCopies:
         since = time.perf_counter()
         part = group.healing.part_to_save(group.seat)
         if part is not None:
-            position = CheckpointPosition(group.step, group.applied, plan.attempt, plan.generation)
+            position = CheckpointPosition(
+                group.progress.step, group.progress.transactions, plan.attempt, plan.generation
+            )
             group.saver.save(group.healing.state_of(part), part, position, settled=settled)
         whole = part is not None and part.count == 1
-        group.saver.cadence.copied(group.step, time.perf_counter() - since, whole=whole)
+        group.saver.cadence.copied(group.progress.step, time.perf_counter() - since, whole=whole)
         self._alone = False
 
     def _expect(self) -> None:

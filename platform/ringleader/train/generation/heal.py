@@ -45,16 +45,16 @@ class Healing:
                 rest = self.receive(received, keep)
                 updated = rest["changed"] or plan.start_step > 0
                 if not keep and lacks(plan, group.seat.rank, donor, updated=updated):
-                    group.updated = -1
+                    group.progress.lack_part()
         if group.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
-            group.updated = max(group.updated, group.step)
+            group.progress.update_to(group.progress.step)
         # Rounds are laid before the first of them: a joiner's program has yet to make the optimisers they go by.
         if not group.outer:
             group.laying.lay()
         if plan.servers > 1 and not (group.spec.sync.servers_are_copies or group.spec.sync.circulates):
             if plan.backups:
-                hand_over(group, lacking=group.updated < 0)
-                group.updated = group.step if group.updated < 0 else group.updated
+                hand_over(group, lacking=group.progress.lacks_part)
+                group.progress.hold_part()
             self._level()
         # Behind the heal, which brings what earlier generations have found.
         self.machines.meet(group.exchange, plan, group.seat.rank)
@@ -125,24 +125,16 @@ class Healing:
             "place": group.sections.place,
             "boundaries": group.sections.state(since),
             "variables": group.sections.variables.state(since),
-            "calls": group.calls.state(),
-            "step": group.step,
-            "applied": group.applied,
-            "samples": group.samples,
-            "loss": group.loss,
+            **group.progress.state(),
             "costs": group.costs,
             "records": group.reporter.state(),
-            "changed": group.changed,
             "trained": group.trained.state(),
             "outer": group.outer.state_dict() if group.outer else {},
-            "opened": group.opened,
-            "ticked": group.ticked,
             "scaling": group.scaling.state_dict() if group.scaling else {},
             "machines": self.machines.state(),
             "unkept": group.unkept.state(),
             "draws": group.draws.state(),
             "comparison": group.comparison.state(),
-            "staleness": group.staleness,
         }
 
     def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
@@ -150,27 +142,19 @@ class Healing:
         group = self._group
         if group.laying.coding is not None:
             # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
-            group.laying.coding.heal(steps=rest["step"] - group.step)
-        group.calls.restore(rest["calls"])
+            group.laying.coding.heal(steps=rest["step"] - group.progress.step)
+        new, leased = group.progress.lacks_part, group.spec.sync.leased
+        group.progress.restore(rest, whole=whole, leased=leased)
         group.sections.restore(rest.get("boundaries", (0, [])))  # checkpoints of before have none
         group.sections.variables.restore(rest.get("variables", {}))
         group.sections.healed(rest.get("place", -1))
-        group.step = rest["step"]
-        group.applied = rest["applied"]
-        group.samples = rest["samples"]
-        group.loss = rest["loss"]
         group.costs = rest["costs"]
-        new = group.updated < 0
-        group.updated = group.step if whole else group.updated
-        if new or not (group.serves and group.spec.sync.leased):  # there server 0's records are nowhere else
+        if new or not (group.serves and leased):  # there server 0's records are nowhere else
             group.reporter.restore(rest["records"])
-        if new and group.spec.sync.leased:
-            group.changed = rest["changed"]
         if "trained" in rest:  # checkpoints of before have none, nor this
             group.trained.restore(rest["trained"])
         if group.outer:
             group.outer.load_state_dict(rest["outer"], group.trained.numbers)
-        group.opened, group.ticked = rest["opened"], rest["ticked"]
         if group.scaling:
             group.scaling.load_state_dict(rest["scaling"])
         self.machines.restore(rest.get("machines", []))  # nor this
@@ -178,16 +162,14 @@ class Healing:
         group.draws.restore(rest.get("draws", False))
         if "comparison" in rest:
             group.comparison.restore(rest["comparison"])
-        group.staleness = rest.get("staleness", [])
-        group.inside, group.boundary = rest["inside"], group.step
-        group.heals += 1
+        group.inside = rest["inside"]
         group.buffers.adopt()
 
     def _resume(self, plan: Plan, me: str) -> None:
         """Begin a later attempt with the newest checkpoint, on the member that the others heal from."""
         group = self._group
         receivers = {receiver for receiver, _ in plan.heals}
-        if plan.start_step or group.applied or group.changed or me in receivers:
+        if plan.start_step or group.progress.transactions or group.progress.changed or me in receivers:
             return
         if group.shadowing.stale:
             end_process("it shall begin from nothing, and its weights are of a member that is gone")
@@ -197,7 +179,7 @@ class Healing:
             # Without the costs: they are of the links of an earlier attempt, and are measured again.
             self.restore(rest | {"costs": None}, whole=True)
             group.reporter.restore(rest["records"])  # the last of them may have been told nowhere
-            group.saver.tell_start(found, plan.generation, len(group.calls.finished))
+            group.saver.tell_start(found, plan.generation, len(group.progress.calls.finished))
             return
         if plan.attempt > 1:
             group.saver.tell_nothing(plan.generation)
@@ -209,7 +191,7 @@ class Healing:
         group = self._group
         assert group.exchange is not None
         assert group.seat is not None
-        if group.updated <= 0 and not group.changed:
+        if group.progress.updated <= 0 and not group.progress.changed:
             return []
         served = group.seat.rank >= plan.world > plan.rank_of(donor)
         return group.part or (group.held.ever_trained(group.parameters) if served else [])

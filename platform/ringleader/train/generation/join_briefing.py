@@ -46,7 +46,7 @@ class JoinBriefing:
     @classmethod
     def of(cls, group: "Member") -> "JoinBriefing":
         """The briefing by a member whose transaction has just committed."""
-        calls = group.calls
+        calls = group.progress.calls
         # Without the running call: a commit says that all members have begun it, and nothing of its end.
         until = max(0, calls.next - 1)
         return cls(
@@ -90,22 +90,23 @@ class CatchUp:
     def arrive(self) -> None:
         """Measure the lines just run: the program has come to a call of which nothing is known, or shall stop here."""
         if self.runs:
-            ran = max(1, self._group.calls.next - 1 - self._from)
+            ran = max(1, self._group.progress.calls.next - 1 - self._from)
             self.runs, self._line_s = False, (monotonic() - self._since) / ran
 
     def hear(self, told: dict[str, Any]) -> bool:
         """Take over what `JoinBriefing.since` gave. Returns whether nothing is left to run before the worker's seat."""
         group = self._group
-        group.calls.finished += told["finished"]
-        group.calls.left |= set(told["left"])
+        group.progress.take_finished(told["finished"])
+        for number in told["left"]:
+            group.progress.leave_loop(number)
         group.sections.restore(told["boundaries"])
         group.sections.variables.restore(told["variables"])
         group.trained.restore(told["trained"])
-        here = group.calls.next - 1
-        count = len(group.calls.finished) - here
+        here = group.progress.calls.next - 1
+        count = len(group.progress.calls.finished) - here
         if self._near(count):
             return True
-        group.sections.run_until(len(group.calls.finished))
+        group.sections.run_until(len(group.progress.calls.finished))
         self.begun = self.runs = True
         self._since, self._from = monotonic(), here
         return False

@@ -65,7 +65,14 @@ class JoinFollower:
             # It parks as a newcomer again: the next plan heals it whole.
             group.healing.restore(fresh, whole=True)
         self.stale = bool(why or astray) or self.catching.begun
-        parked = ParkReport(0, group.applied, group.step, why, astray=astray, call=group.calls.next - 1)
+        parked = ParkReport(
+            0,
+            group.progress.transactions,
+            group.progress.step,
+            why,
+            astray=astray,
+            call=group.progress.calls.next - 1,
+        )
         return replace(parked, caught_up=self._caught_up)
 
     def _follow(self, shadow: FollowTask, side: SideChannel) -> str:
@@ -87,7 +94,7 @@ class JoinFollower:
 
     def _ask(self, side: SideChannel) -> bool:
         """Ask for the calls that are over for all members. Returns whether this worker follows now."""
-        side.send_state(DONOR, packed(len(self._group.calls.finished), side.seal))
+        side.send_state(DONOR, packed(len(self._group.progress.calls.finished), side.seal))
         told = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
         stays = self.catching.hear(told)
         side.all_reduce(torch.tensor([float(stays)], dtype=torch.float64))
@@ -116,7 +123,7 @@ class JoinFollower:
             parameter.grad = laid_out_as(parameter, grad)
             if head["factor"] != 1:
                 scale_by(parameter.grad, head["factor"])
-        group.draws.begin(group.step)
+        group.draws.begin(group.progress.step)
         # Before the update and the callbacks: no program runs here that would have set them.
         group.held.set(head["settings"])
         group.held.set_kept(head["kept"])
@@ -124,9 +131,8 @@ class JoinFollower:
             group.held.update()
         if head["buffers"] is not None:
             group.buffers.commit(head["buffers"])
-        group.step += 1
-        group.loss = head["loss"]
-        group.held.after_update(group.spec.seed, group.step, skipped=head["skipped"])
+        group.progress.replay_step(head["loss"])
+        group.held.after_update(group.spec.seed, group.progress.step, skipped=head["skipped"])
         if group.held.callbacks:
             group.buffers.adopt()  # as members do
         if group.scaling is not None:

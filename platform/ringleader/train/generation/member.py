@@ -14,7 +14,6 @@ from ringleader.errors import ExchangeBroken
 from ringleader.exchange import Exchange
 from ringleader.spec import JobSpec
 from ringleader.train.between_calls.sections import ProgramSections
-from ringleader.train.between_calls.session_calls import FinishedCall, SessionCalls
 from ringleader.train.body.carried_state import CarriedState
 from ringleader.train.body.optimizer_settings import OptimizerSettings
 from ringleader.train.chosen_schedules import ChosenSchedules
@@ -37,6 +36,7 @@ from ringleader.train.source.current_line import line_setting
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import HiddenState
 from ringleader.train.state.loss_scale import LossScale
+from ringleader.train.state.progress import Progress
 from ringleader.train.state.trained_parameters import TrainedParameters
 from ringleader.train.state.training_state import TrainingState
 from ringleader.train.state.update_randomness import UpdateRandomness
@@ -47,25 +47,14 @@ class Member:
     """One worker's committed position, current seat and exchange. `enter` brings it into the next generation.
 
     Attributes:
-        step: global steps applied.
-        applied: transactions applied: steps and finished evaluations.
-        epoch: the index of the last batches loop, for what people read.
-        loss: the global loss of the newest committed step, None before the first.
+        progress: the committed position.
         costs: measured costs of links and additions; None until an exchange has had to choose by them.
-        heals: the number of times this member took over a peer's whole state.
         former: the members of the generation before this one; empty for a worker that was in none.
-        opened: the call number of the loop that all members have begun together, where that is a transaction.
-        ticked: global steps for which schedules and callbacks have run, where members are at different steps.
-        updated: global steps applied to the parameters that this member updates; a server of several may be a step
-            ahead of all others after a failure. -1 on a new server that does not have them yet.
-        changed: this server has made an update, if only a part of a step.
-        staleness: where items are leased, the number of gradients by the versions between their pull and their update.
         level: called when a generation's exchange is open, before anybody heals.
         keeps: gives what a running loop holds beyond whole steps, at a boundary, for a checkpoint.
         stand: puts together what members know of the running loop: called by all of them where a generation begins,
             before what one member alone holds is copied.
         inside: the value of `keeps` in the checkpoint that this attempt began with.
-        boundary: the global step at the transaction before: a checkpoint due by then has been copied.
         scaling: the loss scale of fp16; None in other precisions.
     """
 
@@ -75,7 +64,7 @@ class Member:
         spec: JobSpec,
         device: torch.device,
         held: TrainingState,
-        calls: SessionCalls,
+        progress: Progress,
         reporter: SettledRecords,
         coordinator: Coordinator,
         split: TimeSplit,
@@ -84,28 +73,18 @@ class Member:
         self.spec = spec
         self.device = device
         self.held = held
-        self.calls = calls
+        self.progress = progress
         self.reporter = reporter
         self.coordinator = coordinator
         self.split = split
         self.timeline = split.timeline
         self.saver = saver
-        self.step = 0
-        self.applied = 0
-        self.samples = self.epoch = 0
-        self.loss: float | None = None
         self.costs: ClusterCosts | None = None
-        self.updated = 0
-        self.changed = False
-        self.staleness: list[int] = []
         self.level: Callable[[], None] = lambda: None
         self.keeps: Callable[[], dict[str, Any]] = dict
         self.stand: Callable[[], None] = lambda: None
         self.inside: dict[str, Any] = {}
-        self.boundary = 0
-        self.heals = 0
         self.former: tuple[str, ...] = ()
-        self.opened, self.ticked = -1, 0
         self.seat: Seat | None = None
         self.exchange: Exchange | None = None
         self.same_bits = spec.sync.same_bits
@@ -182,7 +161,7 @@ class Member:
     @property
     def ahead(self) -> bool:
         """Whether this server has already applied the running step: it takes part again without a second update."""
-        return self.updated > self.step and not self.spec.sync.leased
+        return self.progress.updated > self.progress.step and not self.spec.sync.leased
 
     @property
     def serves(self) -> bool:
@@ -257,7 +236,7 @@ class Member:
 
     def leave_call(self, number: int) -> None:
         """End the loop of call `number`, which was left at this committed step."""
-        self.calls.left.add(number)
+        self.progress.leave_loop(number)
         self.pass_over(lambda: self.finish_call(number))
 
     def pass_over(self, end: Callable[[], None] = lambda: None) -> None:
@@ -271,13 +250,13 @@ class Member:
             exchange.publish()
         self.buffers.forget()
         end()
-        self.applied += 1
+        self.progress.commit_transaction()
         if exchange.updates:
             exchange.publish()
 
     def finish_call(self, number: int, result: Any = None) -> None:
         """Record that the call is over for all members at this committed step."""
-        self.calls.finish(number, FinishedCall(result, self.step, self.loss))
+        self.progress.finish_call(number, result)
         self.sections.finished(number)
 
     def close(self) -> None:
@@ -313,9 +292,12 @@ class Member:
             self.timeline.begin("regroup", left=generation)
         self.former = self.seat.plan.members if self.seat else ()
         # -1 parks a new server that has no parts yet as one that was never a member: it holds nothing to go on from.
-        step = self.updated if self.updated < 0 else max(self.step, self.updated)
-        call = max(0, self.calls.next - 1)
-        self.seat = self._next_seat(ParkReport(generation, self.applied, step, self._leaving, call=call))
+        progress = self.progress
+        step = progress.updated if progress.lacks_part else max(progress.step, progress.updated)
+        call = max(0, progress.calls.next - 1)
+        self.seat = self._next_seat(
+            ParkReport(generation, progress.transactions, step, self._leaving, call=call)
+        )
         if self.seat is None:
             if self.timeline is not None:
                 self.timeline.end()
@@ -324,7 +306,7 @@ class Member:
         self._leaving = ""
         # Its parts are with other servers: it counts as a holder of them only once it has them.
         if not generation and self.serves and self._begun:
-            self.updated = -1
+            progress.lack_part()
         if self.timeline is not None:
             self.timeline.end()
             self.timeline.begin("heal", generation=self.seat.plan.generation)

@@ -63,7 +63,7 @@ class StepRecorder:
         names: Sequence[str],
         shards: Sequence[int] | None = None,
     ) -> list[StepRecord]:
-        """One record for each step that is committed now; the first one is at `offset`, the last is `group.step`.
+        """One record for each step that is committed now, from the one at `offset` to the newest.
 
         Args:
             names: of the metrics, in the order of the reports' values.
@@ -71,7 +71,7 @@ class StepRecorder:
         """
         group = self._group
         assert group.seat is not None
-        first, since = group.step - len(reports) + 1, self._committed_at
+        first, since = group.progress.step - len(reports) + 1, self._committed_at
         step_s, exposed = self._pace(len(reports))
         if group.timeline is not None:
             self._trace(group.timeline, first, since)
@@ -95,7 +95,7 @@ class StepRecorder:
 
         Inside of another activity, a heal for example, they join the window of the next ones.
         """
-        timeline, first = self._group.timeline, self._group.step - steps + 1
+        timeline, first = self._group.timeline, self._group.progress.step - steps + 1
         if timeline is None or not steps:
             return
         first = min(first, first if self._untold is None else self._untold)
@@ -108,9 +108,9 @@ class StepRecorder:
         """Report the timeline after the last step, which belongs to no step."""
         if self._group.timeline is not None:
             if self._untold is not None:
-                self.follow(self._group.step - self._untold + 1)
+                self.follow(self._group.progress.step - self._untold + 1)
             since, self._committed_at = self._committed_at, perf_counter()
-            self._trace(self._group.timeline, self._group.step + 1, since)
+            self._trace(self._group.timeline, self._group.progress.step + 1, since)
 
     def _trace(self, timeline: Timeline, first: int, since: float) -> None:
         group = self._group
@@ -118,7 +118,7 @@ class StepRecorder:
         group.reporter.trace(
             timeline.cut(
                 first=first,
-                last=group.step,
+                last=group.progress.step,
                 generation=group.seat.plan.generation,
                 rank=group.seat.rank,
                 since=since,

@@ -117,11 +117,11 @@ class BackgroundCheck:
 
     def _due(self, after_s: float) -> bool:
         group = self._group
-        call = group.calls.next - 1
+        call = group.progress.calls.next - 1
         if self._since is None:
             assert group.seat is not None
             # Who was given a state has been compared on its way here.
-            self._since, self._checked = monotonic(), call if group.heals else NEVER
+            self._since, self._checked = monotonic(), call if group.progress.heals else NEVER
             self._place = self._place if group.seat.rank == 0 else None
         if self._checked >= CALL:
             self._place = None
@@ -140,7 +140,7 @@ class BackgroundCheck:
         if self._room.memory is None:
             return  # at a later boundary
         room, self._room = self._room.memory, None
-        self._checked = group.calls.next - 1
+        self._checked = group.progress.calls.next - 1
         secret = new_secret()
         state = group.held.payload(group.healing.rest({}), Seal(secret, SCOPE), room)
         order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}

@@ -79,7 +79,7 @@ class TrainedParameters:
     def due(self, call: int) -> bool:
         """Whether the loop of that call begins with an agreement, as far as this member knows."""
         # Only the first transaction of a loop agrees on the set, and only once.
-        if self._group.calls.offset or self._call == call:
+        if self._group.progress.calls.offset or self._call == call:
             return False
         return self._wanted() != self.numbers or self._group.laying.outdated
 

@@ -117,7 +117,7 @@ class AsyncServerLoop:
 
     def _begin(self, loop: BatchLoop) -> None:
         group, self._loop, self.turns.running = self._group, loop, None
-        group.epoch = loop.index
+        group.progress.begin_loop(loop.index)
         group.held.check_covered()
         group.trained.check_settled()
         check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
@@ -129,7 +129,7 @@ class AsyncServerLoop:
         group = self._group
         group.enter()
         # `enter` may have healed this member past the end of the loop.
-        if group.calls.is_finished(loop.number):
+        if group.progress.calls.is_finished(loop.number):
             return True
         if loop.epoch.steps == 0:
             group.finish_call(loop.number)
@@ -146,7 +146,7 @@ class AsyncServerLoop:
             rank=group.seat.rank,
             call=loop.number,
             kind=BATCHES + loop.index,
-            step=group.step - group.calls.offset,
+            step=group.progress.step - group.progress.calls.offset,
             pending=False,
         )
         group.check(exchange.meet(word))
@@ -155,7 +155,7 @@ class AsyncServerLoop:
         self._tenant.way = None
         if self._office is not None:  # a server that waits for server 0's word counts as ahead of it
             books = self._office.books
-            self._group.updated = max(self._group.updated, books.base + books.complete)
+            self._group.progress.update_to(books.base + books.complete)
         if self._group.exchange is not None:
             # First: threads that serve workers end, and cannot count a push for a generation that is over.
             self._group.exchange.abort()
@@ -225,11 +225,14 @@ class AsyncServerLoop:
             # Before positions are taken over: every gradient of these steps is here, and their updates are due.
             books.allow(int(step) - books.base)
         self._advance(loop, int(step))
-        group.samples, group.loss = int(samples), None if isnan(loss) else loss
-        group.staleness = said[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist()
+        group.progress.take_counts(
+            samples=int(samples),
+            loss=None if isnan(loss) else loss,
+            staleness=said[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist(),
+        )
         group.buffers.put(said[KNOWN + STALENESS_BINS :].to(torch.uint8))
         if over and left:
-            group.calls.left.add(loop.number)
+            group.progress.leave_loop(loop.number)
         if exchange.updates and over:  # who holds the weights commits before they travel
             self._finish(loop)
         if books is not None:  # of tables only rows are published: those of the whole loop
@@ -250,9 +253,9 @@ class AsyncServerLoop:
 
     def _finish(self, loop: BatchLoop) -> None:
         group = self._group
-        if not group.calls.is_finished(loop.number):
+        if not group.progress.calls.is_finished(loop.number):
             group.finish_call(loop.number)
-            group.applied += 1
+            group.progress.commit_transaction()
 
     def _position(self) -> Tensor:
         """Server 0's position as (n,) float64; zeros from all others."""
@@ -262,14 +265,14 @@ class AsyncServerLoop:
         if not self._keeps_queue:
             return words
         assert self._books is not None
-        loss = nan if group.loss is None else group.loss
+        loss = nan if group.progress.loss is None else group.progress.loss
         leaves = group.coordinator.plan_pending()
         known = [
             self._books.ends.over,
             self._books.ends.left,
             leaves,
-            group.step,
-            group.samples,
+            group.progress.step,
+            group.progress.samples,
             loss,
             group.securing.wish is CheckpointVote.WANTS,
         ]
@@ -282,18 +285,17 @@ class AsyncServerLoop:
     def _advance(self, loop: BatchLoop, step: int) -> None:
         """Commit steps that servers have committed: what runs once a step runs here."""
         group = self._group
-        news = max(0, step - group.step)
-        while group.step < step:
-            group.step += 1
-            group.calls.offset += 1
-            group.held.after_update(group.spec.seed, group.step)
+        news = max(0, step - group.progress.step)
+        while group.progress.step < step:
+            group.progress.follow_step()
+            group.held.after_update(group.spec.seed, group.progress.step)
         self.recorder.follow(news)
         if news:
             self._outlet.settled(step + 1)
             self._progress(loop, "committed")
 
     def _progress(self, loop: BatchLoop, phase: str) -> None:
-        loop.tell(self._outlet, phase, step=self._group.step, lanes=loop.epoch.shards)
+        loop.tell(self._outlet, phase, step=self._group.progress.step, lanes=loop.epoch.shards)
 
     # --- a worker -------------------------------------------------------------------------------------------------
 
@@ -361,7 +363,7 @@ class AsyncServerLoop:
             if self._keeps_queue and group.serves and group.securing.wanted:
                 office.drain()
 
-        self._staleness = Counter(dict(enumerate(group.staleness)))  # of earlier loops, if elsewhere
+        self._staleness = Counter(dict(enumerate(group.progress.staleness)))  # of earlier loops, if elsewhere
         books = ServerState(group, loop, committed, self._tenant.blocks, self._staleness)
         office = ServerQueue(group, books)
         if group.inside.get("call") == loop.number:
@@ -374,5 +376,5 @@ class AsyncServerLoop:
         """The position inside the running loop for a checkpoint at a boundary, while no worker computes; empty between
         loops."""
         books = self._books
-        inside = books is not None and not self._group.calls.is_finished(books.loop.number)
+        inside = books is not None and not self._group.progress.calls.is_finished(books.loop.number)
         return books.position if books is not None and inside else {}

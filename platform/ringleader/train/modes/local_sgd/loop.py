@@ -108,7 +108,7 @@ class LocalSgdLoop:
     def run(self, loop: BatchLoop) -> Iterator[Any]:
         """Yield the owned slices of every round from the committed offset on; replay what a failure broke."""
         group, self._loop, self.turns.running = self._group, loop, None
-        group.epoch = loop.index
+        group.progress.begin_loop(loop.index)
         self._stop = self._failed = False
         group.held.check_covered()
         group.trained.begin()
@@ -134,7 +134,7 @@ class LocalSgdLoop:
         self._outer.open()
         self._group.comparison.begin(loop.number)
         self._group.settings.begin_transaction()
-        span = self._span = self._span_at(loop, self._group.calls.offset)
+        span = self._span = self._span_at(loop, self._group.progress.calls.offset)
         exchange.begin_step(frozenset(span.present(span.offsets.start)))
         return span
 
@@ -163,7 +163,7 @@ class LocalSgdLoop:
         assert span is not None
         self._reports = {}
         self._mine = self._owned(span)
-        finished = self._finished.of(self._group.applied)
+        finished = self._finished.of(self._group.progress.transactions)
         open_ones = [shard for shard in self._mine if shard not in finished]
         # Those behind the last open replica wait for it: the round must not end before a turn that can see its end.
         self._behind = [shard for shard in self._mine if open_ones and shard > open_ones[-1]]
@@ -182,7 +182,7 @@ class LocalSgdLoop:
                 self._progress(loop, "forward")
                 with self._group.split.idle():
                     batch = to_device(next(pieces), self._device)
-                step = self._group.step + offset - span.offsets.start
+                step = self._group.progress.step + offset - span.offsets.start
                 self.turns.begin(_slice(loop.epoch, offset, shard, step))
                 yield batch
                 self.turns.check_ended()
@@ -210,10 +210,10 @@ class LocalSgdLoop:
         if self._offset == span.offsets_of(turn.shard)[-1]:
             replica = self._replica(span, turn.shard)
             if group.seat.plan.world > 1:  # who is alone loses nobody
-                self._finished.keep(group.applied, turn.shard, replica)
+                self._finished.keep(group.progress.transactions, turn.shard, replica)
             self._bring(turn.shard, replica, seen=True)
             if self._behind and self._mine[-1 - len(self._behind)] == turn.shard:
-                finished = self._finished.of(group.applied)
+                finished = self._finished.of(group.progress.transactions)
                 for shard in self._behind:  # only now: the loop body shall see the end of the round
                     self._bring(shard, finished[shard], seen=True)
 
@@ -283,7 +283,7 @@ class LocalSgdLoop:
                 rank=group.seat.rank,
                 call=loop.number,
                 kind=BATCHES + loop.index,
-                step=group.step,
+                step=group.progress.step,
                 pending=group.coordinator.plan_pending(),
                 stop=self._stop,
                 wish=group.securing.wish,
@@ -372,7 +372,7 @@ class LocalSgdLoop:
         assert group.seat is not None
         slots = {span.slot(offset, shard): (shard,) for shard in span.present(offset)}
         report = group.layout.read(reduced, world=len(group.seat.plan.members), present=list(slots))
-        check(report, span.epoch, offset, group.step + 1 + offset - span.offsets.start, slots)
+        check(report, span.epoch, offset, group.progress.step + 1 + offset - span.offsets.start, slots)
         return report
 
     def _commit(self, loop: BatchLoop, span: RoundSpan, reports: list[StepReport], *, seen: bool) -> None:
@@ -382,18 +382,15 @@ class LocalSgdLoop:
         self._finished.forget()
         # First: a break from here on must not take the committed weights back.
         self._outer.close()
-        group.applied += 1
+        group.progress.commit_transaction()
         self._leaving.committed(turns=seen)
         for offset, report in zip(span.offsets, reports, strict=True):
-            group.step += 1
-            group.calls.offset += 1
-            group.samples += loop.epoch.batch_rows(offset)
-            group.loss = report.loss
-            group.held.after_update(group.spec.seed, group.step)
+            group.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
+            group.held.after_update(group.spec.seed, group.progress.step)
             if group.held.callbacks:
                 group.buffers.adopt()  # what they have set in buffers is committed with the step
         group.settings.committed()
-        if group.calls.offset < loop.epoch.steps:
+        if group.progress.calls.offset < loop.epoch.steps:
             self._check_switched()
         names = self.turns.names
         group.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
@@ -416,9 +413,9 @@ class LocalSgdLoop:
 
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on, replica by replica."""
-        group, first = self._group, self._group.calls.offset
-        step, inner_steps = group.step, group.spec.sync.round_steps
-        finished = self._finished.of(group.applied)
+        group, first = self._group, self._group.progress.calls.offset
+        step, inner_steps = group.progress.step, group.spec.sync.round_steps
+        finished = self._finished.of(group.progress.transactions)
         pieces = (
             _slice(loop.epoch, offset, shard, step + offset - first)
             for start in range(first, loop.epoch.steps, inner_steps)
@@ -447,7 +444,7 @@ class LocalSgdLoop:
         return outer
 
     def _progress(self, loop: BatchLoop, phase: str) -> None:
-        loop.tell(self._outlet, phase, step=self._group.step, lanes=self._group.lanes)
+        loop.tell(self._outlet, phase, step=self._group.progress.step, lanes=self._group.lanes)
 
 
 def _slice(epoch: Epoch, offset: int, shard: int, step: int) -> Slice:

@@ -46,9 +46,12 @@ class BatchLoop:
     def over(self, group: Member) -> bool:
         """Wait for a plan where one is due. Returns whether the loop is finished."""
         group.enter()
-        if not group.calls.is_finished(self.number) and group.calls.offset >= self.epoch.steps:
+        if (
+            not group.progress.calls.is_finished(self.number)
+            and group.progress.calls.offset >= self.epoch.steps
+        ):
             group.finish_call(self.number)
-        return group.calls.is_finished(self.number)
+        return group.progress.calls.is_finished(self.number)
 
     def batches(self, pieces: Iterator[Slice]) -> Prefetched:
         """The batches of these slices, loaded as the user said."""
@@ -118,7 +121,7 @@ class SynchronousLoop:
     def run(self, loop: BatchLoop) -> Iterator[Any]:
         """Yield the owned slices of every step from the committed offset on; replay what a failure broke."""
         group, self._loop, self.turns.running = self._group, loop, None
-        group.epoch = loop.index
+        group.progress.begin_loop(loop.index)
         self._stop = self._stops_later = False
         group.held.check_covered()
         group.trained.begin()
@@ -138,14 +141,14 @@ class SynchronousLoop:
                 self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
             self._try(lambda: self._begin_step(loop))  # who has no slice sends its part of the sums at once
             if not self._failed:
-                yield from self._slices(loop, group.calls.offset, self._pieces)
+                yield from self._slices(loop, group.progress.calls.offset, self._pieces)
 
     def _begin_step(self, loop: BatchLoop) -> None:
         exchange = self._group.exchange
         assert exchange is not None
         self._group.comparison.begin(loop.number)
         self._group.settings.begin_transaction()
-        self._present = sorted(self._lanes_present(loop.epoch, self._group.calls.offset))
+        self._present = sorted(self._lanes_present(loop.epoch, self._group.progress.calls.offset))
         exchange.begin_step(frozenset(self._present))
 
     def _pass(self, loop: BatchLoop) -> None:
@@ -155,7 +158,7 @@ class SynchronousLoop:
         self._reports, self._pieces, self._last_lane = {}, None, -1
         self._begin_step(loop)
         # Zeros for every owned slice: the sum is complete only with all its terms.
-        for lane in self._mine(loop.epoch, self._group.calls.offset):
+        for lane in self._mine(loop.epoch, self._group.progress.calls.offset):
             exchange.begin_slice(lane)
             exchange.end_slice()
         self._finish()
@@ -171,7 +174,7 @@ class SynchronousLoop:
             self._group.buffers.rewind()
             with self._group.split.idle():
                 batch = to_device(next(pieces), self._device)
-            self.turns.begin(self._slice(loop, offset, lane, self._group.step))
+            self.turns.begin(self._slice(loop, offset, lane, self._group.progress.step))
             yield batch
             self.turns.check_ended()
             if self._failed:
@@ -198,7 +201,7 @@ class SynchronousLoop:
             timeline.begin("backward", slice=lane)
         exchange.begin_slice(lane)
         # By rows, as far as this worker knows: `_update` scales by the sum of the weights once all are in.
-        share = self._reports[lane].weight / loop.epoch.batch_rows(self._group.calls.offset)
+        share = self._reports[lane].weight / loop.epoch.batch_rows(self._group.progress.calls.offset)
         scale = self._group.scaling.scale if self._group.scaling else 1.0
         (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
         exchange.end_slice()
@@ -234,7 +237,7 @@ class SynchronousLoop:
                 rank=group.seat.rank,
                 call=loop.number,
                 kind=BATCHES + loop.index,
-                step=group.step,
+                step=group.progress.step,
                 pending=group.coordinator.plan_pending(),
                 stop=self._stop,
                 wish=group.securing.wish,
@@ -266,10 +269,10 @@ class SynchronousLoop:
             self._look_first(report)
             return
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
-        check(report, loop.epoch, group.calls.offset, group.step + 1, slices)
+        check(report, loop.epoch, group.progress.calls.offset, group.progress.step + 1, slices)
         if report.sets:
             group.settings.take(group.settings.agree(exchange))
-        group.draws.begin(group.step)
+        group.draws.begin(group.progress.step)
         skipped = self._overflowed(report)
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
@@ -295,7 +298,7 @@ class SynchronousLoop:
         """Send those who follow this member what it is about to apply."""
         group, loop = self._group, self._loop
         assert loop is not None
-        rows = loop.epoch.batch_rows(group.calls.offset)
+        rows = loop.epoch.batch_rows(group.progress.calls.offset)
         buffers = group.layout.buffers_of(reduced) if 0 in self._present else None
         group.donations.reduced(report, rows, buffers, skipped=skipped)
 
@@ -343,7 +346,7 @@ class SynchronousLoop:
         if group.seat.plan.servers:  # only they hold gradients, each its part
             broken = group.exchange.all_reduce(broken)
         if bool(broken.any()):
-            scaling.check(group.step + 1)
+            scaling.check(group.progress.step + 1)
             return True
         unscale(used, scaling.scale)
         return False
@@ -354,7 +357,7 @@ class SynchronousLoop:
         assert loop is not None
         if group.timeline is not None:
             group.timeline.begin("update")
-        rows = loop.epoch.batch_rows(group.calls.offset)
+        rows = loop.epoch.batch_rows(group.progress.calls.offset)
         for parameter, used in zip(group.parameters, report.used, strict=True):
             if not used:
                 parameter.grad = None
@@ -387,20 +390,17 @@ class SynchronousLoop:
             group.buffers.commit(group.layout.buffers_of(reduced))
         else:  # the last batch may have fewer rows than there are shards
             group.buffers.forget()
-        offset = group.calls.offset
-        group.step += 1
-        group.applied += 1
-        group.updated = group.step
-        group.calls.offset += 1
-        group.samples += loop.epoch.batch_rows(offset)
-        group.loss = report.loss
+        offset = group.progress.calls.offset
+        group.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
+        group.progress.commit_transaction()
+        group.progress.commit_update()
         self._reports = {}
         self._leaving.committed(turns=self._last_lane >= 0)
         # A server that holds a part runs callbacks once all have published: they see all weights of the step.
         later = exchange.updates and exchange.part is not None
         published = not exchange.updates
         group.held.after_update(
-            group.spec.seed, group.step, published=published, skipped=skipped, later=later
+            group.spec.seed, group.progress.step, published=published, skipped=skipped, later=later
         )
         if group.held.callbacks:
             group.buffers.adopt()  # what they have set in buffers is committed with the step
@@ -419,7 +419,7 @@ class SynchronousLoop:
 
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on."""
-        first, step = self._group.calls.offset, self._group.step
+        first, step = self._group.progress.calls.offset, self._group.progress.step
         pieces = (
             self._slice(loop, offset, lane, step + offset - first)
             for offset in range(first, loop.epoch.steps)
@@ -454,4 +454,4 @@ class SynchronousLoop:
         return [seat.rank] if seat.rank in present else []
 
     def _progress(self, loop: BatchLoop, phase: str) -> None:
-        loop.tell(self._outlet, phase, step=self._group.step, lanes=self._group.lanes)
+        loop.tell(self._outlet, phase, step=self._group.progress.step, lanes=self._group.lanes)

@@ -27,12 +27,12 @@ class LoopExit:
     def committed(self, *, turns: bool) -> None:
         """Record a committed transaction; `turns`: the loop body ran for it here, and so sees its result."""
         # In heals: a member that takes over a peer's state after this has not seen what the others broke on.
-        self._seen = self._group.heals if turns else -1
+        self._seen = self._group.progress.heals if turns else -1
 
     @property
     def saw(self) -> bool:
         """Whether the loop body saw the result of the last transaction here, and could leave before this one."""
-        return self._group.calls.offset == 0 or self._seen == self._group.heals
+        return self._group.progress.calls.offset == 0 or self._seen == self._group.progress.heals
 
     def stance(self, *, turns: bool) -> LoopStance:
         """This member's stance for the word of the next transaction, in which the loop body has `turns` here, or

@@ -91,7 +91,7 @@ class TokenRingLoop:
     def run(self, loop: BatchLoop) -> Iterator[Any]:
         """Yield the slices of owned shards that some token lacks, until all tokens hold all items of the loop."""
         group, self._loop, self.turns.running = self._group, loop, None
-        group.epoch = loop.index
+        group.progress.begin_loop(loop.index)
         self._stop, self._leaves, self._circulation = False, False, None
         group.held.check_covered()
         group.trained.check_settled()
@@ -127,16 +127,16 @@ class TokenRingLoop:
     def missed(self, loop: BatchLoop) -> None:
         """Give up the position of a member that was healed in the middle of a loop and got no tokens: others could not
         go on from its state."""
-        if self._group.opened == loop.number and self.tokens.lost:
+        if self._group.progress.opened == loop.number and self.tokens.lost:
             # Behind all others: the next plan heals this member, and heals nobody from it.
-            self._group.applied = 0
+            self._group.progress.forfeit()
 
     def _enter(self, loop: BatchLoop) -> bool:
         """Begin a stretch, in this generation or the next; False: the loop is over."""
         group = self._group
         while True:
             exchange = group.enter()
-            if group.calls.is_finished(loop.number):
+            if group.progress.calls.is_finished(loop.number):
                 return False
             assert exchange is not None
             if not loop.epoch.steps:
@@ -144,10 +144,9 @@ class TokenRingLoop:
                 return False
             try:
                 standings = self.tokens.meet(exchange, loop)
-                if group.opened != loop.number:
+                if group.progress.opened != loop.number:
                     # The opening is a transaction: a member that missed it is behind, and takes a peer's whole state.
-                    group.opened = loop.number
-                    group.applied += 1
+                    group.progress.open_loop(loop.number)
                 self._circulation, crew = self.tokens.circulate(exchange)
                 self._mates = GroupView(crew, self._circulation, self.tokens)
                 self._stint = WorkPlan(group, loop, self.tokens.place.crew, standings)
@@ -167,7 +166,7 @@ class TokenRingLoop:
             mine = stint.mine(doing)
             if not self._may_begin(loop, doing, mine):
                 return
-            self._tick(group.calls.base + doing.offset)
+            self._tick(group.progress.calls.base + doing.offset)
             for shard in mine:
                 piece = stint.slice(doing.offset, shard)
                 self._progress(loop, "forward")
@@ -336,7 +335,7 @@ class TokenRingLoop:
             rank=group.seat.rank,
             call=loop.number,
             kind=BATCHES + loop.index,
-            step=group.step,
+            step=group.progress.step,
             pending=group.coordinator.plan_pending(),
             stop=self._stop,
             stance=LoopStance.LEAVES if self._leaves else LoopStance.FOLLOWS,
@@ -347,11 +346,11 @@ class TokenRingLoop:
         told = group.layout.read(reduced, world=len(group.seat.plan.members), present=[])
         if told.stop or items.floor >= loop.epoch.steps * loop.epoch.shards:
             # An item that was computed twice may have been reported twice: rank 0's loss is the loss.
-            mine = (group.loss or 0.0) if group.seat.rank == 0 else 0.0
+            mine = (group.progress.loss or 0.0) if group.seat.rank == 0 else 0.0
             agreed = exchange.all_reduce(torch.tensor([mine], dtype=torch.float64))
             self._settling_of().close(loop.epoch, items, self.turns.names)
             if told.left:
-                group.calls.left.add(loop.number)
+                group.progress.leave_loop(loop.number)
             self._finish(loop, float(agreed))
         else:
             group.committed()
@@ -361,11 +360,11 @@ class TokenRingLoop:
     def _finish(self, loop: BatchLoop, loss: float) -> None:
         group = self._group
         # Members tick with their own slices: only here are all at the same step.
-        self._tick(group.step)
+        self._tick(group.progress.step)
         group.held.commit_kept()
-        group.loss = loss
+        group.progress.take_loss(loss)
         group.finish_call(loop.number)
-        group.applied += 1
+        group.progress.commit_transaction()
         group.committed()
         self._stop = self._leaves = False
         self._progress(loop, "committed")
@@ -385,7 +384,7 @@ class TokenRingLoop:
         self._group.broke(error)
 
     def _settle(self, loop: BatchLoop) -> None:
-        before = self._group.step
+        before = self._group.progress.step
         everywhere = self.tokens.spans.everywhere()
         for _ in range(self._settling_of().advance(loop.epoch, everywhere, self.turns.names)):
             before += 1
@@ -396,9 +395,11 @@ class TokenRingLoop:
     def _tick(self, step: int) -> None:
         """Run schedules and callbacks once for each step before `step`: they follow this member's own slices."""
         group = self._group
-        while group.ticked < step:
-            group.ticked += 1
-            group.held.after_update(group.spec.seed, group.ticked, published=group.spec.sync.server_count > 0)
+        while group.progress.ticked < step:
+            group.progress.tick()
+            group.held.after_update(
+                group.spec.seed, group.progress.ticked, published=group.spec.sync.server_count > 0
+            )
 
     def _backward(self, loop: BatchLoop, turn: Slice, loss: Tensor) -> None:
         """Run the backward of the slice's part in the mean gradient of the round."""
@@ -423,5 +424,5 @@ class TokenRingLoop:
         return self._settling
 
     def _progress(self, loop: BatchLoop, phase: str, step: int | None = None) -> None:
-        step = self._group.step if step is None else step
+        step = self._group.progress.step if step is None else step
         loop.tell(self._outlet, phase, step=step, lanes=self._group.lanes)

@@ -70,7 +70,7 @@ class SettledSteps:
         Raises:
             StepMisuse, CallMismatch, NonFiniteLoss: a report is not sound.
         """
-        calls, first = self._group.calls, self._group.calls.offset
+        calls, first = self._group.progress.calls, self._group.progress.calls.offset
         reports = []
         while calls.offset < min(everywhere.floor // epoch.shards, epoch.steps):
             # In ascending order, so that the means have the same bits on every member.
@@ -84,21 +84,19 @@ class SettledSteps:
 
     def close(self, epoch: Epoch, items: ItemSet, names: Sequence[str]) -> None:
         """Commit as short steps those of which only some items are applied: the loop was ended early."""
-        calls = self._group.calls
+        calls = self._group.progress.calls
         told = [item for item in sorted(self._news.reports) if item in items]
         for offset in sorted({item // epoch.shards for item in told if item >= calls.offset * epoch.shards}):
             # A batch of which no item is applied is no step: the offset passes over it.
-            calls.offset = offset
+            self._group.progress.skip_to(offset)
             shards = [item % epoch.shards for item in told if item // epoch.shards == offset]
             report = self._commit(epoch, shards)
             self._group.reporter.open(self._recorder.records(epoch, offset, [report], names, shards))
 
     def _commit(self, epoch: Epoch, shards: Sequence[int]) -> StepReport:
-        group, offset = self._group, self._group.calls.offset
+        group, offset = self._group, self._group.progress.calls.offset
         report = step_report({k: self._news.reports[offset * epoch.shards + k] for k in shards})
-        check(report, epoch, offset, group.step + 1, {k: (k,) for k in shards})
-        group.step += 1
-        group.calls.offset += 1
-        group.samples += sum(len(epoch.rows(offset, k)) for k in shards)
-        group.loss = report.loss
+        check(report, epoch, offset, group.progress.step + 1, {k: (k,) for k in shards})
+        rows = sum(len(epoch.rows(offset, k)) for k in shards)
+        group.progress.commit_step(rows=rows, loss=report.loss)
         return report

@@ -22,7 +22,7 @@ class WorkPlan:
         seat = group.seat
         assert seat is not None
         self._loop = loop
-        self._first_step = group.calls.base
+        self._first_step = group.progress.calls.base
         self._crew = crew
         self._standings = standings
         self._own = seat.plan.shards_of(seat.rank)

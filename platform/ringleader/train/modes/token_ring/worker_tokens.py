@@ -86,16 +86,16 @@ class WorkerTokens:
             self.spans.begin(absent(loop.epoch))
             self.news.clear()
             self._loop, self._buffers_of = loop.number, -1
-        if self._heals != self._group.heals:
+        if self._heals != self._group.progress.heals:
             self.spans.forget()
-            self._heals, self._buffers_of = self._group.heals, -1
+            self._heals, self._buffers_of = self._group.progress.heals, -1
             self._go_on(loop, self._group.inside)
             self._group.inside = {}
 
     def position(self) -> dict[str, Any]:
         """Each token's list while all members have the same copies, for a checkpoint: `call` is the loop whose items
         those are, which may not be the one that is about to begin; -1 between two loops."""
-        call = -1 if self._group.calls.is_finished(self._loop) else self._loop
+        call = -1 if self._group.progress.calls.is_finished(self._loop) else self._loop
         items = [copy.items.encode() for copy in self.spans.copies()]
         return {"call": call, "items": items, "known": self.news.all()}
 
@@ -121,11 +121,11 @@ class WorkerTokens:
             # What a server does not list never happened: its items are computed again.
             held = (n for n in range(len(self.spans)) if n % len(self.place.depots) == self.place.owns)
             self.spans.forget(but=set(held))
-        told = TokenReport(self._copies(), self.news.all(), group.calls.offset)
+        told = TokenReport(self._copies(), self.news.all(), group.progress.calls.offset)
         everybody = gather(exchange, told, TokenReport, TokenCopy, ItemSet)
         self._catch_up(exchange, loop, [told.offset for told in everybody])
         self.news.join([told.known for told in everybody])
-        self.news.drop(group.calls.offset * group.spec.shards)
+        self.news.drop(group.progress.calls.offset * group.spec.shards)
         # Only after the news are joined: whoever holds a token that lists an item must hold its report.
         standings = level(exchange, self.spans, [told.copies for told in everybody])
         self.freshen()
@@ -137,7 +137,11 @@ class WorkerTokens:
         """Do the same for a checkpoint at once, if all members have begun this loop: weights are the tokens as they
         are. What is pending for them is computed again by whoever goes on from there. Raises ExchangeBroken."""
         group = self._group
-        begun = loop is not None and group.opened == loop.number and not group.calls.is_finished(loop.number)
+        begun = (
+            loop is not None
+            and group.progress.opened == loop.number
+            and not group.progress.calls.is_finished(loop.number)
+        )
         elsewhere = exchange.all_reduce(torch.tensor([float(not begun)], dtype=torch.float64))
         if (
             loop is None or elsewhere.any()
@@ -236,7 +240,7 @@ class WorkerTokens:
             rank=group.seat.rank,
             call=loop.number,
             kind=BATCHES + loop.index,
-            step=group.calls.base,
+            step=group.progress.calls.base,
             pending=False,
         )
         group.check(exchange.meet(word))
@@ -248,15 +252,14 @@ class WorkerTokens:
         rank, furthest = group.seat.rank, max(range(len(offsets)), key=lambda r: (offsets[r], -r))
         behind = [r for r in range(len(offsets)) if offsets[r] < offsets[furthest]]
         if rank == furthest:
-            position = (group.samples, group.loss, group.reporter.state())
+            position = (group.progress.samples, group.progress.loss, group.reporter.state())
             for receiver in behind:
                 exchange.send_state(receiver, packed(position, exchange.seal))
         elif rank in behind:
             received = exchange.receive_state(furthest)
-            group.samples, group.loss, records = unpacked(received, exchange.seal, StepRecord)
+            samples, loss, records = unpacked(received, exchange.seal, StepRecord)
             group.reporter.catch_up(records)
-            group.step += offsets[furthest] - group.calls.offset
-            group.calls.offset = offsets[furthest]
+            group.progress.catch_up(offsets[furthest], samples=samples, loss=loss)
 
 
 def _listed(items: list[np.ndarray] | np.ndarray, spans: int) -> list[ItemSet]:

@@ -83,7 +83,7 @@ class ServerUpdates:
             group.timeline.begin("update", items=len(gathered.pushes))
         means = ReportMeans.of(gathered.pushes)
         self._check(gathered.pushes, means)
-        group.draws.begin(group.step)
+        group.draws.begin(group.progress.step)
         self._expose(gathered, stock)
         with group.draws.watched():
             self._step(gathered.pushes, version, means.weight)
@@ -94,7 +94,7 @@ class ServerUpdates:
         # In ascending order of items: the buffers depend on the order.
         for item in sorted(gathered.moves):
             group.buffers.follow(gathered.moves[item].start, gathered.moves[item].left)
-        group.changed = True
+        group.progress.change()
         if group.timeline is not None:
             group.timeline.end()
         counted = [AppliedItem(push, version - push.version) for push in gathered.pushes]
@@ -143,7 +143,7 @@ class ServerUpdates:
     def _check(self, pushes: Sequence[PushHeader], means: ReportMeans) -> None:
         """Check the pushes. Raises what `step_checks.check` raises: other rows than planned, a loss that is no
         number."""
-        step = self._group.step + 1
+        step = self._group.progress.step + 1
         for push in pushes:
             offset, shard = divmod(push.item, self._loop.epoch.shards)
             if checksum(self._loop.epoch.rows(offset, shard)) != int(push.report[2]):

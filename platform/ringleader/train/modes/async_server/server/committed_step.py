@@ -37,12 +37,10 @@ class StepCommits:
         """
         group = self._group
         means = ReportMeans.of([one.push for one in counted])
-        group.step += 1
-        group.updated = group.step
-        group.calls.offset += 1
-        group.loss = means.loss
-        group.samples += sum(len(_rows(loop, one.push.item)) for one in counted)
-        group.held.after_update(group.spec.seed, group.step)
+        rows = sum(len(_rows(loop, one.push.item)) for one in counted)
+        group.progress.commit_step(rows=rows, loss=means.loss)
+        group.progress.commit_update()
+        group.held.after_update(group.spec.seed, group.progress.step)
         self._recorder.follow(1)
         group.reporter.open([self._record(loop, counted, means, names)])
         self._progress(loop, "committed")
@@ -67,7 +65,7 @@ class StepCommits:
             "comm_exposed_fraction": _exposed(counted),
             **group.laying.traffic(),
         }
-        record = StepRecord(group.step, group.seat.plan.generation, values)
+        record = StepRecord(group.progress.step, group.seat.plan.generation, values)
         if group.spec.debug.ledger:
             shards = [one.push.item % loop.epoch.shards for one in counted]
             record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])

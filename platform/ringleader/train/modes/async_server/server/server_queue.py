@@ -178,4 +178,6 @@ class ServerQueue:
 
     def _answer(self, item: int, clock: int, *, fresh: bool) -> PullReply:
         group, nothing = self._group, (0,) * len(self._group.tables)
-        return PullReply(item, clock, self.books.leases.version, fresh, group.step, group.loss, nothing)
+        return PullReply(
+            item, clock, self.books.leases.version, fresh, group.progress.step, group.progress.loss, nothing
+        )

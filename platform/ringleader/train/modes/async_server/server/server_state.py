@@ -55,7 +55,7 @@ class ServerState:
         staleness: Counter[int],
     ) -> None:
         self.loop = loop
-        self.base = group.step - group.calls.offset
+        self.base = group.progress.step - group.progress.calls.offset
         self.leases = queue_of(loop, group.spec.sync)
         self.ends = LeaseEnd(self.leases)
         self.roll: VersionBarrier | None = None
@@ -335,7 +335,7 @@ class ServerState:
         self.touched.update(gathered.total.tables, leases.version)
         if gathered.moves:
             self._clocks.follow(self._group.buffers.committed_bytes())
-        if self.steps > self._group.calls.offset:
+        if self.steps > self._group.progress.calls.offset:
             self._close_step()
 
     def _close_step(self) -> None:

@@ -103,13 +103,13 @@ class AsyncWorker:
 
         Where items come in any order one that is given back costs the others nothing: there a loop is left at any turn.
         """
-        offset = self._group.calls.offset
+        offset = self._group.progress.calls.offset
         return self._in_step and self.way is not None and self._pushed_at == offset == self._seen
 
     def request_stop(self) -> None:
         """Ask for the end of the loop. Between two slices of a batch this counts as behind the last one: workers with
         fewer of them are there already."""
-        offset = self._group.calls.offset
+        offset = self._group.progress.calls.offset
         later = self._in_step and self.turns.running is None and self._pushed_at == offset
         clock = offset + later
         self._stop_after = clock if self._stop_after is None else min(clock, self._stop_after)
@@ -139,12 +139,12 @@ class AsyncWorker:
     def step(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         """Run the backward of one slice; its gradient is on the way when this returns."""
         self._push(turn, loss, report)
-        self._pushed_at = self._group.calls.offset
+        self._pushed_at = self._group.progress.calls.offset
         if self._in_step:
             self._ask()
             self._unused = True
-            if self._pushed_at < self._group.calls.offset:
-                self._seen = self._group.calls.offset
+            if self._pushed_at < self._group.progress.calls.offset:
+                self._seen = self._group.progress.calls.offset
             self._progress(self._running, "between")
 
     def leave(self) -> None:
@@ -175,7 +175,7 @@ class AsyncWorker:
         self._learn(self._answer)
 
     def _learn(self, answer: PullReply) -> None:
-        self._group.loss = answer.loss
+        self._group.progress.take_loss(answer.loss)
         self._advance(self._running, answer.step)
 
     def _take_over(self, way: ItemSource) -> None:
@@ -185,7 +185,7 @@ class AsyncWorker:
 
     def _piece(self, loop: BatchLoop, item: int) -> Slice:
         offset, shard = divmod(item, loop.epoch.shards)
-        step = self._group.step - self._group.calls.offset + offset
+        step = self._group.progress.step - self._group.progress.calls.offset + offset
         return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
 
     def _load(self, loop: BatchLoop, piece: Slice) -> Any:
