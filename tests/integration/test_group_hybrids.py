@@ -89,7 +89,7 @@ def missing_an_evaluation(session: Session) -> None:
         nonlocal armed
         if armed and session.global_step == 5:
             armed = False
-            exchange = session._group.exchange
+            exchange = session._group.generation.exchange
             assert exchange is not None
             exchange.all_reduce = partial(break_after, exchange.all_reduce)  # type: ignore[method-assign]
         return {"accuracy": (net(batch[0]).argmax(dim=1) == batch[1]).float()}

@@ -83,7 +83,8 @@ def watched(in_part: bool, **sync: Any) -> UpdateRandomness:
     exchange = SimpleNamespace(part=[model.weight] if in_part else [model.weight, model.bias])
     parameters = list(model.parameters())
     job = spec(sync=SERVERS | sync)
-    group = SimpleNamespace(spec=job, held=held, exchange=exchange, parameters=parameters)
+    generation = SimpleNamespace(exchange=exchange)
+    group = SimpleNamespace(spec=job, held=held, current=generation, parameters=parameters)
     return UpdateRandomness(cast(Member, group))
 
 

@@ -357,7 +357,7 @@ class Scored(Nets):
         self._paused = paused
 
     def between(self, session: Session, net: nn.Embedding) -> None:
-        if self._paused and session.epoch == 0 and session._group.seat is not None:
+        if self._paused and session.epoch == 0 and session._group.current is not None:
             self._ask(session)
         session.evaluate(Numbers(), lambda rows: {"moved": net(rows).sum(dim=1).detach()})
 

@@ -16,9 +16,7 @@ class ChosenSchedules:
     def tell(self) -> None:
         """Report the schedules of a generation that is under way, if they differ from the last report."""
         group = self._group
-        assert group.seat is not None
-        assert group.exchange is not None
-        chosen = group.exchange.chosen() if group.seat.rank == 0 else None
+        chosen = group.generation.exchange.chosen() if group.generation.rank == 0 else None
         if chosen is not None and chosen != self._told:
             self._told = chosen
-            group.reporter.tell("exchange.chosen", group.seat.plan.generation, chosen)
+            group.reporter.tell("exchange.chosen", group.generation.number, chosen)

@@ -58,14 +58,13 @@ class Evaluation:
         sums: dict[int, Tensor] = {}
         names: list[str] = []
         while True:
-            exchange = group.enter()
+            group.enter()
             if group.progress.calls.is_finished(number):
                 return dict(group.progress.calls.finished[number].result)
-            assert exchange is not None
-            assert group.seat is not None
+            exchange = group.generation.exchange
             self._progress("evaluate")
             # Sums outlive a broken generation: only shards that this member has gained are scored again.
-            missing = [k for k in group.seat.plan.shards_of(group.seat.rank) if k not in sums]
+            missing = [k for k in group.generation.plan.shards_of(group.generation.rank) if k not in sums]
             if group.timeline is not None:
                 group.timeline.begin("evaluate", call=number)
             names = self._sum(question, missing, sums, number) or names or self._names(question)
@@ -90,14 +89,13 @@ class Evaluation:
             before: called in each generation that comes to the barrier; may raise ExchangeBroken.
         """
         while True:
-            exchange = self._group.enter()
+            self._group.enter()
             if self._group.progress.calls.is_finished(number):
                 return
-            assert exchange is not None
             self._progress("finish")
             try:
                 before()
-                if self._meet(exchange, number, BARRIER) is None:
+                if self._meet(self._group.generation.exchange, number, BARRIER) is None:
                     continue
             except ExchangeBroken as error:
                 self._group.broke(error)
@@ -114,8 +112,7 @@ class Evaluation:
         scores = {name: total[1 + slot] / max(total[0], 1.0) for slot, name in enumerate(names)}
         group.finish_call(number, scores)
         group.progress.commit_transaction()
-        assert group.seat is not None
-        group.reporter.add_scores(group.progress.step, group.seat.plan.generation, scores)
+        group.reporter.add_scores(group.progress.step, group.generation.number, scores)
         if pending:
             group.leave_at_boundary()
         else:
@@ -193,10 +190,9 @@ class Evaluation:
         """Check that all members are at the same call. Returns whether a plan is pending; None where members differed
         and have been levelled: what this one computed then counts for nothing."""
         group = self._group
-        assert group.seat is not None
         group.comparison.begin(number)
         word = group.layout.write(
-            rank=group.seat.rank,
+            rank=group.generation.rank,
             call=number,
             kind=kind,
             step=group.progress.step,
@@ -209,15 +205,14 @@ class Evaluation:
             group.comparison.level(reduced)
             return None
         group.comparison.agreed(number)
-        return group.layout.pending(reduced, world=len(group.seat.plan.members))
+        return group.layout.pending(reduced, world=len(group.generation.plan.members))
 
     def _table(self, sums: Mapping[int, Tensor]) -> Tensor:
         """(shards, 1 + MAX_SCORES) float64, the rows of this member's shards only."""
         group = self._group
-        assert group.seat is not None
         # One member writes a shard's row and all others zeros, so that the reduced table is exact in any order.
         table = torch.zeros(group.spec.shards, 1 + MAX_SCORES, dtype=torch.float64)
-        for shard in group.seat.plan.shards_of(group.seat.rank):
+        for shard in group.generation.plan.shards_of(group.generation.rank):
             if shard in sums:
                 table[shard] = sums[shard]
         return table

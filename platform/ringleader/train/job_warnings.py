@@ -39,18 +39,16 @@ class JobWarnings:
     def look(self) -> None:
         """Warn of requests that the new generation cannot use, and report what was found before it."""
         group = self._group
-        assert group.seat is not None
         workers = group.spec.workers
         devices = bool(workers.gpus) and (workers.device != "auto" or group.device.type == "cuda")
         summed = [parameter for parameter in group.laying.exchanged if parameter not in group.tables]
-        for found in unmet(group.spec, summed, group.seat.transport, on_devices=devices):
+        for found in unmet(group.spec, summed, group.generation.transport, on_devices=devices):
             self.add(*found)
         self.tell()
 
     def tell(self) -> None:
         """Report the warnings found so far."""
-        seat, unsaid, self._unsaid = self._group.seat, self._unsaid, []
-        assert seat is not None
+        generation, unsaid, self._unsaid = self._group.generation, self._unsaid, []
         for warning in unsaid:
-            if self._group.reporter.tell(WARNING, seat.plan.generation, warning):
+            if self._group.reporter.tell(WARNING, generation.number, warning):
                 print(f"ringleader: {warning['message']} {warning['hint']}")

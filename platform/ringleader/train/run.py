@@ -162,7 +162,7 @@ def _line_beside(error: RingleaderError) -> str:
 def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResult:
     number = session._begin_call()
     group, split = session._group, session._split
-    if group.seat is None and not session._held.models:
+    if not group.seated and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")
     # All members have applied the last step once this is through: only then are its records settled.
     session._evaluation.barrier(number)
@@ -180,8 +180,8 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
     session._evaluation.barrier(session._begin_call(), lambda: _leave_behind(session, outlet, artifacts))
     session._steps.recorder.close()
     outlet.settled(session.global_step + 1)
+    generations = group.generation.number
     group.close()
-    assert group.seat is not None
     parts = (
         group.healing.machines,
         group.unkept,
@@ -198,7 +198,7 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
         samples=group.progress.samples,
         loss=session.loss,
         scores=session._scores,
-        generations=group.seat.plan.generation,
+        generations=generations,
         reproducible=not why,
         reproducible_why=why,
         wall_s=split.wall_s,
@@ -219,8 +219,7 @@ def _leave_behind(session: Session, outlet: RecordSink, artifacts: Path) -> None
         ExchangeBroken: the generation was given up meanwhile.
     """
     group = session._group
-    assert group.seat is not None
-    rank = group.seat.rank
+    rank = group.generation.rank
 
     def look() -> None:
         if group.coordinator.interrupted():

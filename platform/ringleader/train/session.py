@@ -443,10 +443,10 @@ class Session:
 
     def _warn(self, about: str, message: str, hint: str) -> None:
         """Warn of something that a loop's body does; the first worker reports, which runs the body in every mode."""
-        seat = self._group.seat
-        if seat is not None and seat.rank == 0:
+        generation = self._group.current
+        if generation is not None and generation.rank == 0:
             warning = {"about": about, "message": message, "hint": hint}
-            self._outlet.event(WARNING, seat.plan.generation, warning)
+            self._outlet.event(WARNING, generation.number, warning)
             print(f"ringleader: {message} {hint}")
 
     def _accumulates(self) -> bool:
@@ -468,7 +468,7 @@ class Session:
     def _tell_between(self) -> None:
         """Report that the program's own lines run, after a call in which this worker took part."""
         group = self._group
-        if group.seat is None:
+        if not group.seated:
             return
         self._outlet.progress(
             step=group.progress.step, total_steps=None, epoch=group.progress.epoch, phase="between", rows=0

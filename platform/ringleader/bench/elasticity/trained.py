@@ -37,6 +37,6 @@ def train(session: Session) -> None:
 
 
 def _generation(session: Session) -> int:
-    """The running generation's number, 0 without a seat. Not for users: a training function must not depend on it."""
-    seat = session._group.seat
-    return seat.plan.generation if seat else 0
+    """The running generation's number, 0 without one. Not for users: a training function must not depend on it."""
+    generation = session._group.current
+    return generation.number if generation else 0

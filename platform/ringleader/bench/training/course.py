@@ -103,8 +103,8 @@ class Course:
 
 def blocked_s(session: Session) -> float:
     """Seconds for which this worker's training thread has waited so far. Not for users."""
-    split, exchange = session._split, session._group.exchange
-    return split.exposed_s + split.idle_s + (exchange.exposed_s if exchange else 0.0)
+    split, generation = session._split, session._group.current
+    return split.exposed_s + split.idle_s + (generation.exchange.exposed_s if generation else 0.0)
 
 
 def pixels(x: Tensor) -> Tensor:

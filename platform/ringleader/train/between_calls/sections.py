@@ -200,11 +200,9 @@ class ProgramSections:
         group = self._group
         if not self._exact:
             return
-        assert group.seat is not None
-        assert group.exchange is not None
-        said = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
-        said[group.seat.rank] = bool(self._guessed)
-        if bool(group.exchange.all_reduce(said).any()) and not self._guessed:
+        said = torch.zeros(len(group.generation.plan.members), dtype=torch.float64)
+        said[group.generation.rank] = bool(self._guessed)
+        if bool(group.generation.exchange.all_reduce(said).any()) and not self._guessed:
             self._guessed = ["on another worker, whose log names them"]
 
     def _boundary(self, number: int) -> Boundary:
@@ -246,12 +244,12 @@ class ProgramSections:
 
     def _say(self, line: str) -> None:
         told = [boundary.line for boundary in self._boundaries if boundary.line]
-        seat = self._group.seat
-        if told.count(line) > 1 or seat is None:
+        generation = self._group.current
+        if told.count(line) > 1 or generation is None:
             return
         variable = self._variable()
         data = {"line": line, "variable": variable, "bound_bytes": self.bound_bytes, "cure": CURE}
-        if self._group.reporter.tell("boundary.unrecorded", seat.plan.generation, data):
+        if self._group.reporter.tell("boundary.unrecorded", generation.number, data):
             most = f"more than {self.bound_bytes >> 20} MiB"
             made = f"{variable or self._nameless()} is made of weights that are not recorded ({most})"
             print(f"ringleader: {NO_HARM}, but in {line}: {made}: {CURE}.")

@@ -170,14 +170,12 @@ class ProgramVariables:
     def level(self, ranks: Sequence[int]) -> None:
         """Find out which variables differ between members of these ranks, who came to a call with different ones. All
         members call this together. Raises ExchangeBroken."""
-        seat, exchange = self._group.seat, self._group.exchange
-        assert seat is not None
-        assert exchange is not None
-        said = torch.zeros(len(seat.plan.members), SLOTS, dtype=torch.float64)
-        mine = {name: _number(name) % SLOTS for name in self._named} if seat.rank in ranks else {}
+        generation = self._group.generation
+        said = torch.zeros(len(generation.plan.members), SLOTS, dtype=torch.float64)
+        mine = {name: _number(name) % SLOTS for name in self._named} if generation.rank in ranks else {}
         for name, slot in mine.items():
-            said[seat.rank, slot] += _number(name + self._named[name])
-        told = exchange.all_reduce(said)[list(ranks)]
+            said[generation.rank, slot] += _number(name + self._named[name])
+        told = generation.exchange.all_reduce(said)[list(ranks)]
         # 0 says that a member has no variable in that slot, which is no difference.
         most, least = told.max(dim=0).values, told.masked_fill(told == 0, inf).min(dim=0).values
         self._not_everywhere |= {name for name, slot in mine.items() if not told[:, slot].all()}
@@ -185,22 +183,20 @@ class ProgramVariables:
             finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
             speaker = ranks[int(told[:, mine[name]].nonzero()[0])]
             # One of them reports it, so that the event comes once.
-            if seat.rank == speaker:
+            if generation.rank == speaker:
                 self.find(finding)
             else:
                 self.found.setdefault(finding.variable, finding)
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
-        seat, exchange = self._group.seat, self._group.exchange
+        generation = self._group.generation
         if not self._matters:
             return
-        assert seat is not None
-        assert exchange is not None
-        said = torch.zeros(len(seat.plan.members), SENTENCE_BYTES, dtype=torch.float64)
+        said = torch.zeros(len(generation.plan.members), SENTENCE_BYTES, dtype=torch.float64)
         mine = self.why_other_bits.encode()[:SENTENCE_BYTES]
-        said[seat.rank, : len(mine)] = torch.tensor(list(mine), dtype=torch.float64)
-        rows = exchange.all_reduce(said).to(torch.uint8)
+        said[generation.rank, : len(mine)] = torch.tensor(list(mine), dtype=torch.float64)
+        rows = generation.exchange.all_reduce(said).to(torch.uint8)
         told = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
         self._told_by_others = next(filter(None, told), "")
 
@@ -244,11 +240,11 @@ class ProgramVariables:
 
     def _tell_found(self) -> None:
         """Report findings, once there is a seat: a worker that never gets one makes no difference."""
-        seat = self._group.seat
-        if seat is not None:
+        generation = self._group.current
+        if generation is not None:
             untold, self._untold = self._untold, []
             for told in untold:
-                self._group.reporter.say(DIFFERS, seat.plan.generation, told)
+                self._group.reporter.say(DIFFERS, generation.number, told)
 
     def _read(self, number: int, reader: ValueReader) -> None:
         frames = list(running_frames())

@@ -166,19 +166,18 @@ class OptimizerSettings:
             ExchangeBroken: nothing has changed here.
             StepMisuse: slices of different members have set different things.
         """
-        seat = self._group.seat
-        assert seat is not None
+        generation = self._group.generation
         length = len(self._encoded())
         # A row for each member and a sum: every row has one writer, and float64 keeps each setting's bits.
-        said = torch.zeros(len(seat.plan.members), 1 + length, dtype=torch.float64)
+        said = torch.zeros(len(generation.plan.members), 1 + length, dtype=torch.float64)
         if self.said is not None:
-            said[seat.rank] = torch.tensor([1.0, *self.said], dtype=torch.float64)
+            said[generation.rank] = torch.tensor([1.0, *self.said], dtype=torch.float64)
         table = exchange.all_reduce(said).tolist()
         rows = {rank: tuple(row[1:]) for rank, row in enumerate(table) if row[0]}
         first = next(iter(rows))
         for rank, row in rows.items():
             if row != rows[first]:
-                members = seat.plan.members
+                members = generation.plan.members
                 raise self._differs([rows[first], row], f"on {members[first]}", f"on {members[rank]}")
         return rows[first]
 

@@ -32,8 +32,7 @@ class CheckpointCopies:
     def wish(self) -> CheckpointVote:
         """The vote that this member sends with its word. One without a part to save follows the others."""
         group = self._group
-        assert group.seat is not None
-        if not group.saver.on or group.healing.part_to_save(group.seat) is None:
+        if not group.saver.on or group.healing.part_to_save(group.generation) is None:
             return CheckpointVote.FOLLOWS
         # The last server with a part has it copied behind the step that runs: hence one more.
         at_once = self._alone and group.saver.would_secure(group.progress.step + 1)
@@ -92,37 +91,34 @@ class CheckpointCopies:
         """Save the boundary of a pause, the only purpose of its generation. The supervisor's deadline for the pause
         bounds the wait. Raises ExchangeBroken."""
         group, coordinator = self._group, self._group.coordinator
-        assert group.exchange is not None
         if group.saver.on:
             group.comparison.before_saving()
             group.saver.insist(self.save, coordinator.interrupted, cancelled=coordinator.plan_pending)
         # A barrier: nobody leaves the generation while another member still saves.
-        group.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
+        group.generation.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
 
     def rest(self) -> None:
         """Save what a group too small to go on still holds, the only purpose of its generation. Returns once it is
         written, or once an interruption or a newer plan ends the wait. Raises ExchangeBroken."""
         group, coordinator = self._group, self._group.coordinator
-        assert group.exchange is not None
 
         def over() -> bool:
             return coordinator.interrupted() or coordinator.plan_pending()
 
         # A server that is ahead has not got the state of the step that the others stand at.
         ahead = torch.tensor([group.ahead], dtype=torch.float64)
-        if not group.exchange.all_reduce(ahead).any() and group.saver.on:
+        if not group.generation.exchange.all_reduce(ahead).any() and group.saver.on:
             group.comparison.before_saving()
             group.stand()
             group.saver.insist(partial(self.save, settled=True), given_up=over, cancelled=over)
-        group.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
+        group.generation.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
 
     def save(self, *, settled: bool = False) -> None:
         """Copy the part that this member writes. For `settled` see `SavedPart`."""
         group = self._group
-        assert group.seat is not None
-        plan = group.seat.plan
+        plan = group.generation.plan
         since = time.perf_counter()
-        part = group.healing.part_to_save(group.seat)
+        part = group.healing.part_to_save(group.generation)
         if part is not None:
             position = CheckpointPosition(
                 group.progress.step, group.progress.transactions, plan.attempt, plan.generation
@@ -135,8 +131,7 @@ class CheckpointCopies:
     def _expect(self) -> None:
         """Have memory for the copy prepared: after the generation's first step the state has its final size."""
         group = self._group
-        assert group.seat is not None
         self._expects = False
-        part = group.healing.part_to_save(group.seat)
+        part = group.healing.part_to_save(group.generation)
         if part is not None and not (group.spec.sync.leased or group.spec.sync.circulates):
             group.saver.expect(group.healing.state_of(part), part)

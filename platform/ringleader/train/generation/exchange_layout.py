@@ -12,6 +12,7 @@ from ringleader.comm.buckets import Buckets
 from ringleader.exchange import Coding, Exchange, open_exchange
 from ringleader.exchange.local_sums import reusable
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
+from ringleader.train.ports import Seat
 from ringleader.train.state.sparse_parameters import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
 
 if TYPE_CHECKING:
@@ -72,11 +73,10 @@ class ExchangeLayout:
         """The parameters whose gradients are summed."""
         return [] if self._group.spec.sync.circulates else self._group.trained.parameters
 
-    def open(self) -> Exchange:
+    def open(self, seat: Seat) -> Exchange:
         """Open a generation's exchange, over nothing yet."""
         group = self._group
-        sync, seat = group.spec.sync, group.seat
-        assert seat is not None
+        sync = group.spec.sync
         self._laid = False
         self.settle()
         parameters = [] if self.outer is not None or sync.circulates else self.parameters
@@ -114,8 +114,7 @@ class ExchangeLayout:
 
     def lay(self) -> None:
         """Lay the exchange over what is trained. All members call this at the same point. Raises ExchangeBroken."""
-        group, exchange = self._group, self._group.exchange
-        assert exchange is not None
+        group, exchange = self._group, self._group.generation.exchange
         if group.spec.sync.circulates:
             return
         opened, parameters, active = exchange.buckets, self.parameters, group.trained.numbers

@@ -10,8 +10,8 @@ from ringleader.comm.communicator import end_process
 from ringleader.elastic import Plan
 from ringleader.train.generation.checkpointing import joined
 from ringleader.train.generation.environment_check import EnvironmentCheck
+from ringleader.train.generation.generation import Generation
 from ringleader.train.generation.server_handover import hand_over, lacks
-from ringleader.train.ports import Seat
 
 if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
@@ -27,9 +27,7 @@ class Healing:
     def heal(self) -> None:
         """Send committed state as a donor and take it as a receiver, in the plan's order."""
         group = self._group
-        assert group.seat is not None
-        assert group.exchange is not None
-        plan, me = group.seat.plan, group.seat.plan.members[group.seat.rank]
+        plan, me = group.generation.plan, group.generation.plan.members[group.generation.rank]
         group.beginning.begin(group, plan)
         self._resume(plan, me)
         payloads: dict[int, torch.Tensor] = {}
@@ -38,13 +36,13 @@ class Healing:
                 since = self._lacks_since(receiver)
                 # Packed once for all receivers that lack the same: it copies the whole state.
                 payloads[since] = payloads[since] if since in payloads else self.payload(since)
-                group.exchange.send_state(plan.rank_of(receiver), payloads[since])
+                group.generation.exchange.send_state(plan.rank_of(receiver), payloads[since])
             elif receiver == me:
-                received = group.exchange.receive_state(plan.rank_of(donor))
+                received = group.generation.exchange.receive_state(plan.rank_of(donor))
                 keep = self._own_part(plan, donor)
                 rest = self.receive(received, keep)
                 updated = rest["changed"] or plan.start_step > 0
-                if not keep and lacks(plan, group.seat.rank, donor, updated=updated):
+                if not keep and lacks(plan, group.generation.rank, donor, updated=updated):
                     group.progress.lack_part()
         if group.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
             group.progress.update_to(group.progress.step)
@@ -57,22 +55,21 @@ class Healing:
                 group.progress.hold_part()
             self._level()
         # Behind the heal, which brings what earlier generations have found.
-        self.machines.meet(group.exchange, plan, group.seat.rank)
+        self.machines.meet(group.generation.exchange, plan, group.generation.rank)
 
     def payload(self, since: int) -> torch.Tensor:
         """(n,) uint8 of all committed state, sealed for a peer that has the boundaries of calls before `since`."""
         group = self._group
-        assert group.seat is not None
-        assert group.exchange is not None
-        return group.held.payload(self.rest(self._inside(group.seat.plan), since), group.exchange.seal)
+        return group.held.payload(
+            self.rest(self._inside(group.generation.plan), since), group.generation.exchange.seal
+        )
 
     def receive(self, payload: torch.Tensor, keep: list[Parameter]) -> dict[str, Any]:
         """Take over a peer's committed state, all but the parameters in `keep` with their optimiser states.
 
         Returns what no registered object holds."""
         group = self._group
-        assert group.exchange is not None
-        rest = group.held.restore(payload, group.exchange.seal, keep)
+        rest = group.held.restore(payload, group.generation.exchange.seal, keep)
         self.restore(rest, whole=not keep)
         return rest
 
@@ -87,27 +84,25 @@ class Healing:
         inside = {} if plan.start_step else self._group.inside
         return (self._group.keeps() if plan.backups else {}) or inside
 
-    def part_to_save(self, seat: Seat) -> CheckpointPart | None:
+    def part_to_save(self, generation: Generation) -> CheckpointPart | None:
         """The part that this member writes: equals share out one state, servers write their own; of a token ring's
         members, whose optimisers differ, one writes all. None: it writes none."""
         group = self._group
-        plan, server = seat.plan, seat.rank - seat.plan.world
+        plan, server = generation.plan, generation.server
         if group.spec.sync.circulates:
             writer = plan.world if plan.servers and group.spec.sync.servers_are_copies else 0
-            return CheckpointPart() if seat.rank == writer else None
+            return CheckpointPart() if generation.rank == writer else None
         if not plan.servers:
-            return CheckpointPart(writer=seat.rank, writers=plan.world)
+            return CheckpointPart(writer=generation.rank, writers=plan.world)
         if server < 0:
             return None
-        assert group.exchange is not None
-        if group.exchange.part is None:
+        if group.generation.exchange.part is None:
             return CheckpointPart(writer=server, writers=plan.servers)
         return CheckpointPart(state=server, states=plan.servers)  # what two servers hold is written by both
 
     def state_of(self, part: CheckpointPart) -> dict[str, Any]:
         """The state that this member writes: all, or the part that it alone updates."""
         group = self._group
-        assert group.exchange is not None
         if part.state == 0:
             # A server that took over another one's state has begun no loop of its own yet: `keeps` is empty.
             return group.held.state(self.rest(group.keeps() or group.inside))
@@ -189,21 +184,17 @@ class Healing:
         """The parameters of which the donor lacks the newest state: a server's own share, once it has applied a step,
         and all where the donor is a worker, which is ahead by an evaluation at most and has no optimiser state."""
         group = self._group
-        assert group.exchange is not None
-        assert group.seat is not None
         if group.progress.updated <= 0 and not group.progress.changed:
             return []
-        served = group.seat.rank >= plan.world > plan.rank_of(donor)
+        served = group.generation.rank >= plan.world > plan.rank_of(donor)
         return group.part or (group.held.ever_trained(group.parameters) if served else [])
 
     def _level(self) -> None:
         """Publish the servers' weights to everybody where all servers are at the same step: each is certain to have the
         newest of its own part only. Where one is ahead, everybody else has all the weights of the step before."""
         group = self._group
-        assert group.seat is not None
-        assert group.exchange is not None
-        ahead = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
-        ahead[group.seat.rank] = group.ahead
-        if not bool(group.exchange.all_reduce(ahead).any()):
-            group.exchange.publish()
+        ahead = torch.zeros(len(group.generation.plan.members), dtype=torch.float64)
+        ahead[group.generation.rank] = group.ahead
+        if not bool(group.generation.exchange.all_reduce(ahead).any()):
+            group.generation.exchange.publish()
             group.call_back()

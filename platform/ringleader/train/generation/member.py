@@ -11,7 +11,6 @@ from ringleader.comm.simulator import ClusterCosts
 from ringleader.elastic import Plan
 from ringleader.elastic.state import PAUSE, SHORT
 from ringleader.errors import ExchangeBroken
-from ringleader.exchange import Exchange
 from ringleader.spec import JobSpec
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.body.carried_state import CarriedState
@@ -22,6 +21,7 @@ from ringleader.train.generation.checkpoint_copies import CheckpointCopies
 from ringleader.train.generation.checkpointing import CheckpointSaver
 from ringleader.train.generation.control_word import WordLayout
 from ringleader.train.generation.exchange_layout import ExchangeLayout
+from ringleader.train.generation.generation import Generation
 from ringleader.train.generation.heal import Healing
 from ringleader.train.generation.initial_weights import Beginning
 from ringleader.train.generation.join_donor import JoinDonor
@@ -44,10 +44,11 @@ from ringleader.train.time_split import TimeSplit
 
 
 class Member:
-    """One worker's committed position, current seat and exchange. `enter` brings it into the next generation.
+    """One worker's committed position and current generation. `enter` brings it into the next one.
 
     Attributes:
         progress: the committed position.
+        current: the generation that this member takes part in; None before its first, between two, and at the end.
         costs: measured costs of links and additions; None until an exchange has had to choose by them.
         former: the members of the generation before this one; empty for a worker that was in none.
         level: called when a generation's exchange is open, before anybody heals.
@@ -85,8 +86,8 @@ class Member:
         self.stand: Callable[[], None] = lambda: None
         self.inside: dict[str, Any] = {}
         self.former: tuple[str, ...] = ()
-        self.seat: Seat | None = None
-        self.exchange: Exchange | None = None
+        self.current: Generation | None = None
+        self._seat: Seat | None = None
         self.same_bits = spec.sync.same_bits
         self._leaving, self._must_park = "", True
         self._buffers: CommittedBuffers | None = None
@@ -108,6 +109,18 @@ class Member:
         self.warnings = JobWarnings(self)
         self.beside = BackgroundCheck(self)
         self.beginning = Beginning(spec.init_from)
+
+    @property
+    def generation(self) -> Generation:
+        """The generation that this member takes part in. Raises LookupError where there is none."""
+        if self.current is None:
+            raise LookupError("this worker takes part in no generation")
+        return self.current
+
+    @property
+    def seated(self) -> bool:
+        """Whether this worker has been given a seat."""
+        return self._seat is not None
 
     @property
     def buffers(self) -> CommittedBuffers:
@@ -134,8 +147,7 @@ class Member:
     @property
     def part(self) -> list[Parameter] | None:
         """The parameters that this server of several updates, or has updated; None: all that any member updates."""
-        assert self.exchange is not None
-        share = self.exchange.part
+        share = self.generation.exchange.part
         return None if share is None else self.held.ever_trained(share)
 
     @property
@@ -155,8 +167,7 @@ class Member:
         """Terms of the gradient's sum: logical shards, or workers where a worker's slices run as one."""
         if self.same_bits:
             return self.spec.shards
-        assert self.seat is not None
-        return self.seat.plan.world
+        return self.generation.plan.world
 
     @property
     def ahead(self) -> bool:
@@ -166,23 +177,20 @@ class Member:
     @property
     def serves(self) -> bool:
         """Whether this member is a server."""
-        return self.seat is not None and self.seat.rank >= self.seat.plan.world
+        return self.current is not None and self.current.serves
 
-    def enter(self) -> Exchange | None:
-        """Enter the next generation if one is due, waiting for its plan; return the exchange for the next transaction.
-
-        None: this worker has no seat yet, and has been told that the call that it has come to is over."""
-        while self._must_park or self.exchange is None:
-            first = self.seat is None
-            with self.split.idle() if first else self.split.recovery():
+    def enter(self) -> None:
+        """Enter the next generation if one is due, waiting for its plan. A worker that has no seat yet stays without
+        one where it is told that the call that it has come to is over."""
+        while self._must_park or self.current is None:
+            with self.split.recovery() if self.seated else self.split.idle():
                 self._change_generation()
-            if self.seat is None:
-                return None
-        return self.exchange
+            if not self.seated:
+                return
 
     def heed(self) -> None:
         """Ask for a seat, at the begin of a call that is over, where this worker has none yet and was interrupted."""
-        if self.seat is None and self.coordinator.interrupted():
+        if not self.seated and self.coordinator.interrupted():
             self.enter()
 
     def committed(self) -> None:
@@ -229,10 +237,11 @@ class Member:
 
     def take_over(self) -> None:
         """Commit, as a call begins, what the lines before it made of buffers and kept objects."""
-        if self.seat is not None and not (self.spec.sync.order_free or self.spec.sync.circulates):
+        if not self.seated:
+            return
+        if not (self.spec.sync.order_free or self.spec.sync.circulates):
             self.buffers.adopt()
-        if self.seat is not None:
-            self.held.commit_kept()
+        self.held.commit_kept()
 
     def leave_call(self, number: int) -> None:
         """End the loop of call `number`, which was left at this committed step."""
@@ -242,8 +251,7 @@ class Member:
     def pass_over(self, end: Callable[[], None] = lambda: None) -> None:
         """Commit a transaction without a step that runs `end`; a member that misses it is healed. The weights are
         published as they are."""
-        exchange = self.exchange
-        assert exchange is not None
+        exchange = self.generation.exchange
         # Whoever updates commits before it publishes, all others behind that: a member that has the weights then
         # knows that their owners have committed.
         if not exchange.updates:
@@ -264,55 +272,57 @@ class Member:
         self.donations.void()
         self.beside.close()
         self.saver.close()
-        if self.exchange is not None:
-            self.split.exposed_s += self.exchange.exposed_s
-            self.exchange.close()
-            self.exchange = None
+        self._leave()
         self.laying.release()
 
     def check(self, reduced: Tensor) -> bool:
         """Whether the step happens: nobody has left the loop before it. Raises CallMismatch where members differ."""
-        assert self.seat is not None
-        self.securing.hear(reduced, self.seat.plan)
-        stays = agreed(self.layout, reduced, self.seat.plan, self.seat.rank)
-        others = self.layout.lays(reduced, world=len(self.seat.plan.members))
+        plan = self.generation.plan
+        self.securing.hear(reduced, plan)
+        stays = agreed(self.layout, reduced, plan, self.generation.rank)
+        others = self.layout.lays(reduced, world=len(plan.members))
         return stays and not others and not self.comparison.differs(reduced)
 
+    def _leave(self) -> None:
+        """Close the current generation, if there is one."""
+        if self.current is not None:
+            self.split.exposed_s += self.current.exchange.exposed_s
+            self.current.exchange.close()
+            self.current = None
+
     def _change_generation(self) -> None:
-        generation = self.seat.plan.generation if self.seat else 0
+        generation = self._seat.plan.generation if self._seat else 0
         self.reporter.leave_office()
         if self.spec.followed:
             self.buffers.rewind()  # the loop's body may have changed them behind the step
         self.donations.boundary()
-        if self.exchange is not None:
-            self.split.exposed_s += self.exchange.exposed_s
-            self.exchange.close()
-            self.exchange = None
+        self._leave()
         if self.timeline is not None:
             self.timeline.begin("regroup", left=generation)
-        self.former = self.seat.plan.members if self.seat else ()
+        self.former = self._seat.plan.members if self._seat else ()
         # -1 parks a new server that has no parts yet as one that was never a member: it holds nothing to go on from.
         progress = self.progress
         step = progress.updated if progress.lacks_part else max(progress.step, progress.updated)
         call = max(0, progress.calls.next - 1)
-        self.seat = self._next_seat(
+        self._seat = seat = self._next_seat(
             ParkReport(generation, progress.transactions, step, self._leaving, call=call)
         )
-        if self.seat is None:
+        if seat is None:
             if self.timeline is not None:
                 self.timeline.end()
             return
         self._must_park = False
         self._leaving = ""
         # Its parts are with other servers: it counts as a holder of them only once it has them.
-        if not generation and self.serves and self._begun:
+        plan = seat.plan
+        if not generation and seat.rank >= plan.world and self._begun(plan):
             progress.lack_part()
         if self.timeline is not None:
             self.timeline.end()
-            self.timeline.begin("heal", generation=self.seat.plan.generation)
+            self.timeline.begin("heal", generation=plan.generation)
         try:
             self.securing.begin()
-            self.exchange = self.laying.open()
+            self.current = Generation.of(seat, self.laying.open(seat))
             self.level()
             self.healing.heal()
         except ExchangeBroken as error:
@@ -320,10 +330,9 @@ class Member:
             return
         if self.timeline is not None:
             self.timeline.end()
-        plan = self.seat.plan
         # Where items are leased server 0 counts them, and so it speaks.
         speaker = plan.world if self.spec.sync.leased and plan.servers else 0
-        self.reporter.take_office(speaks=self.seat.rank == speaker, recorded_step=plan.recorded_step)
+        self.reporter.take_office(speaks=seat.rank == speaker, recorded_step=plan.recorded_step)
         try:
             if plan.cause in (PAUSE, SHORT):
                 self._stop(plan)
@@ -335,11 +344,8 @@ class Member:
         self.choice.tell()
         self.warnings.look()
 
-    @property
-    def _begun(self) -> bool:
+    def _begun(self, plan: Plan) -> bool:
         """Whether servers may have made updates before this plan, which steps do not show where items are leased."""
-        assert self.seat is not None
-        plan = self.seat.plan
         return plan.backups > 0 and plan.generation > 1 if self.spec.sync.leased else plan.start_step > 0
 
     def _next_seat(self, parked: ParkReport) -> Seat | None:

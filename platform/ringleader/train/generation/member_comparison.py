@@ -67,10 +67,9 @@ class MemberComparison:
 
     def begin(self, call: int) -> None:
         """Take the state's fingerprint, where one is due, as a transaction of a session call begins."""
-        seat = self._group.seat
-        assert seat is not None
+        generation = self._group.generation
         self._call = call
-        self._due = self._on and self._compared != (seat.plan.generation, call)
+        self._due = self._on and self._compared != (generation.number, call)
         # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
         silent = call == self._named or self._group.serves
         variables = 0 if silent else self._group.sections.variables.fingerprint(call)
@@ -88,10 +87,9 @@ class MemberComparison:
 
     def agreed(self, call: int) -> None:
         """Record that the transaction has happened, so that its call has been compared in this generation."""
-        seat = self._group.seat
-        assert seat is not None
+        generation = self._group.generation
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
-            self._compared, self._due, self._said = (seat.plan.generation, call), False, (0, 0)
+            self._compared, self._due, self._said = (generation.number, call), False, (0, 0)
             if call != self._differed:
                 self._in_a_row = 0
 
@@ -111,60 +109,51 @@ class MemberComparison:
         group = self._group
         if not self._on:
             return
-        assert group.seat is not None
-        assert group.exchange is not None
-        said = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
-        said[group.seat.rank] = self._fingerprint()
-        told = [int(value) for value in group.exchange.all_reduce(said).tolist()]
+        said = torch.zeros(len(group.generation.plan.members), dtype=torch.float64)
+        said[group.generation.rank] = self._fingerprint()
+        told = [int(value) for value in group.generation.exchange.all_reduce(said).tolist()]
         if _many(told):
             self._level(told)
 
     def _told(self, reduced: Tensor) -> list[int]:
-        seat = self._group.seat
-        assert seat is not None
-        return self._group.layout.fingerprints(reduced, world=len(seat.plan.members))
+        generation = self._group.generation
+        return self._group.layout.fingerprints(reduced, world=len(generation.plan.members))
 
     def _variables(self, reduced: Tensor) -> list[int]:
-        seat = self._group.seat
-        assert seat is not None
-        return self._group.layout.variables(reduced, world=len(seat.plan.members))
+        generation = self._group.generation
+        return self._group.layout.variables(reduced, world=len(generation.plan.members))
 
     def _level(self, told: list[int]) -> None:
         group = self._group
-        assert group.seat is not None
-        assert group.exchange is not None
         # Who ran all lines for the first time is right; of those, and where there is nobody, the most.
         firsts = [value for value in told if value and not value & AGAIN]
         counts = Counter(value | AGAIN for value in firsts or told if value)
         most = max(counts.values())
         right = next(value for value in firsts or told if value and counts[value | AGAIN] == most)
         self._unsure |= not firsts or len(counts) > 1
-        donor, me = told.index(right), group.seat.rank
+        donor, me = told.index(right), group.generation.rank
         payload = None
         for receiver in [rank for rank, value in enumerate(told) if value and (value ^ right) & ~AGAIN]:
             if me == donor:
                 if payload is None:
                     payload = group.healing.payload(since=0)
-                group.exchange.send_state(receiver, payload)
+                group.generation.exchange.send_state(receiver, payload)
             elif me == receiver:
-                self._take(group.exchange.receive_state(donor))
+                self._take(group.generation.exchange.receive_state(donor))
         self._count()
 
     def _take(self, payload: Tensor) -> None:
         group = self._group
-        assert group.seat is not None
-        assert group.exchange is not None
         keep = group.part or [] if group.serves else []
         group.healing.receive(payload, keep)
         what = first_difference(self._mine, self._prints())
-        worker = group.seat.plan.members[group.seat.rank]
+        worker = group.generation.plan.members[group.generation.rank]
         data = {"worker": worker, "what": what or "a part of the state", "why": WHY}
-        group.reporter.say("member.differed", group.seat.plan.generation, data)
+        group.reporter.say("member.differed", group.generation.number, data)
 
     def _count(self) -> None:
-        assert self._group.seat is not None
         if self._call == self._differed:  # what differs cannot be made alike: it is not compared here again
-            self._compared, self._unsure = (self._group.seat.plan.generation, self._call), True
+            self._compared, self._unsure = (self._group.generation.number, self._call), True
         self._in_a_row += self._call != self._differed
         self._differed = self._call
         self._on = self._in_a_row < IN_A_ROW

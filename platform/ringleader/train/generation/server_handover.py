@@ -37,12 +37,11 @@ def hand_over(group: "Member", *, lacking: bool) -> None:
     Raises:
         ExchangeBroken: the parts received by then stay.
     """
-    seat, exchange, held = group.seat, group.exchange, group.held
-    assert seat is not None
-    assert exchange is not None
-    plan, me = seat.plan, seat.rank - seat.plan.world
+    generation, held = group.generation, group.held
+    exchange = generation.exchange
+    plan, me = generation.plan, generation.server
     said = torch.zeros(len(plan.members), dtype=torch.float64)
-    said[seat.rank] = lacking
+    said[generation.rank] = lacking
     without = {rank - plan.world for rank in exchange.all_reduce(said).nonzero().flatten().tolist()}
     # All go through the same list in the same order, so each send meets its receive.
     for receiver, donor, parts in gifts(plan.held_by, without):

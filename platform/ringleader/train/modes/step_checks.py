@@ -70,7 +70,6 @@ class StepRecorder:
             shards: those whose rows are in the steps; None: all.
         """
         group = self._group
-        assert group.seat is not None
         first, since = group.progress.step - len(reports) + 1, self._committed_at
         step_s, exposed = self._pace(len(reports))
         if group.timeline is not None:
@@ -80,12 +79,12 @@ class StepRecorder:
             values = dict(zip(names, report.values, strict=False)) | {
                 "loss": report.loss,
                 "samples_per_s": epoch.batch_rows(offset + k) / step_s,
-                "world_size": float(group.seat.plan.world),
+                "world_size": float(group.generation.plan.world),
                 "comm_exposed_fraction": exposed,
                 **group.laying.traffic(),
                 **(group.scaling.told() if group.scaling else {}),
             }
-            records.append(StepRecord(first + k, group.seat.plan.generation, values))
+            records.append(StepRecord(first + k, group.generation.number, values))
             if group.spec.debug.ledger:
                 records[-1].shards, records[-1].rows = _rows_of_step(epoch, offset + k, shards)
         return records
@@ -114,13 +113,12 @@ class StepRecorder:
 
     def _trace(self, timeline: Timeline, first: int, since: float) -> None:
         group = self._group
-        assert group.seat is not None
         group.reporter.trace(
             timeline.cut(
                 first=first,
                 last=group.progress.step,
-                generation=group.seat.plan.generation,
-                rank=group.seat.rank,
+                generation=group.generation.number,
+                rank=group.generation.rank,
                 since=since,
                 until=self._committed_at,
             )
@@ -129,8 +127,7 @@ class StepRecorder:
     def _pace(self, steps: int) -> tuple[float, float]:
         """Seconds a step took since the commit before, and the share of exposed communication."""
         group = self._group
-        assert group.exchange is not None
-        now, exposed_s = perf_counter(), group.split.exposed_s + group.exchange.exposed_s
+        now, exposed_s = perf_counter(), group.split.exposed_s + group.generation.exchange.exposed_s
         elapsed_s = max(now - self._committed_at, 1e-9)
         exposed = min(1.0, (exposed_s - self._exposed_s) / elapsed_s)
         self._committed_at, self._exposed_s = now, exposed_s

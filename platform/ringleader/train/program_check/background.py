@@ -119,10 +119,9 @@ class BackgroundCheck:
         group = self._group
         call = group.progress.calls.next - 1
         if self._since is None:
-            assert group.seat is not None
             # Who was given a state has been compared on its way here.
             self._since, self._checked = monotonic(), call if group.progress.heals else NEVER
-            self._place = self._place if group.seat.rank == 0 else None
+            self._place = self._place if group.generation.rank == 0 else None
         if self._checked >= CALL:
             self._place = None
         new = self._checked == NEVER or self._checked < CALL <= call
@@ -176,9 +175,8 @@ class BackgroundCheck:
 
     def _raises(self, finding: VariableFinding) -> None:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
-        seat, line = self._group.seat, finding.line
-        assert seat is not None
-        self._group.reporter.say(DIFFERS, seat.plan.generation, finding.beforehand)
+        generation, line = self._group.generation, finding.line
+        self._group.reporter.say(DIFFERS, generation.number, finding.beforehand)
         print(f"ringleader: {NO_HARM}, but a worker that comes in would raise here ({line}): {finding.cure}.")
 
 

@@ -59,7 +59,8 @@ class HiddenState:
         often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
         new = [path for path in often if may_matter(*self._owner(path))]
         self._found += new
-        if new and self._group.seat is not None and self._group.seat.rank == 0:
+        generation = self._group.current
+        if new and generation is not None and generation.rank == 0:
             print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
 
     @property

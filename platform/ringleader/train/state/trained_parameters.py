@@ -89,18 +89,17 @@ class TrainedParameters:
         Raises:
             CallMismatch: some have unfrozen a parameter, and others have not.
         """
-        seat, exchange = self._group.seat, self._group.exchange
-        assert seat is not None
-        assert exchange is not None
-        said = torch.zeros(len(seat.plan.members), len(self._group.parameters), dtype=torch.float64)
-        said[seat.rank, list(self._wanted())] = 1.0
-        told = exchange.all_reduce(said.view(-1)).view(said.shape)
+        generation = self._group.generation
+        members = generation.plan.members
+        said = torch.zeros(len(members), len(self._group.parameters), dtype=torch.float64)
+        said[generation.rank, list(self._wanted())] = 1.0
+        told = generation.exchange.all_reduce(said.view(-1)).view(said.shape)
         for number in (told.min(dim=0).values < told.max(dim=0).values).nonzero().flatten().tolist():
             if number not in self.numbers:
                 unfroze, not_so = (int(told[:, number].argmax()), int(told[:, number].argmin()))
                 raise CallMismatch(
                     f"the parameter {self._name(number)!r} was unfrozen on rank {unfroze} "
-                    f"({seat.plan.members[unfroze]}), and not on rank {not_so} ({seat.plan.members[not_so]}).",
+                    f"({members[unfroze]}), and not on rank {not_so} ({members[not_so]}).",
                     hint=BRANCH_ON,
                 )
         # Freezing needs everybody: what one member still trains stays in the set.

@@ -51,14 +51,12 @@ class UpdateRandomness:
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one server has found. Raises ExchangeBroken."""
-        seat, exchange = self._group.seat, self._group.exchange
+        generation = self._group.generation
         if not self._matters:
             return
-        assert seat is not None
-        assert exchange is not None
-        said = torch.zeros(len(seat.plan.members), dtype=torch.float64)
-        said[seat.rank] = self._found
-        self._found = bool(exchange.all_reduce(said).any())
+        said = torch.zeros(len(generation.plan.members), dtype=torch.float64)
+        said[generation.rank] = self._found
+        self._found = bool(generation.exchange.all_reduce(said).any())
 
     @property
     def why_other_bits(self) -> str:
@@ -74,8 +72,8 @@ class UpdateRandomness:
     @property
     def _in_part(self) -> bool:
         """Whether others update weights that this member does not."""
-        exchange = self._group.exchange
-        part = exchange.part if exchange is not None else None
+        generation = self._group.current
+        part = generation.exchange.part if generation is not None else None
         return part is not None and len(part) < len(self._group.parameters)
 
     @property

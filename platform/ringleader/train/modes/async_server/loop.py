@@ -138,12 +138,10 @@ class AsyncServerLoop:
 
     def _meet(self, loop: BatchLoop) -> None:
         """Check that all members are at this loop; the error names two that differ."""
-        group, exchange = self._group, self._group.exchange
-        assert exchange is not None
-        assert group.seat is not None
+        group, exchange = self._group, self._group.generation.exchange
         self._tenant.way = None
         word = group.layout.write(
-            rank=group.seat.rank,
+            rank=group.generation.rank,
             call=loop.number,
             kind=BATCHES + loop.index,
             step=group.progress.step - group.progress.calls.offset,
@@ -156,16 +154,15 @@ class AsyncServerLoop:
         if self._office is not None:  # a server that waits for server 0's word counts as ahead of it
             books = self._office.books
             self._group.progress.update_to(books.base + books.complete)
-        if self._group.exchange is not None:
+        if self._group.current is not None:
             # First: threads that serve workers end, and cannot count a push for a generation that is over.
-            self._group.exchange.abort()
+            self._group.current.exchange.abort()
         self._group.broke(error)
         self._outlet.replayed()
 
     def _level(self) -> None:
         """Begin a generation: servers make the updates that server 0 has made. All members take part."""
-        exchange, books = self._group.exchange, self._books
-        assert exchange is not None
+        exchange, books = self._group.generation.exchange, self._books
         if self._ordered:
             self._go_by_the_newest_entry(exchange)
             return
@@ -194,29 +191,26 @@ class AsyncServerLoop:
 
     def _go_by_the_newest_entry(self, exchange: Exchange) -> None:
         """Apply on all servers the newest entry that any of them has heard of: a lost server has done no more."""
-        seat, books = self._group.seat, self._books
-        assert seat is not None
-        if not seat.plan.servers:
+        generation, books = self._group.generation, self._books
+        if not generation.plan.servers:
             return
         known = books.known if books is not None else (-1, 0, 0)
-        call, count, last = newest_entry(exchange, seat.rank - seat.plan.world, seat.plan.servers, known)
+        call, count, last = newest_entry(exchange, generation.server, generation.plan.servers, known)
         if books is not None and books.loop.number == call:
             books.level(count, last)
 
     def _agree(self, exchange: Exchange, books: ServerState | None) -> None:
         """Apply on all servers, or on none, the items that a break left on some of them."""
-        seat = self._group.seat
-        assert seat is not None
+        generation = self._group.generation
         held = books.held if books is not None else []
         taken = books.leases.taken if books is not None and self._keeps_queue else ItemSet()
-        agreed = agree(exchange, seat.rank - seat.plan.world, seat.plan.servers, held, taken)
+        agreed = agree(exchange, generation.server, generation.plan.servers, held, taken)
         if books is not None:
             books.settle(agreed)
 
     def _settle(self, loop: BatchLoop) -> None:
         """Take over server 0's position and all servers' weights, on every member, while no worker computes."""
-        group, exchange = self._group, self._group.exchange
-        assert exchange is not None
+        group, exchange = self._group, self._group.generation.exchange
         self._tenant.way = None
         said = exchange.all_reduce(self._position())
         over, left, leaves, step, samples, loss, wanted = said[:KNOWN].tolist()
@@ -247,9 +241,8 @@ class AsyncServerLoop:
     @property
     def _keeps_queue(self) -> bool:
         """Whether this member is server 0, or alone."""
-        seat = self._group.seat
-        assert seat is not None
-        return seat.rank == seat.plan.world or seat.plan.servers == 0
+        generation = self._group.generation
+        return generation.server == 0 or generation.plan.servers == 0
 
     def _finish(self, loop: BatchLoop) -> None:
         group = self._group
@@ -260,7 +253,6 @@ class AsyncServerLoop:
     def _position(self) -> Tensor:
         """Server 0's position as (n,) float64; zeros from all others."""
         group = self._group
-        assert group.seat is not None
         words = torch.zeros(KNOWN + STALENESS_BINS + group.buffers.size_bytes, dtype=torch.float64)
         if not self._keeps_queue:
             return words
@@ -301,10 +293,8 @@ class AsyncServerLoop:
 
     def _way(self, loop: BatchLoop) -> ItemSource:
         """This generation's source of items; for a member that is alone, a server queue in its own process."""
-        group, exchange = self._group, self._group.exchange
-        assert group.seat is not None
-        assert exchange is not None
-        plan = group.seat.plan
+        group, exchange = self._group, self._group.generation.exchange
+        plan = group.generation.plan
         if plan.servers == 0:
             self._rows = self._rows or ReceiveBuffers(exchange.buckets.buckets)
             self._office = self._office or self._new_office(loop)
@@ -320,11 +310,10 @@ class AsyncServerLoop:
     # --- a server -------------------------------------------------------------------------------------------------
 
     def _serve(self, loop: BatchLoop) -> None:
-        group, exchange = self._group, self._group.exchange
-        assert group.seat is not None
+        group, exchange = self._group, self._group.generation.exchange
         assert isinstance(exchange, ParameterServer)
-        plan = group.seat.plan
-        number = group.seat.rank - plan.world
+        plan = group.generation.plan
+        number = group.generation.rank - plan.world
         held = ServerShare.held(exchange.buckets, plan.held_by, number)
         shown = ServerShare.shown(exchange.buckets, plan.held_by, number)
         # Kept over generations, as are the gradients in it that wait for their update.

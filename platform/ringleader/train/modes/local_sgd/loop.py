@@ -116,20 +116,18 @@ class LocalSgdLoop:
         self._leaving.begin()
         self._pieces, generation = None, -1
         while not loop.over(self._group):
-            assert group.seat is not None
             if group.trained.due(loop.number):
                 self._try(partial(self._pass, loop))
                 continue
-            if self._pieces is None or self._failed or generation != group.seat.plan.generation:
-                self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
+            if self._pieces is None or self._failed or generation != group.generation.number:
+                self._pieces, generation, self._failed = self._load(loop), group.generation.number, False
             # Who has no replica sends its part of the sums at once.
             self._try(partial(self._begin_round, loop))
             if not self._failed:
                 yield from self._replicas(loop, self._pieces)
 
     def _begin_round(self, loop: BatchLoop) -> RoundSpan:
-        exchange = self._group.exchange
-        assert exchange is not None
+        exchange = self._group.generation.exchange
         self._group.laying.lay_first()
         self._outer.open()
         self._group.comparison.begin(loop.number)
@@ -140,8 +138,7 @@ class LocalSgdLoop:
 
     def _pass(self, loop: BatchLoop) -> None:
         """Take part in the next round with nothing but the control word."""
-        exchange = self._group.exchange
-        assert exchange is not None
+        exchange = self._group.generation.exchange
         self._reports, self._pieces, self._mine = {}, None, []
         for shard in self._owned(self._begin_round(loop)):
             exchange.begin_slice(shard)
@@ -192,13 +189,11 @@ class LocalSgdLoop:
             self._try(self._finish)
 
     def _advance(self, turn: Slice, loss: Tensor) -> None:
-        group, span, exchange = self._group, self._span, self._group.exchange
+        group, span = self._group, self._span
         assert span is not None
-        assert exchange is not None
-        assert group.seat is not None
         if group.coordinator.interrupted():  # the exchange would say so only at the end of the round
             why = "the generation was given up"
-            raise ExchangeBroken(rank=group.seat.rank, phase="forward", bucket=None, why=why)
+            raise ExchangeBroken(rank=group.generation.rank, phase="forward", bucket=None, why=why)
         # Keyed by the slice: an optimiser that draws makes the same bits on any worker.
         group.draws.begin(*turn.stream)
         if group.timeline is not None:
@@ -209,7 +204,7 @@ class LocalSgdLoop:
             group.timeline.end()
         if self._offset == span.offsets_of(turn.shard)[-1]:
             replica = self._replica(span, turn.shard)
-            if group.seat.plan.world > 1:  # who is alone loses nobody
+            if group.generation.plan.world > 1:  # who is alone loses nobody
                 self._finished.keep(group.progress.transactions, turn.shard, replica)
             self._bring(turn.shard, replica, seen=True)
             if self._behind and self._mine[-1 - len(self._behind)] == turn.shard:
@@ -237,8 +232,7 @@ class LocalSgdLoop:
             seen: whether the loop body waits for this, and sees the result. Of a replica that was finished before, it
                 sees nothing before its next turn.
         """
-        exchange = self._group.exchange
-        assert exchange is not None
+        exchange = self._group.generation.exchange
         self._reports |= replica.reports
         self._group.settings.bring(replica.said)
         if replica.left is not None:
@@ -251,10 +245,7 @@ class LocalSgdLoop:
 
     def _level(self) -> None:
         """Begin a generation: finished replicas of the running round are handed over, not trained again."""
-        exchange, seat = self._group.exchange, self._group.seat
-        assert exchange is not None
-        assert seat is not None
-        self._finished.hand_over(exchange, seat)
+        self._finished.hand_over(self._group.generation)
 
     def _try(self, act: Any) -> None:
         """Run a part of the transaction; a broken exchange means that the round did not happen."""
@@ -268,11 +259,9 @@ class LocalSgdLoop:
 
     def _finish(self, *, seen: bool = False) -> None:
         """Exchange the word, then make the outer step and commit."""
-        group, loop, exchange, span = self._group, self._loop, self._group.exchange, self._span
+        group, loop, exchange, span = self._group, self._loop, self._group.generation.exchange, self._span
         assert loop is not None
-        assert exchange is not None
         assert span is not None
-        assert group.seat is not None
         if group.timeline is not None:
             group.timeline.begin("exchange")
         if self._pieces is not None:
@@ -280,7 +269,7 @@ class LocalSgdLoop:
         self._progress(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
         reduced = exchange.finish(
             group.layout.write(
-                rank=group.seat.rank,
+                rank=group.generation.rank,
                 call=loop.number,
                 kind=BATCHES + loop.index,
                 step=group.progress.step,
@@ -298,7 +287,7 @@ class LocalSgdLoop:
         )
         if group.timeline is not None:
             group.timeline.end()
-        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=[])
+        report = group.layout.read(reduced, world=len(group.generation.plan.members), present=[])
         if group.comparison.differs(reduced):
             self._look_first(report, seen=seen)
             group.comparison.level(reduced)
@@ -369,9 +358,8 @@ class LocalSgdLoop:
     def _read(self, reduced: Tensor, span: RoundSpan, offset: int) -> StepReport:
         """One batch's report from the reduced word, checked."""
         group = self._group
-        assert group.seat is not None
         slots = {span.slot(offset, shard): (shard,) for shard in span.present(offset)}
-        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=list(slots))
+        report = group.layout.read(reduced, world=len(group.generation.plan.members), present=list(slots))
         check(report, span.epoch, offset, group.progress.step + 1 + offset - span.offsets.start, slots)
         return report
 
@@ -432,10 +420,9 @@ class LocalSgdLoop:
 
     def _owned(self, span: RoundSpan) -> list[int]:
         """The shards whose replicas this worker trains in a round, ascending."""
-        seat = self._group.seat
-        assert seat is not None
+        generation = self._group.generation
         present = span.present(span.offsets.start)
-        return [shard for shard in seat.plan.shards_of(seat.rank) if shard in present]
+        return [shard for shard in generation.plan.shards_of(generation.rank) if shard in present]
 
     @property
     def _outer(self) -> OuterStep:

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from ringleader.comm.objects import packed, unpacked
 from ringleader.elastic import Plan
-from ringleader.exchange import Exchange
 from ringleader.train.body.optimizer_settings import Said
 from ringleader.train.generation.control_word import SliceReport
-from ringleader.train.ports import Seat
+from ringleader.train.generation.generation import Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,13 @@ class FinishedReplicas:
         """Drop all replicas: the round is committed, or is trained again."""
         self._finished = {}
 
-    def hand_over(self, exchange: Exchange, seat: Seat) -> None:
+    def hand_over(self, generation: Generation) -> None:
         """Send replicas, when a generation begins, to the members that own their shards now. All members take part.
 
         Raises:
             ExchangeBroken: replicas that were received, or not sent yet, are kept.
         """
-        plan, me = seat.plan, seat.rank
+        plan, me, exchange = generation.plan, generation.rank, generation.exchange
         if plan.start_step != self.transaction:
             self.transaction, self._finished = plan.start_step, {}
         held = torch.zeros(plan.world, plan.shards, dtype=torch.float64)

@@ -132,20 +132,18 @@ class SynchronousLoop:
         generation = -1
         self._failed = False
         while not loop.over(self._group):
-            assert group.seat is not None
             if group.trained.due(loop.number):
                 self._try(lambda: self._pass(loop))
                 continue
             # A new generation may give this worker other shards, and a failure makes the step start over.
-            if self._pieces is None or self._failed or generation != group.seat.plan.generation:
-                self._pieces, generation, self._failed = self._load(loop), group.seat.plan.generation, False
+            if self._pieces is None or self._failed or generation != group.generation.number:
+                self._pieces, generation, self._failed = self._load(loop), group.generation.number, False
             self._try(lambda: self._begin_step(loop))  # who has no slice sends its part of the sums at once
             if not self._failed:
                 yield from self._slices(loop, group.progress.calls.offset, self._pieces)
 
     def _begin_step(self, loop: BatchLoop) -> None:
-        exchange = self._group.exchange
-        assert exchange is not None
+        exchange = self._group.generation.exchange
         self._group.comparison.begin(loop.number)
         self._group.settings.begin_transaction()
         self._present = sorted(self._lanes_present(loop.epoch, self._group.progress.calls.offset))
@@ -153,8 +151,7 @@ class SynchronousLoop:
 
     def _pass(self, loop: BatchLoop) -> None:
         """Take part in the next step with nothing but the control word."""
-        exchange = self._group.exchange
-        assert exchange is not None
+        exchange = self._group.generation.exchange
         self._reports, self._pieces, self._last_lane = {}, None, -1
         self._begin_step(loop)
         # Zeros for every owned slice: the sum is complete only with all its terms.
@@ -193,8 +190,7 @@ class SynchronousLoop:
         self._try(lambda: self._backward(turn.shard, loss))
 
     def _backward(self, lane: int, loss: Tensor) -> None:
-        exchange, loop = self._group.exchange, self._loop
-        assert exchange is not None
+        exchange, loop = self._group.generation.exchange, self._loop
         assert loop is not None
         timeline = self._group.timeline
         if timeline is not None:
@@ -223,10 +219,8 @@ class SynchronousLoop:
 
     def _finish(self) -> None:
         """Exchange the word, then update and commit."""
-        group, loop, exchange = self._group, self._loop, self._group.exchange
+        group, loop, exchange = self._group, self._loop, self._group.generation.exchange
         assert loop is not None
-        assert exchange is not None
-        assert group.seat is not None
         if group.timeline is not None:
             group.timeline.begin("exchange")
         if self._pieces is not None:
@@ -234,7 +228,7 @@ class SynchronousLoop:
         self._progress(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
         reduced = exchange.finish(
             group.layout.write(
-                rank=group.seat.rank,
+                rank=group.generation.rank,
                 call=loop.number,
                 kind=BATCHES + loop.index,
                 step=group.progress.step,
@@ -253,7 +247,7 @@ class SynchronousLoop:
         )
         if group.timeline is not None:
             group.timeline.end()
-        report = group.layout.read(reduced, world=len(group.seat.plan.members), present=self._present)
+        report = group.layout.read(reduced, world=len(group.generation.plan.members), present=self._present)
         if group.comparison.differs(reduced):
             self._look_first(report)
             group.comparison.level(reduced)
@@ -338,13 +332,11 @@ class SynchronousLoop:
         group, scaling = self._group, self._group.scaling
         if scaling is None:
             return False
-        assert group.seat is not None
-        assert group.exchange is not None
         used = [parameter for parameter, used in zip(group.parameters, report.used, strict=True) if used]
-        broken = torch.zeros(len(group.seat.plan.members), dtype=torch.float64)
-        broken[group.seat.rank] = not finite(used)
-        if group.seat.plan.servers:  # only they hold gradients, each its part
-            broken = group.exchange.all_reduce(broken)
+        broken = torch.zeros(len(group.generation.plan.members), dtype=torch.float64)
+        broken[group.generation.rank] = not finite(used)
+        if group.generation.plan.servers:  # only they hold gradients, each its part
+            broken = group.generation.exchange.all_reduce(broken)
         if bool(broken.any()):
             scaling.check(group.progress.step + 1)
             return True
@@ -372,9 +364,8 @@ class SynchronousLoop:
 
     def _complete(self, values: Tensor) -> Tensor:
         """The norm's sums over all parts, from every member that updates; servers wait for each other."""
-        loop, exchange = self._loop, self._group.exchange
+        loop, exchange = self._loop, self._group.generation.exchange
         assert loop is not None
-        assert exchange is not None
         if exchange.part is None:
             return exchange.complete(values)
         self._progress(loop, "exchange")
@@ -383,9 +374,8 @@ class SynchronousLoop:
         return whole
 
     def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
-        group, loop, exchange = self._group, self._loop, self._group.exchange
+        group, loop, exchange = self._group, self._loop, self._group.generation.exchange
         assert loop is not None
-        assert exchange is not None
         if 0 in self._present:
             group.buffers.commit(group.layout.buffers_of(reduced))
         else:  # the last batch may have fewer rows than there are shards
@@ -446,12 +436,11 @@ class SynchronousLoop:
 
     def _mine(self, epoch: Epoch, offset: int) -> list[int]:
         """The present lanes this worker computes, in ascending order."""
-        seat = self._group.seat
-        assert seat is not None
+        generation = self._group.generation
         present = self._lanes_present(epoch, offset)
         if self._group.same_bits:
-            return [k for k in seat.plan.shards_of(seat.rank) if k in present]
-        return [seat.rank] if seat.rank in present else []
+            return [k for k in generation.plan.shards_of(generation.rank) if k in present]
+        return [generation.rank] if generation.rank in present else []
 
     def _progress(self, loop: BatchLoop, phase: str) -> None:
         loop.tell(self._outlet, phase, step=self._group.progress.step, lanes=self._group.lanes)

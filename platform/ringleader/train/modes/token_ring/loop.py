@@ -135,13 +135,13 @@ class TokenRingLoop:
         """Begin a stretch, in this generation or the next; False: the loop is over."""
         group = self._group
         while True:
-            exchange = group.enter()
+            group.enter()
             if group.progress.calls.is_finished(loop.number):
                 return False
-            assert exchange is not None
             if not loop.epoch.steps:
                 group.finish_call(loop.number)
                 return False
+            exchange = group.generation.exchange
             try:
                 standings = self.tokens.meet(exchange, loop)
                 if group.progress.opened != loop.number:
@@ -280,11 +280,10 @@ class TokenRingLoop:
         """Look for news: a break, a plan, a stop, settled steps. Returns whether the stretch is over."""
         group, circulation = self._group, self._circulation
         assert circulation is not None
-        assert group.seat is not None
         try:
             if group.coordinator.interrupted():
                 why = "the generation was given up"
-                raise ExchangeBroken(rank=group.seat.rank, phase="forward", bucket=None, why=why)
+                raise ExchangeBroken(rank=group.generation.rank, phase="forward", bucket=None, why=why)
             over = circulation.over()
         except ExchangeBroken as error:
             self._broke(error)
@@ -321,9 +320,7 @@ class TokenRingLoop:
     def _agree(self, loop: BatchLoop) -> None:
         """Agree on what comes next, when all copies are equal: the loop is over, or the generation, or neither. Raises
         ExchangeBroken."""
-        group, exchange = self._group, self._group.exchange
-        assert exchange is not None
-        assert group.seat is not None
+        group, exchange = self._group, self._group.generation.exchange
         items = self.tokens.rest(exchange)
         if not self._follows:
             self.tokens.freshen()
@@ -332,7 +329,7 @@ class TokenRingLoop:
             self.tokens.freshen()
         self._settle(loop)
         word = group.layout.write(
-            rank=group.seat.rank,
+            rank=group.generation.rank,
             call=loop.number,
             kind=BATCHES + loop.index,
             step=group.progress.step,
@@ -343,10 +340,10 @@ class TokenRingLoop:
         )
         reduced = exchange.meet(word)
         group.check(reduced)
-        told = group.layout.read(reduced, world=len(group.seat.plan.members), present=[])
+        told = group.layout.read(reduced, world=len(group.generation.plan.members), present=[])
         if told.stop or items.floor >= loop.epoch.steps * loop.epoch.shards:
             # An item that was computed twice may have been reported twice: rank 0's loss is the loss.
-            mine = (group.progress.loss or 0.0) if group.seat.rank == 0 else 0.0
+            mine = (group.progress.loss or 0.0) if group.generation.rank == 0 else 0.0
             agreed = exchange.all_reduce(torch.tensor([mine], dtype=torch.float64))
             self._settling_of().close(loop.epoch, items, self.turns.names)
             if told.left:
@@ -375,8 +372,7 @@ class TokenRingLoop:
         return self._group.inside or self.tokens.position()
 
     def _stand(self) -> None:
-        assert self._group.exchange is not None
-        self.tokens.stand(self._group.exchange, self._loop)
+        self.tokens.stand(self._group.generation.exchange, self._loop)
 
     def _broke(self, error: ExchangeBroken) -> None:
         self._circulation = None

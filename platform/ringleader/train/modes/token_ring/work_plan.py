@@ -19,14 +19,13 @@ class WorkPlan:
     def __init__(
         self, group: Member, loop: BatchLoop, crew: Sequence[int], standings: Sequence[RegeneratedToken]
     ) -> None:
-        seat = group.seat
-        assert seat is not None
+        generation = group.generation
         self._loop = loop
         self._first_step = group.progress.calls.base
         self._crew = crew
         self._standings = standings
-        self._own = seat.plan.shards_of(seat.rank)
-        self._shards = sorted(shard for rank in crew for shard in seat.plan.shards_of(rank))
+        self._own = generation.plan.shards_of(generation.rank)
+        self._shards = sorted(shard for rank in crew for shard in generation.plan.shards_of(rank))
 
     def rounds(self) -> Iterator[ComputeRound]:
         """The rounds that this member, or its node group, has to compute; all of a group come to the same."""

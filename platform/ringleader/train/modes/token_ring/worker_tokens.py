@@ -112,7 +112,6 @@ class WorkerTokens:
     def meet(self, exchange: Exchange, loop: BatchLoop) -> list[RegeneratedToken]:
         """Bring all members to the newest copies, the same news and the same position. Raises ExchangeBroken."""
         group = self._group
-        assert group.seat is not None
         self.place = self._place()
         self.begin(loop)
         self._check(exchange, loop)
@@ -129,8 +128,8 @@ class WorkerTokens:
         # Only after the news are joined: whoever holds a token that lists an item must hold its report.
         standings = level(exchange, self.spans, [told.copies for told in everybody])
         self.freshen()
-        if exchange.communicator is not None and group.seat.rank == 0:
-            self._tell(group.seat.plan.generation)
+        if exchange.communicator is not None and group.generation.rank == 0:
+            self._tell(group.generation.number)
         return standings
 
     def stand(self, exchange: Exchange, loop: BatchLoop | None) -> None:
@@ -208,10 +207,10 @@ class WorkerTokens:
             self._group.reporter.tell("exchange.chosen", generation, told)
 
     def _place(self) -> RingPlace:
-        seat = self._group.seat
-        assert seat is not None
-        groups = seat.transport.groups if seat.transport is not None else ()
-        return place_of(self._group.spec.sync.architecture, seat.plan, groups, seat.rank)
+        generation = self._group.generation
+        return place_of(
+            self._group.spec.sync.architecture, generation.plan, generation.groups, generation.rank
+        )
 
     def _copies(self) -> list[TokenCopy]:
         if self.place.holds:
@@ -235,9 +234,8 @@ class WorkerTokens:
     def _check(self, exchange: Exchange, loop: BatchLoop) -> None:
         """Check that all members are at the same call. Raises CallMismatch."""
         group = self._group
-        assert group.seat is not None
         word = group.layout.write(
-            rank=group.seat.rank,
+            rank=group.generation.rank,
             call=loop.number,
             kind=BATCHES + loop.index,
             step=group.progress.calls.base,
@@ -248,8 +246,7 @@ class WorkerTokens:
     def _catch_up(self, exchange: Exchange, loop: BatchLoop, offsets: Sequence[int]) -> None:
         """Bring members that have settled fewer steps to the records and the position of the one that is furthest."""
         group = self._group
-        assert group.seat is not None
-        rank, furthest = group.seat.rank, max(range(len(offsets)), key=lambda r: (offsets[r], -r))
+        rank, furthest = group.generation.rank, max(range(len(offsets)), key=lambda r: (offsets[r], -r))
         behind = [r for r in range(len(offsets)) if offsets[r] < offsets[furthest]]
         if rank == furthest:
             position = (group.progress.samples, group.progress.loss, group.reporter.state())

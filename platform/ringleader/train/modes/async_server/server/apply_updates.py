@@ -114,9 +114,8 @@ class ServerUpdates:
     def _expose(self, gathered: GradientSum, stock: PublishedWeights) -> None:
         """Make the sums the parameters' gradients; a parameter that no slice reached has none."""
         group, used = self._group, gathered.used
-        assert group.exchange is not None
         for bucket, row in zip(stock.held.buckets, gathered.total.dense, strict=True):
-            views = group.exchange.buckets.views(bucket, row)
+            views = group.generation.exchange.buckets.views(bucket, row)
             for number, view in zip(bucket.members, views, strict=True):
                 parameter = group.parameters[number]
                 parameter.grad = laid_out_as(parameter, view) if used[number] else None

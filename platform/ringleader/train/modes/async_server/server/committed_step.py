@@ -49,7 +49,6 @@ class StepCommits:
         self, loop: BatchLoop, counted: Sequence[AppliedItem], means: ReportMeans, names: Sequence[str]
     ) -> StepRecord:
         group = self._group
-        assert group.seat is not None
         now = perf_counter()
         step_s, self._committed_at = max(now - self._committed_at, 1e-9), now
         # By item and not by arrival, so that records and ledger do not depend on who came first.
@@ -59,13 +58,13 @@ class StepCommits:
         values = dict(zip(names, means.values, strict=False)) | {
             "loss": means.loss,
             "samples_per_s": sum(map(len, rows)) / step_s,
-            "world_size": float(group.seat.plan.world),
+            "world_size": float(group.generation.plan.world),
             "staleness_mean": sum(staleness) / len(staleness),
             "staleness_max": float(max(staleness)),
             "comm_exposed_fraction": _exposed(counted),
             **group.laying.traffic(),
         }
-        record = StepRecord(group.progress.step, group.seat.plan.generation, values)
+        record = StepRecord(group.progress.step, group.generation.number, values)
         if group.spec.debug.ledger:
             shards = [one.push.item % loop.epoch.shards for one in counted]
             record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])

@@ -31,11 +31,10 @@ class PublishedWeights:
     def copy_weights(self, rows: Sequence[Tensor]) -> None:
         """Copy the newest weights into (length,) tensors, one for each bucket."""
         group = self._group
-        assert group.exchange is not None
         views: list[Tensor] = []
         weights: list[Tensor] = []
         for bucket, row in zip(self.shown.buckets, rows, strict=True):
-            views += group.exchange.buckets.views(bucket, row)
+            views += group.generation.exchange.buckets.views(bucket, row)
             weights += [group.parameters[n].detach() for n in bucket.members]
         if views:
             torch._foreach_copy_(views, weights)
@@ -56,5 +55,4 @@ class PublishedWeights:
 
     def _travelled(self, counts: Sequence[int], share: ServerShare) -> None:
         nbytes = message_bytes(counts, list(share.tables.values()))
-        assert self._group.exchange is not None
-        self._group.exchange.buckets.tables.wire_bytes += nbytes
+        self._group.generation.exchange.buckets.tables.wire_bytes += nbytes

@@ -143,9 +143,8 @@ class ServerState:
     def _new_roll(self) -> VersionBarrier | None:
         """A barrier where there is no staleness: a loop may be left, or stopped, behind any update, so the next one is
         not made until all workers have seen it."""
-        seat = self._group.seat
-        assert seat is not None
-        return VersionBarrier(seat.plan.world) if self._group.spec.sync.leased_in_step else None
+        generation = self._group.generation
+        return VersionBarrier(generation.plan.world) if self._group.spec.sync.leased_in_step else None
 
     def settle(self, taken: Sequence[int]) -> None:
         """Apply those of the held items that server 0 has taken, and drop the others."""
@@ -219,8 +218,7 @@ class ServerState:
     def count(self, arrival: QueuedPush) -> None:
         """Decide on a push, and make the updates that are due with it."""
         push, leases = arrival.push, self.leases
-        assert self._group.seat is not None
-        self._naming.hear(self._group.seat.plan.members[arrival.worker], push, arrival.extras.names)
+        self._naming.hear(self._group.generation.plan.members[arrival.worker], push, arrival.extras.names)
         if self.roll is not None:
             self.roll.here(arrival.worker, push.version)
         if self._staging is not None and not self._leads:

@@ -57,7 +57,7 @@ class PushBuilder:
 
     def backward(self, loop: BatchLoop, loss: Tensor, weight: float, clock: int) -> None:
         """Run the backward of the slice's part in its update; of its own mean where it is an update by itself."""
-        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        buckets = self._group.generation.exchange.buckets
         # With `async` the server weighs an item: it alone knows the mean weight so far.
         if self._group.spec.sync.consistency != "async":
             loss = loss * (weight / loop.epoch.batch_rows(clock))
@@ -72,7 +72,7 @@ class PushBuilder:
     ) -> tuple[PushHeader, list[Tensor], list[SparseRows]]:
         """The push of the last backward: its header, what follows the gradient, and its rows of each table."""
         told = self._names(tuple(names))
-        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        buckets = self._group.generation.exchange.buckets
         tables = [buckets.tables.partials(number)[0] for number in buckets.tables.names]
         exposed_s, since_s = self._times()
         push = PushHeader(
@@ -96,7 +96,9 @@ class PushBuilder:
     def _times(self) -> tuple[float, float]:
         """Seconds blocked on the exchange, and seconds in all, since the call before."""
         group, now = self._group, perf_counter()
-        exposed_s = group.split.exposed_s + (group.exchange.exposed_s if group.exchange else 0.0)
+        exposed_s = group.split.exposed_s
+        if group.current is not None:
+            exposed_s += group.current.exchange.exposed_s
         times = exposed_s - self._exposed_s, now - self._last_s
         self._last_s, self._exposed_s = now, exposed_s
         return times
@@ -105,7 +107,7 @@ class PushBuilder:
         """(blocks,) float64 of the norms over the gradient in the first rows and in these rows of each table."""
         if not self.blocks:
             return torch.zeros(0, dtype=torch.float64)
-        buckets = self._group.exchange.buckets  # type: ignore[union-attr]
+        buckets = self._group.generation.exchange.buckets
         buckets.expose()
         for (_, table), rows in zip(buckets.tables, tables, strict=True):
             table.grad = as_gradient(rows, table)
