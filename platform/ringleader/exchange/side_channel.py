@@ -40,8 +40,14 @@ class SideChannel:
     @property
     def seal(self) -> Seal:
         """The seal of objects that go to other members."""
-        assert self._communicator is not None, "a member that is alone sends nothing"
-        return self._communicator.seal
+        return self._link.seal
+
+    @property
+    def _link(self) -> Communicator:
+        """The communicator. Raises LookupError for a member that is alone."""
+        if self._communicator is None:
+            raise LookupError("a member that is alone sends nothing")
+        return self._communicator
 
     def start_word(self, word: Tensor) -> tuple[Tensor, Ticket | None]:
         """Begin to sum a control word; the result is complete once the ticket is waited for."""
@@ -79,17 +85,16 @@ class SideChannel:
 
     def ping_pong(self, peer: int, values: Tensor, rounds: int) -> None:
         """Send the values and get them back, so often, as the lower rank of the two; the other does the reverse."""
-        assert self._communicator is not None, "a member that is alone has nobody to measure with"
-        whole = (0, values.numel())
+        link, whole = self._link, (0, values.numel())
         turn = (Send(peer, 0, whole, 0), Receive(peer, 0, whole, 0))
-        steps = (turn if self._communicator.rank < peer else turn[::-1]) * rounds
-        self._communicator.wait([self.start(steps, values, tag=PROBE, phase="probe")])
+        steps = (turn if link.rank < peer else turn[::-1]) * rounds
+        link.wait([self.start(steps, values, tag=PROBE, phase="probe")])
 
     def shift(self, ranks: tuple[int, ...], values: Tensor, rounds: int) -> None:
         """Send one half of the values to the next of the ranks and receive the other from the one before; the next
         round sends what came."""
-        assert self._communicator is not None, "a member that is alone has nobody to measure with"
-        me, half = ranks.index(self._communicator.rank), values.numel() // 2
+        link = self._link
+        me, half = ranks.index(link.rank), values.numel() // 2
         after, before = ranks[(me + 1) % len(ranks)], ranks[me - 1]
         halves = ((0, half), (half, 2 * half))
         steps: list[Step] = []
@@ -97,15 +102,13 @@ class SideChannel:
             # By turns, so that nothing is received into the half that is being sent.
             out, into = halves[turn % 2], halves[1 - turn % 2]
             steps += [Receive(before, 0, into, 0), Send(after, 0, out, 0)]
-        self._communicator.wait([self.start(tuple(steps), values, tag=PROBE, phase="probe")])
+        link.wait([self.start(tuple(steps), values, tag=PROBE, phase="probe")])
 
     def start(self, steps: tuple[Step, ...], row: Tensor, *, tag: int, phase: str) -> Ticket:
-        assert self._communicator is not None, "a member that is alone sends nothing"
-        return self._communicator.submit(steps, [row], tag=tag, phase=phase, bucket=None, lane=EXPRESS)
+        return self._link.submit(steps, [row], tag=tag, phase=phase, bucket=None, lane=EXPRESS)
 
     def _block(self, steps: tuple[Step, ...], row: Tensor) -> None:
-        assert self._communicator is not None, "a member that is alone heals nobody"
-        self._communicator.wait([self.start(steps, row, tag=STATE, phase="state")])
+        self._link.wait([self.start(steps, row, tag=STATE, phase="state")])
 
 
 def _sends(peer: int, span: Span) -> tuple[Step, ...]:

@@ -153,6 +153,27 @@ class Attempt:
             self._take(back)
         return self._decide()
 
+    @property
+    def _workers(self) -> WorkerGroup:
+        """The attempt's workers. Raises LookupError before it runs."""
+        if self._crew is None:
+            raise LookupError("the attempt does not run yet")
+        return self._crew
+
+    @property
+    def _records(self) -> RecordLog:
+        """The attempt's records. Raises LookupError before it runs."""
+        if self._outlet is None:
+            raise LookupError("the attempt does not run yet")
+        return self._outlet
+
+    @property
+    def _membership(self) -> Membership:
+        """The state of the attempt. Raises LookupError before it runs."""
+        if self._state is None:
+            raise LookupError("the attempt does not run yet")
+        return self._state
+
     def _begin(self) -> None:
         workers, launch, now = self._launch.spec.workers, self._launch, monotonic()
         rules = AttemptRules(
@@ -171,9 +192,8 @@ class Attempt:
         self._act(out, now)
 
     def _decide(self) -> tuple[do.End, dict[str, Any] | None]:
-        assert self._state is not None
         tick_at = 0.0
-        while self._state.ended is None:
+        while self._membership.ended is None:
             self._take(self._next(tick_at))
             if monotonic() >= tick_at:
                 self._catch_up()
@@ -182,7 +202,7 @@ class Attempt:
         self._times = replace(self._times, ended=monotonic())
         while not self._events.empty():  # whoever waits for one that came too late
             self._next(0.0)
-        return self._state.ended, self._finished()
+        return self._membership.ended, self._finished()
 
     def _catch_up(self) -> None:
         """Take the events that came while this process was busy, before it judges: who has parked is not late."""
@@ -245,9 +265,7 @@ class Attempt:
 
     def _write(self, before: Membership | None, out: tuple[do.Instruction, ...]) -> None:
         """Write the state to disk, together with its reports, before anything follows from it."""
-        outlet, state = self._outlet, self._state
-        assert outlet is not None
-        assert state is not None
+        outlet, state = self._records, self._membership
         told = [i for i in out if isinstance(i, do.Report)]
         # The newest committed step comes with every heartbeat: whoever comes back hears it from the workers.
         if not told and before is not None and replace(before, committed=state.committed) == state:
@@ -261,24 +279,22 @@ class Attempt:
             outlet.write()
 
     def _tick(self) -> None:
-        assert self._outlet is not None
         now = monotonic()
         self._judge(now)
-        if self._outlet.poster.stale:
+        if self._records.poster.stale:
             over = "the control plane knows this attempt no more, or a newer one has taken its place."
             self._take(ev.Failed("", "platform_error", over, now))
-        if self._outlet.poster.silent_s > self._launch.api_gone_s:
+        if self._records.poster.silent_s > self._launch.api_gone_s:
             self._take(ev.Cancel(0.0, now))
-        saving_s = self._watch.usual_s + self._outlet.saving_s
+        saving_s = self._watch.usual_s + self._records.saving_s
         self._take(ev.Tick(now, self._watch.patience_s(), self._watch.unhurried(now), saving_s))
 
     def _judge(self, now: float) -> None:
         """Take the events of workers that are frozen, stalled or slow."""
-        assert self._crew is not None
         for worker in set(self._taking):
             self._watch.waits(worker, now)
         for worker in self._watch.silent(now):
-            glance = self._crew.glance(worker)
+            glance = self._workers.glance(worker)
             if glance is not None:
                 self._watch.glanced(worker, glance, now)
         # Before the verdicts, which forget whom they evict: a stall is reported first.
@@ -300,12 +316,11 @@ class Attempt:
 
     def _hear(self, worker: str, own: Spent, at: float) -> None:
         """Take a worker's own time. One worker is followed for as long as it is a member; then another one is."""
-        assert self._outlet is not None
         before = self._times
         follow = self._trains(worker) and (before.followed == worker or not self._trains(before.followed))
         self._times = before.hear(worker, own, at, follow=follow)
         if self._times.followed != before.followed:
-            self._outlet.note(TIMES, pickle.dumps(self._times))
+            self._records.note(TIMES, pickle.dumps(self._times))
 
     def _trains(self, worker: str) -> bool:
         """Whether it is a worker of the present generation, or one before the first."""
@@ -325,9 +340,7 @@ class Attempt:
         return {w: 1.0 if leased else n / plan.shards for w, n in workers.items() if n}
 
     def _act(self, out: tuple[do.Instruction, ...], now: float) -> None:
-        crew, outlet = self._crew, self._outlet
-        assert crew is not None
-        assert outlet is not None
+        crew, outlet = self._workers, self._records
         for instruction in out:
             match instruction:
                 case do.Form(plan=plan):
@@ -353,9 +366,7 @@ class Attempt:
 
     def _start(self, now: float) -> None:
         """Start the workers held back, unless the others are about to go on without them."""
-        crew, state = self._crew, self._state
-        assert crew is not None
-        assert state is not None
+        crew, state = self._workers, self._membership
         if state.ended is not None:
             return
         recovers = state.recovery is not None and len(state.pool) >= state.min
@@ -366,23 +377,19 @@ class Attempt:
                     crew.start(worker)
 
     def _completed(self, plan: Plan) -> Plan:
-        assert self._outlet is not None
-        return replace(plan, recorded_step=self._outlet.recorded_step, meeting=self._where(*plan.members))
+        return replace(plan, recorded_step=self._records.recorded_step, meeting=self._where(*plan.members))
 
     def _where(self, *members: str) -> Meeting:
         """The meeting point of these members; `near` where all of them are on one node."""
-        assert self._crew is not None
-        nodes = self._crew.nodes()
+        nodes = self._workers.nodes()
         near = None not in {nodes.get(member) for member in members} and len({nodes[m] for m in members}) == 1
         return replace(self._meeting(), near=near)
 
     def _report(self, report: do.Report) -> None:
-        assert self._crew is not None
-        assert self._outlet is not None
         data = dict(report.data)
         worker = data.get("worker")
         if worker is not None:
-            identity = self._crew.identity(worker)
+            identity = self._workers.identity(worker)
             data["pid"] = identity.pid if identity else None
             if report.type == "worker.lost":
                 data["phase"] = self._phases.pop(worker, None)
@@ -390,11 +397,10 @@ class Attempt:
         if report.type == "recovered":
             recovered_s = self._times.recovered_s + data["total_s"]
             self._times = replace(self._times, recovered_s=recovered_s)
-        self._outlet.event(report.type, report.generation, data)
+        self._records.event(report.type, report.generation, data)
 
     def _finished(self) -> dict[str, Any] | None:
-        assert self._crew is not None
-        results = self._crew.results
+        results = self._workers.results
         plan = self._state.plan if self._state else None
         ranked = [m for m in plan.members if m in results] if plan else []
         first = next(iter([*ranked, *results]), None)

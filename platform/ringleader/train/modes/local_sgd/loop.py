@@ -77,6 +77,20 @@ class LocalSgdLoop:
         group.level = self._level
 
     @property
+    def _running(self) -> BatchLoop:
+        """The loop whose turns run, or ran last. Raises LookupError before the first."""
+        if self._loop is None:
+            raise LookupError("no loop has begun")
+        return self._loop
+
+    @property
+    def _round(self) -> RoundSpan:
+        """The round whose turns run. Raises LookupError before the first."""
+        if self._span is None:
+            raise LookupError("no round has begun")
+        return self._span
+
+    @property
     def mid_batch(self) -> bool:
         """Whether slices of the running round are computed, but not all of them committed.
 
@@ -87,8 +101,7 @@ class LocalSgdLoop:
 
     def end(self, number: int) -> None:
         """End the loop of that call, which was left by `break`: all agree that it is over at the committed step."""
-        loop = self._loop
-        assert loop is not None
+        loop = self._running
         assert loop.number == number
         self.turns.leave()
         self._leaving.ask()
@@ -156,8 +169,7 @@ class LocalSgdLoop:
 
     def _replicas(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
         """The turns of one round."""
-        span = self._span
-        assert span is not None
+        span = self._round
         self._reports = {}
         self._mine = self._owned(span)
         finished = self._finished.of(self._group.progress.transactions)
@@ -189,8 +201,7 @@ class LocalSgdLoop:
             self._try(self._finish)
 
     def _advance(self, turn: Slice, loss: Tensor) -> None:
-        group, span = self._group, self._span
-        assert span is not None
+        group, span = self._group, self._round
         if group.coordinator.interrupted():  # the exchange would say so only at the end of the round
             why = "the generation was given up"
             raise ExchangeBroken(rank=group.generation.rank, phase="forward", bucket=None, why=why)
@@ -259,9 +270,7 @@ class LocalSgdLoop:
 
     def _finish(self, *, seen: bool = False) -> None:
         """Exchange the word, then make the outer step and commit."""
-        group, loop, exchange, span = self._group, self._loop, self._group.generation.exchange, self._span
-        assert loop is not None
-        assert span is not None
+        group, loop, exchange, span = self._group, self._running, self._group.generation.exchange, self._round
         if group.timeline is not None:
             group.timeline.begin("exchange")
         if self._pieces is not None:

@@ -89,6 +89,13 @@ class SynchronousLoop:
         self._pieces: Prefetched | None = None
 
     @property
+    def _running(self) -> BatchLoop:
+        """The loop whose turns run, or ran last. Raises LookupError before the first."""
+        if self._loop is None:
+            raise LookupError("no loop has begun")
+        return self._loop
+
+    @property
     def mid_batch(self) -> bool:
         """Whether slices of the running batch are computed, but not all of them committed.
 
@@ -99,8 +106,7 @@ class SynchronousLoop:
 
     def end(self, number: int) -> None:
         """End the loop of that call, which was left by `break`: all agree that it is over at the committed step."""
-        loop = self._loop
-        assert loop is not None
+        loop = self._running
         assert loop.number == number
         self.turns.leave()
         self._leaving.ask()
@@ -190,8 +196,7 @@ class SynchronousLoop:
         self._try(lambda: self._backward(turn.shard, loss))
 
     def _backward(self, lane: int, loss: Tensor) -> None:
-        exchange, loop = self._group.generation.exchange, self._loop
-        assert loop is not None
+        exchange, loop = self._group.generation.exchange, self._running
         timeline = self._group.timeline
         if timeline is not None:
             timeline.begin("backward", slice=lane)
@@ -219,8 +224,7 @@ class SynchronousLoop:
 
     def _finish(self) -> None:
         """Exchange the word, then update and commit."""
-        group, loop, exchange = self._group, self._loop, self._group.generation.exchange
-        assert loop is not None
+        group, loop, exchange = self._group, self._running, self._group.generation.exchange
         if group.timeline is not None:
             group.timeline.begin("exchange")
         if self._pieces is not None:
@@ -290,8 +294,7 @@ class SynchronousLoop:
 
     def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
         """Send those who follow this member what it is about to apply."""
-        group, loop = self._group, self._loop
-        assert loop is not None
+        group, loop = self._group, self._running
         rows = loop.epoch.batch_rows(group.progress.calls.offset)
         buffers = group.layout.buffers_of(reduced) if 0 in self._present else None
         group.donations.reduced(report, rows, buffers, skipped=skipped)
@@ -345,8 +348,7 @@ class SynchronousLoop:
 
     @torch.no_grad()
     def _update(self, report: StepReport, *, skipped: bool) -> None:
-        group, loop = self._group, self._loop
-        assert loop is not None
+        group, loop = self._group, self._running
         if group.timeline is not None:
             group.timeline.begin("update")
         rows = loop.epoch.batch_rows(group.progress.calls.offset)
@@ -364,8 +366,7 @@ class SynchronousLoop:
 
     def _complete(self, values: Tensor) -> Tensor:
         """The norm's sums over all parts, from every member that updates; servers wait for each other."""
-        loop, exchange = self._loop, self._group.generation.exchange
-        assert loop is not None
+        loop, exchange = self._running, self._group.generation.exchange
         if exchange.part is None:
             return exchange.complete(values)
         self._progress(loop, "exchange")
@@ -374,8 +375,7 @@ class SynchronousLoop:
         return whole
 
     def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
-        group, loop, exchange = self._group, self._loop, self._group.generation.exchange
-        assert loop is not None
+        group, loop, exchange = self._group, self._running, self._group.generation.exchange
         if 0 in self._present:
             group.buffers.commit(group.layout.buffers_of(reduced))
         else:  # the last batch may have fewer rows than there are shards

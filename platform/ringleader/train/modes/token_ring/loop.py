@@ -57,6 +57,20 @@ class TokenRingLoop:
         group.keeps, group.stand = self._keeps, self._stand
 
     @property
+    def _work(self) -> WorkPlan:
+        """What this member computes in the stretch. Raises LookupError before the first."""
+        if self._stint is None:
+            raise LookupError("no stretch has begun")
+        return self._stint
+
+    @property
+    def _node(self) -> GroupView:
+        """The members on this node. Raises LookupError before the first stretch."""
+        if self._mates is None:
+            raise LookupError("no stretch has begun")
+        return self._mates
+
+    @property
     def tokens(self) -> WorkerTokens:
         """The weights as tokens, from the first loop on."""
         if self._kept is None:
@@ -159,8 +173,7 @@ class TokenRingLoop:
 
     def _slices(self, loop: BatchLoop) -> Iterator[Any]:
         """The turns of one stretch."""
-        group, stint = self._group, self._stint
-        assert stint is not None
+        group, stint = self._group, self._work
         pieces = stint.batches()
         for doing in stint.rounds():
             mine = stint.mine(doing)
@@ -212,9 +225,7 @@ class TokenRingLoop:
     def _end_round(self, loop: BatchLoop, *, void: bool = False) -> None:
         """End a round of which all slices of this member are computed: add up with the node group, and take one
         step."""
-        mates, stint = self._mates, self._stint
-        assert mates is not None
-        assert stint is not None
+        mates, stint = self._node, self._work
         try:
             void = mates.add_up(void=void)
         except ExchangeBroken as error:
@@ -262,8 +273,7 @@ class TokenRingLoop:
 
     def _hear(self, loop: BatchLoop) -> GroupCallKind | None:
         """Wait as a follower for work, or the end. Returns None when the generation is over."""
-        mates = self._mates
-        assert mates is not None
+        mates = self._node
         while self._circulation is not None and not mates.closed:
             if self._look(loop) and self._circulation is None:
                 return None
