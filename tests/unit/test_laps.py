@@ -15,7 +15,7 @@ import ringleader
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.local import RecordedOutput, run_local
-from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.token_ring.loop import TokenRingLoop
 from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses

@@ -14,8 +14,8 @@ from torch.nn import Parameter
 
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.spec import JobSpec
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
-from ringleader.train.modes.synchronous.loop import BatchLoop
 from ringleader.train.modes.token_ring.token_exchange import WEIGHTS
 from ringleader.train.modes.token_ring.topology import ring_order
 from ringleader.train.modes.token_ring.weight_spans import WeightSpans

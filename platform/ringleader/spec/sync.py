@@ -272,6 +272,15 @@ class Sync(SpecPart):
         return self.inter_node if same else f"{self.inter_node}/{self.intra_node}"
 
     @property
+    def mode(self) -> str:
+        """The way of synchronising, by the name of its folder in `train/modes`."""
+        if self.leased:
+            return "async_server"
+        if self.circulates:
+            return "token_ring"
+        return "local_sgd" if self.architecture == "local_sgd" else "synchronous"
+
+    @property
     def circulates(self) -> bool:
         """Whether weights travel as tokens, between nodes, inside them, or both."""
         return TOKENS in (self.inter_node, self.intra_node)

@@ -26,10 +26,8 @@ from ringleader.train.generation.environment_check import device_of
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.settled_records import SettledRecords
 from ringleader.train.job_warnings import WARNING
-from ringleader.train.modes.async_server.loop import AsyncServerLoop
-from ringleader.train.modes.local_sgd.loop import LocalSgdLoop
-from ringleader.train.modes.synchronous.loop import BatchLoop, SynchronousLoop
-from ringleader.train.modes.token_ring.loop import TokenRingLoop
+from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.registry import mode_of
 from ringleader.train.ports import Coordinator, RecordSink
 from ringleader.train.rows.cursor import Epoch, steps_in_epoch
 from ringleader.train.rows.dataset_copies import Near, bring
@@ -94,7 +92,7 @@ class Session:
             self._group.warnings.add(
                 "device", NO_CUDA, "Say workers.device: cuda to have such a node refused."
             )
-        self._steps = _transaction(spec)(self._group, outlet, self._device)
+        self._steps = mode_of(spec.sync)(self._group, outlet, self._device)
         self._loaders = LoaderProcesses(spec.seed)
         self._casting = Autocast(spec.precision, self._device)
         self._evaluation = Evaluation(self._group, outlet, self._device, self._casting)
@@ -105,7 +103,7 @@ class Session:
         self._held.calling_back = CallbackState(self._held, self._warn, around=self._states.hidden).watched
         self._checks = CallChecks(
             self._held,
-            accumulates=self._accumulates,
+            accumulates=lambda: self._steps.accumulates,
             warn=self._warn,
             states=self._states,
         )
@@ -449,9 +447,6 @@ class Session:
             self._outlet.event(WARNING, generation.number, warning)
             print(f"ringleader: {message} {hint}")
 
-    def _accumulates(self) -> bool:
-        return isinstance(self._steps, TokenRingLoop) and self._steps.adds_up()
-
     def _close(self) -> None:
         """Release everything at the end of the program; idempotent."""
         self._closed = True
@@ -559,15 +554,3 @@ class Session:
                 f"session.{what} was called after the first batches or evaluate call.",
                 hint="Register models, optimisers, schedulers and kept objects at the top of the training function.",
             )
-
-
-def _transaction(
-    spec: JobSpec,
-) -> type[SynchronousLoop] | type[LocalSgdLoop] | type[TokenRingLoop] | type[AsyncServerLoop]:
-    """The mode's loop, by its unit of commit: a batch, a round of several, leased items, or a slice in a span of the
-    weights."""
-    if spec.sync.leased:
-        return AsyncServerLoop
-    if spec.sync.circulates:
-        return TokenRingLoop
-    return LocalSgdLoop if spec.sync.architecture == "local_sgd" else SynchronousLoop

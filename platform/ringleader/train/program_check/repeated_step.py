@@ -43,8 +43,7 @@ class RepeatedSteps(SynchronousLoop):
         self._first: list[bytes] | None = None
 
     def _is_repeated(self, report: StepReport) -> bool:
-        loop = self._loop
-        assert loop is not None
+        loop = self._running
         if loop.number == self._number:
             return False
         gradients = self._gradients(report)

@@ -9,7 +9,7 @@ from ringleader.train.modes.async_server.lease_queue import (
     LeaseQueue,
     LoopItems,
 )
-from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.cursor import present_shards
 
 

@@ -25,9 +25,9 @@ from ringleader.train.modes.async_server.server_share import ServerShare
 from ringleader.train.modes.async_server.worker.client import ServerClient
 from ringleader.train.modes.async_server.worker.in_process_client import InProcessClient
 from ringleader.train.modes.async_server.worker.worker import AsyncWorker, ItemSource
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
-from ringleader.train.modes.step_checks import StepRecorder
-from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import RecordSink
 from ringleader.train.state.sparse_parameters import check_optimizers
 
@@ -38,20 +38,16 @@ STALENESS_BINS = 17
 """Bins of the histogram: 0, 1, ..., 15, and more."""
 
 
-class AsyncServerLoop:
+class AsyncServerLoop(Mode):
     """Runs one loop at a time: on a worker the turns, on a server the counting."""
 
     def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
-        self._group = group
-        self._outlet = outlet
-        self.recorder = StepRecorder(group)
-        self._tenant = AsyncWorker(group, device, self._advance, self._progress)
-        self.turns = self._tenant.turns
-        self._loop: BatchLoop | None = None
+        self._tenant = AsyncWorker(group, device, self._advance, self._tell)
+        super().__init__(group, outlet, device, self._tenant.turns)
         self._office: ServerQueue | None = None
         self._rows: ReceiveBuffers | None = None
         self._staleness: Counter[int] = Counter()
-        self._commits = StepCommits(group, self.recorder, self._progress)
+        self._commits = StepCommits(group, self.recorder, self._tell)
         group.level = self._level
         group.keeps = self._keeps
 
@@ -60,15 +56,12 @@ class AsyncServerLoop:
         """See `AsyncWorker.mid_batch`."""
         return self._tenant.mid_batch
 
-    def undo(self) -> None:
-        """Do nothing: what the body computed since the commit is not in the weights."""
-
     def request_stop(self) -> None:
         self._tenant.request_stop()
 
     def run(self, loop: BatchLoop) -> Iterator[Any]:
         """Yield leased slices until every item is applied; a server yields none."""
-        self._begin(loop)
+        self._begin_loop(loop)
         while not self._done(loop):
             try:
                 self._meet(loop)
@@ -83,8 +76,7 @@ class AsyncServerLoop:
 
     def end(self, number: int) -> None:
         """End the loop of that call for all members: its body was left by `break` here."""
-        loop = self._loop
-        assert loop is not None
+        loop = self._running
         assert loop.number == number
         self.turns.leave()
         while not self._done(loop):
@@ -115,10 +107,13 @@ class AsyncServerLoop:
 
     # --- both -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, loop: BatchLoop) -> None:
-        group, self._loop, self.turns.running = self._group, loop, None
-        group.progress.begin_loop(loop.index)
-        group.held.check_covered()
+    @property
+    def _lanes(self) -> int:
+        return self._group.spec.shards
+
+    def _begin_loop(self, loop: BatchLoop) -> None:
+        group = self._group
+        super()._begin_loop(loop)
         group.trained.check_settled()
         check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
         self._office = None
@@ -284,10 +279,7 @@ class AsyncServerLoop:
         self.recorder.follow(news)
         if news:
             self._outlet.settled(step + 1)
-            self._progress(loop, "committed")
-
-    def _progress(self, loop: BatchLoop, phase: str) -> None:
-        loop.tell(self._outlet, phase, step=self._group.progress.step, lanes=loop.epoch.shards)
+            self._tell(loop, "committed")
 
     # --- a worker -------------------------------------------------------------------------------------------------
 
@@ -319,7 +311,7 @@ class AsyncServerLoop:
         # Kept over generations, as are the gradients in it that wait for their update.
         self._rows = self._rows or ReceiveBuffers(held.buckets)
         self._office = self._office or self._new_office(loop)
-        self._progress(loop, "exchange")
+        self._tell(loop, "exchange")
         lessor = ServerEndpoint(
             exchange.communicator,
             shown.buckets,

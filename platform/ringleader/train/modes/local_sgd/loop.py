@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from ringleader.errors import ExchangeBroken, StepMisuse
-from ringleader.train.body.turns import BodyTurns
-from ringleader.train.generation.control_word import BATCHES, SliceReport, StepReport
+from ringleader.train.generation.control_word import BATCHES, StepReport
 from ringleader.train.generation.member import Member
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.modes.local_sgd.replicas import FinishedReplicas, Replica
-from ringleader.train.modes.step_checks import StepRecorder, check
-from ringleader.train.modes.synchronous.loop import BatchLoop
-from ringleader.train.modes.synchronous.loop_exit import LoopExit
+from ringleader.train.modes.step_checks import check
+from ringleader.train.modes.stepped import SteppedMode
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.cursor import Epoch, present_shards
 from ringleader.train.rows.slices import Prefetched, Slice, to_device
@@ -54,34 +53,17 @@ class RoundSpan:
         return (offset - self.offsets.start) * self.epoch.shards + shard
 
 
-class LocalSgdLoop:
-    """Runs the rounds of one loop at a time for one worker."""
+class LocalSgdLoop(SteppedMode):
+    """The mode whose transaction is a round: several batches, in replicas that are averaged behind them."""
 
     def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
-        self._group = group
-        self._outlet = outlet
-        self._device = device
-        self.turns = BodyTurns(group.spec.seed, group.timeline, group.held.models, group.unkept)
-        self._leaving = LoopExit(group)
-        self.recorder = StepRecorder(group)
-        self._reports: dict[int, SliceReport] = {}
+        super().__init__(group, outlet, device)
         self._finished = FinishedReplicas()
         self._mine: list[int] = []
         self._behind: list[int] = []
         self._offset = 0
         self._span: RoundSpan | None = None
-        self._stop = False
-        self._failed = False
-        self._loop: BatchLoop | None = None
-        self._pieces: Prefetched | None = None
         group.level = self._level
-
-    @property
-    def _running(self) -> BatchLoop:
-        """The loop whose turns run, or ran last. Raises LookupError before the first."""
-        if self._loop is None:
-            raise LookupError("no loop has begun")
-        return self._loop
 
     @property
     def _round(self) -> RoundSpan:
@@ -90,56 +72,12 @@ class LocalSgdLoop:
             raise LookupError("no round has begun")
         return self._span
 
-    @property
-    def mid_batch(self) -> bool:
-        """Whether slices of the running round are computed, but not all of them committed.
-
-        A worker that has just joined sees only behind its first slice what the others saw behind their last: it leaves
-        with them.
-        """
-        return bool(self._reports) and not self._failed and self._leaving.saw
-
-    def end(self, number: int) -> None:
-        """End the loop of that call, which was left by `break`: all agree that it is over at the committed step."""
-        loop = self._running
-        assert loop.number == number
-        self.turns.leave()
-        self._leaving.ask()
-        if self._reports:  # a replica has moved
-            self._outer.rewind()
-        while not loop.over(self._group):
-            self._try(lambda: self._pass(loop))
-
     def undo(self) -> None:
         """Take a replica that has moved back to the committed state: the loop's body has left."""
         if self._reports:
             self._outer.rewind()
 
-    def request_stop(self) -> None:
-        self._stop = True
-
-    def run(self, loop: BatchLoop) -> Iterator[Any]:
-        """Yield the owned slices of every round from the committed offset on; replay what a failure broke."""
-        group, self._loop, self.turns.running = self._group, loop, None
-        group.progress.begin_loop(loop.index)
-        self._stop = self._failed = False
-        group.held.check_covered()
-        group.trained.begin()
-        group.laying.make_dense()
-        self._leaving.begin()
-        self._pieces, generation = None, -1
-        while not loop.over(self._group):
-            if group.trained.due(loop.number):
-                self._try(partial(self._pass, loop))
-                continue
-            if self._pieces is None or self._failed or generation != group.generation.number:
-                self._pieces, generation, self._failed = self._load(loop), group.generation.number, False
-            # Who has no replica sends its part of the sums at once.
-            self._try(partial(self._begin_round, loop))
-            if not self._failed:
-                yield from self._replicas(loop, self._pieces)
-
-    def _begin_round(self, loop: BatchLoop) -> RoundSpan:
+    def _begin_transaction(self, loop: BatchLoop) -> None:
         exchange = self._group.generation.exchange
         self._group.laying.lay_first()
         self._outer.open()
@@ -147,13 +85,13 @@ class LocalSgdLoop:
         self._group.settings.begin_transaction()
         span = self._span = self._span_at(loop, self._group.progress.calls.offset)
         exchange.begin_step(frozenset(span.present(span.offsets.start)))
-        return span
 
     def _pass(self, loop: BatchLoop) -> None:
         """Take part in the next round with nothing but the control word."""
         exchange = self._group.generation.exchange
         self._reports, self._pieces, self._mine = {}, None, []
-        for shard in self._owned(self._begin_round(loop)):
+        self._begin_transaction(loop)
+        for shard in self._owned(self._round):
             exchange.begin_slice(shard)
             exchange.end_slice()
         self._finish()
@@ -167,8 +105,7 @@ class LocalSgdLoop:
         self._reports[self._span.slot(self._offset, turn.shard)] = report
         self._try(lambda: self._advance(turn, loss))
 
-    def _replicas(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
-        """The turns of one round."""
+    def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
         span = self._round
         self._reports = {}
         self._mine = self._owned(span)
@@ -188,7 +125,7 @@ class LocalSgdLoop:
             self._group.buffers.rewind()
             for offset in span.offsets_of(shard):
                 self._offset = offset
-                self._progress(loop, "forward")
+                self._tell(loop, "forward")
                 with self._group.split.idle():
                     batch = to_device(next(pieces), self._device)
                 step = self._group.progress.step + offset - span.offsets.start
@@ -258,15 +195,8 @@ class LocalSgdLoop:
         """Begin a generation: finished replicas of the running round are handed over, not trained again."""
         self._finished.hand_over(self._group.generation)
 
-    def _try(self, act: Any) -> None:
-        """Run a part of the transaction; a broken exchange means that the round did not happen."""
-        try:
-            act()
-        except ExchangeBroken as error:
-            self._failed = True
-            self._outer.give_up()
-            self._group.broke(error)
-            self._outlet.replayed()
+    def _give_up(self) -> None:
+        self._outer.give_up()
 
     def _finish(self, *, seen: bool = False) -> None:
         """Exchange the word, then make the outer step and commit."""
@@ -275,7 +205,7 @@ class LocalSgdLoop:
             group.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the moves are on their way: load the next slice meanwhile
-        self._progress(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
+        self._tell(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
         reduced = exchange.finish(
             group.layout.write(
                 rank=group.generation.rank,
@@ -311,7 +241,7 @@ class LocalSgdLoop:
         if report.unseen:
             self._look_first(report, seen=seen)
             return
-        self._progress(loop, "update")
+        self._tell(loop, "update")
         if group.timeline is not None:
             group.timeline.begin("update")
         reports = [self._read(reduced, span, offset) for offset in span.offsets]
@@ -330,7 +260,7 @@ class LocalSgdLoop:
             group.timeline.end()
         self._commit(loop, span, reports, seen=seen)
         group.committed()
-        self._progress(loop, "between")
+        self._tell(loop, "between")
 
     def _leave(self, loop: BatchLoop, report: StepReport) -> None:
         """End the loop for all, before this round: the replicas' moves are dropped, the weights stay."""
@@ -339,7 +269,7 @@ class LocalSgdLoop:
         self._group.leave_call(loop.number)
         if report.pending:
             self._group.leave_at_boundary()
-        self._progress(loop, "between")
+        self._tell(loop, "between")
 
     def _lay_anew(self, loop: BatchLoop, report: StepReport, *, seen: bool) -> None:
         """Agree on what is trained, and by which optimisers, since that has changed before this loop; the round is
@@ -396,7 +326,7 @@ class LocalSgdLoop:
             self._stop = False
         if reports[0].pending:
             group.leave_at_boundary()
-        self._progress(loop, "committed")
+        self._tell(loop, "committed")
 
     def _check_switched(self) -> None:
         """Check that no optimiser keeps other things than when the loop began. Raises StepMisuse: a generation that
@@ -438,9 +368,6 @@ class LocalSgdLoop:
         outer = self._group.outer
         assert outer is not None, "rounds belong to sync: local_sgd"
         return outer
-
-    def _progress(self, loop: BatchLoop, phase: str) -> None:
-        loop.tell(self._outlet, phase, step=self._group.progress.step, lanes=self._group.lanes)
 
 
 def _slice(epoch: Epoch, offset: int, shard: int, step: int) -> Slice:

@@ -1,120 +1,33 @@
 """The step transaction: slices go to the loop body, the last one finishes the exchange, all commit or none."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ringleader.elastic.plan import owned
-from ringleader.errors import ExchangeBroken
-from ringleader.train.body.turns import BodyTurns
-from ringleader.train.generation.control_word import BATCHES, SliceReport, StepReport
+from ringleader.train.generation.control_word import BATCHES, StepReport
 from ringleader.train.generation.member import Member
-from ringleader.train.modes.step_checks import StepRecorder, check
-from ringleader.train.modes.synchronous.loop_exit import LoopExit
+from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.step_checks import check
+from ringleader.train.modes.stepped import SteppedMode
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.cursor import Epoch, present_shards
-from ringleader.train.rows.loader_processes import LoaderProcesses
-from ringleader.train.rows.slices import Collate, Prefetched, Slice, to_device
+from ringleader.train.rows.slices import Prefetched, Slice, to_device
 from ringleader.train.state.loss_scale import finite, unscale
 from ringleader.train.state.norms import scale_by
 from ringleader.train.state.sparse_parameters import check_optimizers
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLoop:
-    """One `session.batches` call: its epoch, its data set and how that is loaded.
-
-    Attributes:
-        number: its session call number.
-        epoch: its order of rows.
-        index: how many batches calls came before it.
-        total_steps: of the whole job, where the user said so.
-    """
-
-    number: int
-    index: int
-    epoch: Epoch
-    dataset: Any
-    collate: Collate | None
-    loader_workers: int
-    total_steps: int | None
-    loaders: LoaderProcesses
-
-    def over(self, group: Member) -> bool:
-        """Wait for a plan where one is due. Returns whether the loop is finished."""
-        group.enter()
-        if (
-            not group.progress.calls.is_finished(self.number)
-            and group.progress.calls.offset >= self.epoch.steps
-        ):
-            group.finish_call(self.number)
-        return group.progress.calls.is_finished(self.number)
-
-    def batches(self, pieces: Iterator[Slice]) -> Prefetched:
-        """The batches of these slices, loaded as the user said."""
-        return Prefetched(
-            self.loaders.load(self.number, self.dataset, pieces, self.collate, self.loader_workers)
-        )
-
-    def tell(self, outlet: RecordSink, phase: str, *, step: int, lanes: int) -> None:
-        """Report the training thread's phase: `step` steps are committed, and a batch has so many `lanes`."""
-        outlet.progress(
-            step=step,
-            total_steps=self.total_steps,
-            epoch=self.index,
-            phase=phase,
-            rows=self.epoch.batch // max(1, lanes),
-        )
-
-
-class SynchronousLoop:
-    """Runs the steps of one loop at a time for one worker."""
+class SynchronousLoop(SteppedMode):
+    """The mode whose transaction is a step: one batch."""
 
     def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
-        self._group = group
-        self._outlet = outlet
-        self._device = device
-        self.turns = BodyTurns(group.spec.seed, group.timeline, group.held.models, group.unkept)
-        self._leaving = LoopExit(group)
-        self.recorder = StepRecorder(group)
+        super().__init__(group, outlet, device)
         self._last_lane = -1
-        self._reports: dict[int, SliceReport] = {}
-        self._stop = self._stops_later = False
-        self._failed = False
+        self._stops_later = False
         self._present: Sequence[int] = ()
-        self._loop: BatchLoop | None = None
-        self._pieces: Prefetched | None = None
-
-    @property
-    def _running(self) -> BatchLoop:
-        """The loop whose turns run, or ran last. Raises LookupError before the first."""
-        if self._loop is None:
-            raise LookupError("no loop has begun")
-        return self._loop
-
-    @property
-    def mid_batch(self) -> bool:
-        """Whether slices of the running batch are computed, but not all of them committed.
-
-        A worker that has just joined sees only behind its first slice what the others saw behind their last: it leaves
-        with them.
-        """
-        return bool(self._reports) and not self._failed and self._leaving.saw
-
-    def end(self, number: int) -> None:
-        """End the loop of that call, which was left by `break`: all agree that it is over at the committed step."""
-        loop = self._running
-        assert loop.number == number
-        self.turns.leave()
-        self._leaving.ask()
-        while not loop.over(self._group):
-            self._try(lambda: self._pass(loop))
-
-    def undo(self) -> None:
-        """Do nothing: what the body computed since the commit is not in the weights."""
 
     def request_stop(self) -> None:
         """Ask for the end of the loop. Between two slices of a batch this counts as behind the last one: workers with
@@ -124,31 +37,13 @@ class SynchronousLoop:
         else:
             self._stop = True
 
-    def run(self, loop: BatchLoop) -> Iterator[Any]:
-        """Yield the owned slices of every step from the committed offset on; replay what a failure broke."""
-        group, self._loop, self.turns.running = self._group, loop, None
-        group.progress.begin_loop(loop.index)
-        self._stop = self._stops_later = False
-        group.held.check_covered()
-        group.trained.begin()
-        group.laying.make_dense()
+    def _begin_loop(self, loop: BatchLoop) -> None:
+        group = self._group
+        super()._begin_loop(loop)
+        self._stops_later = False
         check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
-        self._leaving.begin()
-        self._pieces = None
-        generation = -1
-        self._failed = False
-        while not loop.over(self._group):
-            if group.trained.due(loop.number):
-                self._try(lambda: self._pass(loop))
-                continue
-            # A new generation may give this worker other shards, and a failure makes the step start over.
-            if self._pieces is None or self._failed or generation != group.generation.number:
-                self._pieces, generation, self._failed = self._load(loop), group.generation.number, False
-            self._try(lambda: self._begin_step(loop))  # who has no slice sends its part of the sums at once
-            if not self._failed:
-                yield from self._slices(loop, group.progress.calls.offset, self._pieces)
 
-    def _begin_step(self, loop: BatchLoop) -> None:
+    def _begin_transaction(self, loop: BatchLoop) -> None:
         exchange = self._group.generation.exchange
         self._group.comparison.begin(loop.number)
         self._group.settings.begin_transaction()
@@ -159,19 +54,18 @@ class SynchronousLoop:
         """Take part in the next step with nothing but the control word."""
         exchange = self._group.generation.exchange
         self._reports, self._pieces, self._last_lane = {}, None, -1
-        self._begin_step(loop)
+        self._begin_transaction(loop)
         # Zeros for every owned slice: the sum is complete only with all its terms.
         for lane in self._mine(loop.epoch, self._group.progress.calls.offset):
             exchange.begin_slice(lane)
             exchange.end_slice()
         self._finish()
 
-    def _slices(self, loop: BatchLoop, offset: int, pieces: Prefetched) -> Iterator[Any]:
-        """The turns of one step."""
-        self._reports = {}
+    def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
+        offset, self._reports = self._group.progress.calls.offset, {}
         mine = self._mine(loop.epoch, offset)
         self._last_lane = mine[-1] if mine else -1
-        self._progress(loop, "forward")
+        self._tell(loop, "forward")
         for lane in mine:
             # Each slice starts from the committed buffers, so that they do not depend on who computes it.
             self._group.buffers.rewind()
@@ -212,15 +106,8 @@ class SynchronousLoop:
         if lane == self._last_lane:
             self._finish()
 
-    def _try(self, act: Any) -> None:
-        """Run a part of the transaction; a broken exchange means that the step did not happen."""
-        try:
-            act()
-        except ExchangeBroken as error:
-            self._failed = True
-            self._group.settings.forget()
-            self._group.broke(error)
-            self._outlet.replayed()
+    def _give_up(self) -> None:
+        self._group.settings.forget()
 
     def _finish(self) -> None:
         """Exchange the word, then update and commit."""
@@ -229,7 +116,7 @@ class SynchronousLoop:
             group.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the buckets are on their way: load the next slice meanwhile
-        self._progress(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
+        self._tell(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
         reduced = exchange.finish(
             group.layout.write(
                 rank=group.generation.rank,
@@ -275,7 +162,7 @@ class SynchronousLoop:
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
             self._donate(report, reduced, skipped=skipped)
-            self._progress(loop, "update")
+            self._tell(loop, "update")
             self._update(report, skipped=skipped)
             self._commit(report, reduced, skipped=skipped)
             exchange.publish()
@@ -283,10 +170,10 @@ class SynchronousLoop:
         else:
             # Weights first: whoever is at a step has its weights, if the exchange breaks in between.
             exchange.publish()
-            self._progress(loop, "update")
+            self._tell(loop, "update")
             self._commit(report, reduced, skipped=skipped)
         group.committed()
-        self._progress(loop, "between")
+        self._tell(loop, "between")
 
     def _is_repeated(self, _report: StepReport) -> bool:
         """Whether the step, whose gradients are summed, has to be computed once more: in a check of the program."""
@@ -306,7 +193,7 @@ class SynchronousLoop:
         self._group.leave_call(loop.number)
         if report.pending:
             self._group.leave_at_boundary()
-        self._progress(loop, "between")
+        self._tell(loop, "between")
 
     def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
         """Agree on the parameters that were frozen or unfrozen before this loop; the step is made again with those."""
@@ -369,9 +256,9 @@ class SynchronousLoop:
         loop, exchange = self._running, self._group.generation.exchange
         if exchange.part is None:
             return exchange.complete(values)
-        self._progress(loop, "exchange")
+        self._tell(loop, "exchange")
         whole = exchange.complete(values)
-        self._progress(loop, "update")
+        self._tell(loop, "update")
         return whole
 
     def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
@@ -405,7 +292,7 @@ class SynchronousLoop:
         self._stop, self._stops_later = self._stop or self._stops_later, False
         if report.pending:
             group.leave_at_boundary()
-        self._progress(loop, "committed")
+        self._tell(loop, "committed")
 
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on."""
@@ -441,6 +328,3 @@ class SynchronousLoop:
         if self._group.same_bits:
             return [k for k in generation.plan.shards_of(generation.rank) if k in present]
         return [generation.rank] if generation.rank in present else []
-
-    def _progress(self, loop: BatchLoop, phase: str) -> None:
-        loop.tell(self._outlet, phase, step=self._group.progress.step, lanes=self._group.lanes)

@@ -17,11 +17,10 @@ from torch import Tensor
 
 from ringleader.comm.buckets import part_gradients
 from ringleader.errors import ExchangeBroken, StepMisuse
-from ringleader.train.body.turns import BodyTurns
 from ringleader.train.generation.control_word import BATCHES, LoopStance
 from ringleader.train.generation.member import Member
-from ringleader.train.modes.step_checks import StepRecorder
-from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.mode import Mode
 from ringleader.train.modes.token_ring.group_view import GroupView
 from ringleader.train.modes.token_ring.node_group import GroupCallKind
 from ringleader.train.modes.token_ring.recovery import ComputeRound
@@ -35,15 +34,11 @@ POLL_S = 0.02
 """Seconds after which a waiting member looks whether its generation is over."""
 
 
-class TokenRingLoop:
+class TokenRingLoop(Mode):
     """Runs one loop at a time for one worker, in stretches: the tokens go round until a stretch is over for all."""
 
     def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
-        self._group = group
-        self._outlet = outlet
-        self._device = device
-        self.turns = BodyTurns(group.spec.seed, group.timeline, group.held.models, group.unkept)
-        self.recorder = StepRecorder(group)
+        super().__init__(group, outlet, device)
         self._kept: WorkerTokens | None = None
         self._settling: SettledSteps | None = None
         self._circulation: TokenStretch | None = None
@@ -52,8 +47,7 @@ class TokenRingLoop:
         self._doing = ComputeRound(0, (), ())
         self._left: list[int] = []
         self._open = self._finished = False
-        self._stop = self._leaves = False
-        self._loop: BatchLoop | None = None
+        self._leaves = False
         group.keeps, group.stand = self._keeps, self._stand
 
     @property
@@ -77,18 +71,8 @@ class TokenRingLoop:
             self._kept = WorkerTokens(self._group)
         return self._kept
 
-    def undo(self) -> None:
-        """Do nothing: what the body computed since the commit is not in the weights."""
-
-    def request_stop(self) -> None:
-        self._stop = True
-
     @property
-    def mid_batch(self) -> bool:
-        """Never: a slice that is computed is applied, whatever becomes of the others of its batch."""
-        return False
-
-    def adds_up(self) -> bool:
+    def accumulates(self) -> bool:
         """Whether the parameters have gradients of slices before, to which others will be added."""
         return self._open and bool(self._left)
 
@@ -104,11 +88,9 @@ class TokenRingLoop:
 
     def run(self, loop: BatchLoop) -> Iterator[Any]:
         """Yield the slices of owned shards that some token lacks, until all tokens hold all items of the loop."""
-        group, self._loop, self.turns.running = self._group, loop, None
-        group.progress.begin_loop(loop.index)
-        self._stop, self._leaves, self._circulation = False, False, None
-        group.held.check_covered()
-        group.trained.check_settled()
+        self._begin_loop(loop)
+        self._leaves, self._circulation = False, None
+        self._group.trained.check_settled()
         while self._enter(loop):
             yield from self._slices(loop)
             self._end_stretch(loop)
@@ -182,7 +164,7 @@ class TokenRingLoop:
             self._tick(group.progress.calls.base + doing.offset)
             for shard in mine:
                 piece = stint.slice(doing.offset, shard)
-                self._progress(loop, "forward")
+                self._tell(loop, "forward")
                 with group.split.idle():
                     batch = to_device(next(pieces), self._device)
                 self.turns.begin(piece)
@@ -191,7 +173,7 @@ class TokenRingLoop:
                 if self._circulation is None:
                     return
             if not mine:
-                self._progress(loop, "exchange")
+                self._tell(loop, "exchange")
                 self._end_round(loop)
 
     def _may_begin(self, loop: BatchLoop, doing: ComputeRound, mine: list[int]) -> bool:
@@ -212,7 +194,7 @@ class TokenRingLoop:
             # Bounds how old the weights of a slice are: without it a quick worker computes on its own weights only.
             if self.tokens.spans.num_owed <= most * len(doing.shards):
                 break
-            self._progress(loop, "exchange")
+            self._tell(loop, "exchange")
             self._call(GroupCallKind.WAIT)
             with self._group.split.exposed():
                 self.tokens.spans.wait(POLL_S)
@@ -315,7 +297,7 @@ class TokenRingLoop:
             return
         self._circulation.finish()
         self._finished = True
-        self._progress(loop, "exchange")
+        self._tell(loop, "exchange")
         try:
             while self._circulation is not None and not self._look(loop):
                 self._call(GroupCallKind.WAIT)
@@ -374,7 +356,7 @@ class TokenRingLoop:
         group.progress.commit_transaction()
         group.committed()
         self._stop = self._leaves = False
-        self._progress(loop, "committed")
+        self._tell(loop, "committed")
 
     def _keeps(self) -> dict[str, Any]:
         """The position for a checkpoint, while all members are at one state; until an attempt has met in its loop, the
@@ -394,7 +376,7 @@ class TokenRingLoop:
         everywhere = self.tokens.spans.everywhere()
         for _ in range(self._settling_of().advance(loop.epoch, everywhere, self.turns.names)):
             before += 1
-            self._progress(loop, "committed", before)
+            self._tell(loop, "committed", before)
         if self._circulation is not None and self._group.securing.wanted:
             self._circulation.halt()  # a checkpoint is of a moment at which all copies agree
 
@@ -419,16 +401,7 @@ class TokenRingLoop:
         if timeline is not None:
             timeline.end()
 
-    @property
-    def _running(self) -> BatchLoop:
-        assert self._loop is not None, "no loop has begun"
-        return self._loop
-
     def _settling_of(self) -> SettledSteps:
         if self._settling is None:
             self._settling = SettledSteps(self._group, self.tokens.news, self.recorder)
         return self._settling
-
-    def _progress(self, loop: BatchLoop, phase: str, step: int | None = None) -> None:
-        step = self._group.progress.step if step is None else step
-        loop.tell(self._outlet, phase, step=step, lanes=self._group.lanes)

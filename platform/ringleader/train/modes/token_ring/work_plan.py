@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ringleader.train.generation.member import Member
-from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.token_ring.recovery import ComputeRound, RegeneratedToken, rounds
 from ringleader.train.rows.slices import Prefetched, Slice
 

@@ -13,8 +13,8 @@ from ringleader.exchange import Exchange
 from ringleader.train.generation.control_word import BATCHES
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.settled_records import StepRecord
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
-from ringleader.train.modes.synchronous.loop import BatchLoop
 from ringleader.train.modes.token_ring.gossip import Gossip, Known
 from ringleader.train.modes.token_ring.node_group import FollowedTokens, NodeGroup
 from ringleader.train.modes.token_ring.recovery import ABSENT, RegeneratedToken, TokenCopy

@@ -17,7 +17,7 @@ from ringleader.train.modes.async_server.lease_queue import AsyncPolicy, LeasePo
 from ringleader.train.modes.async_server.messages import PushHeader
 from ringleader.train.modes.async_server.server.gradient_sums import GradientSum, ReportMeans
 from ringleader.train.modes.async_server.server.published_weights import PublishedWeights
-from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.cursor import checksum
 from ringleader.train.state.norms import itself, scale_by
 

@@ -9,8 +9,8 @@ from ringleader.train.generation.member import Member
 from ringleader.train.generation.settled_records import StepRecord
 from ringleader.train.modes.async_server.server.apply_updates import AppliedItem
 from ringleader.train.modes.async_server.server.gradient_sums import ReportMeans
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.step_checks import StepRecorder
-from ringleader.train.modes.synchronous.loop import BatchLoop
 
 
 class StepCommits:

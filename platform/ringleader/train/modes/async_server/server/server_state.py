@@ -27,8 +27,8 @@ from ringleader.train.modes.async_server.server.queued_push import QueuedPush
 from ringleader.train.modes.async_server.server.replicated_log import ReplicatedLog
 from ringleader.train.modes.async_server.server_share import ServerShare
 from ringleader.train.modes.async_server.version_barrier import VersionBarrier
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
-from ringleader.train.modes.synchronous.loop import BatchLoop
 
 
 class ServerState:

@@ -13,7 +13,7 @@ from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.async_server.messages import MessageLayout, PullReply, PushHeader
 from ringleader.train.modes.async_server.server.gradient_sums import report_words
-from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.slices import Slice
 
 

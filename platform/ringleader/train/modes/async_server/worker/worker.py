@@ -20,7 +20,7 @@ from ringleader.train.modes.async_server.messages import (
     RequestKind,
 )
 from ringleader.train.modes.async_server.worker.push import PushBuilder
-from ringleader.train.modes.synchronous.loop import BatchLoop
+from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.slices import Slice, load, to_device
 
 
