@@ -1,13 +1,14 @@
 """The skeleton of modes in which all members commit together: a batch, or a round of several, is a transaction."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ringleader.errors import ExchangeBroken
-from ringleader.train.generation.control_word import SliceReport
+from ringleader.train.generation.control_word import BATCHES, SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.loop_exit import LoopExit
@@ -98,3 +99,118 @@ class SteppedMode(Mode):
             self._give_up()
             self._group.broke(error)
             self._outlet.replayed()
+
+    @property
+    @abstractmethod
+    def _computes(self) -> bool:
+        """Whether this member has slices of the running transaction."""
+
+    @property
+    def _sees(self) -> bool:
+        """Whether the loop's body sees the end of the running transaction."""
+        return self._computes
+
+    @property
+    def _used(self) -> Sequence[bool]:
+        """Which parameters this member's gradients reached, where the word says so."""
+        return ()
+
+    @abstractmethod
+    def _read(self, reduced: Tensor) -> StepReport:
+        """What the summed word says of the transaction as a whole."""
+
+    @abstractmethod
+    def _apply(self, report: StepReport, reduced: Tensor) -> None:
+        """Commit the transaction that all members have agreed on. Raises ExchangeBroken."""
+
+    def _is_repeated(self, _report: StepReport) -> bool:
+        """Whether the transaction, whose gradients are summed, has to be computed once more: in a check of the
+        program."""
+        return False
+
+    def _finish(self) -> None:
+        """Exchange the word, then commit, unless a member objects. Raises ExchangeBroken."""
+        reduced = self._exchange_word()
+        report = self._read(reduced)
+        if not self._is_put_off(report, reduced):
+            self._apply(report, reduced)
+            self._group.committed()
+            self._tell(self._running, "between")
+
+    def _exchange_word(self) -> Tensor:
+        """The sum of all members' words, once the sums of the transaction are here too."""
+        group, loop = self._group, self._running
+        if group.timeline is not None:
+            group.timeline.begin("exchange")
+        if self._pieces is not None:
+            self._pieces.take()  # the sums are on their way: load the next slice meanwhile
+        self._tell(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
+        word = group.layout.write(
+            rank=group.generation.rank,
+            call=loop.number,
+            kind=BATCHES + loop.index,
+            step=group.progress.step,
+            pending=group.coordinator.plan_pending(),
+            stop=self._stop,
+            wish=group.securing.wish,
+            said=group.comparison.said,
+            lays=group.trained.due(loop.number),
+            sets=group.settings.sets,
+            stance=self._leaving.stance(turns=self._computes),
+            slices=self._reports,
+            used=self._used,
+            buffers=group.buffers.encode(),
+        )
+        reduced = group.generation.exchange.finish(word, group.check)
+        if group.timeline is not None:
+            group.timeline.end()
+        return reduced
+
+    def _is_put_off(self, report: StepReport, reduced: Tensor) -> bool:
+        """Whether something comes before the transaction: members differ, a body has left the loop, other parameters
+        are trained, or a body has to see the end of the one before."""
+        group, loop = self._group, self._running
+        if group.comparison.differs(reduced):
+            self._look_first(report)
+            group.comparison.level(reduced)
+            return True
+        group.comparison.agreed(loop.number)
+        if report.left:
+            self._leave(loop, report)
+        elif report.lays:
+            self._lay_anew(loop, report)
+        elif report.unseen or self._is_repeated(report):
+            self._look_first(report)
+        else:
+            return False
+        return True
+
+    def _leave(self, loop: BatchLoop, report: StepReport) -> None:
+        """End the loop for all, before this transaction: what it computed is dropped, the weights stay."""
+        self._reports = {}
+        self._give_up()
+        self._group.leave_call(loop.number)
+        if report.pending:
+            self._group.leave_at_boundary()
+        self._tell(loop, "between")
+
+    def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
+        """Agree on what is trained, and by which optimisers, since that has changed before this loop; the transaction
+        is made again with it."""
+        trained = self._group.trained
+        numbers = trained.agree()
+        self._look_first(report, lambda: trained.go_by(numbers, loop.number))
+        if not report.pending:  # the next generation is laid so
+            self._group.laying.lay_anew()
+
+    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None) -> None:
+        """Drop the transaction: no loop body has seen the end of the one before. All do behind this turn, and make it
+        again or leave."""
+        group, self._reports, self._failed = self._group, {}, True
+        self._give_up()
+        group.held.rewind_kept()
+        group.pass_over(end)
+        self._leaving.committed(turns=self._sees)
+        if report.pending:
+            group.leave_at_boundary()
+        self._outlet.replayed()

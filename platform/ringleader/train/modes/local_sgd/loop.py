@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ringleader.errors import ExchangeBroken, StepMisuse
-from ringleader.train.generation.control_word import BATCHES, StepReport
+from ringleader.train.generation.control_word import StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
@@ -62,6 +62,7 @@ class LocalSgdLoop(SteppedMode):
         self._mine: list[int] = []
         self._behind: list[int] = []
         self._offset = 0
+        self._seen = False
         self._span: RoundSpan | None = None
         group.level = self._level
 
@@ -83,6 +84,7 @@ class LocalSgdLoop(SteppedMode):
         self._outer.open()
         self._group.comparison.begin(loop.number)
         self._group.settings.begin_transaction()
+        self._seen = False
         span = self._span = self._span_at(loop, self._group.progress.calls.offset)
         exchange.begin_step(frozenset(span.present(span.offsets.start)))
 
@@ -189,7 +191,8 @@ class LocalSgdLoop(SteppedMode):
         self._outer.bring(replica.moves)
         exchange.end_slice()
         if shard == self._mine[-1]:
-            self._finish(seen=seen)
+            self._seen = seen
+            self._finish()
 
     def _level(self) -> None:
         """Begin a generation: finished replicas of the running round are handed over, not trained again."""
@@ -198,53 +201,29 @@ class LocalSgdLoop(SteppedMode):
     def _give_up(self) -> None:
         self._outer.give_up()
 
-    def _finish(self, *, seen: bool = False) -> None:
-        """Exchange the word, then make the outer step and commit."""
-        group, loop, exchange, span = self._group, self._running, self._group.generation.exchange, self._round
-        if group.timeline is not None:
-            group.timeline.begin("exchange")
-        if self._pieces is not None:
-            self._pieces.take()  # the moves are on their way: load the next slice meanwhile
-        self._tell(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
-        reduced = exchange.finish(
-            group.layout.write(
-                rank=group.generation.rank,
-                call=loop.number,
-                kind=BATCHES + loop.index,
-                step=group.progress.step,
-                pending=group.coordinator.plan_pending(),
-                stop=self._stop,
-                wish=group.securing.wish,
-                said=group.comparison.said,
-                lays=group.trained.due(loop.number),
-                sets=group.settings.sets,
-                stance=self._leaving.stance(turns=bool(self._mine)),
-                slices=self._reports,
-                buffers=group.buffers.encode(),
-            ),
-            group.check,
-        )
-        if group.timeline is not None:
-            group.timeline.end()
-        report = group.layout.read(reduced, world=len(group.generation.plan.members), present=[])
-        if group.comparison.differs(reduced):
-            self._look_first(report, seen=seen)
-            group.comparison.level(reduced)
-            return
-        group.comparison.agreed(loop.number)
-        if report.left:
-            self._leave(loop, report)
-            return
-        if report.lays:
-            self._lay_anew(loop, report, seen=seen)
-            return
-        if report.unseen:
-            self._look_first(report, seen=seen)
-            return
-        self._tell(loop, "update")
+    @property
+    def _computes(self) -> bool:
+        return bool(self._mine)
+
+    @property
+    def _sees(self) -> bool:
+        return self._seen
+
+    def _read(self, reduced: Tensor) -> StepReport:
+        group = self._group
+        return group.layout.read(reduced, world=len(group.generation.plan.members), present=[])
+
+    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None) -> None:
+        self._finished.forget()
+        super()._look_first(report, end)
+
+    def _apply(self, report: StepReport, reduced: Tensor) -> None:
+        """Make the outer step and commit."""
+        group, exchange, span = self._group, self._group.generation.exchange, self._round
+        self._tell(self._running, "update")
         if group.timeline is not None:
             group.timeline.begin("update")
-        reports = [self._read(reduced, span, offset) for offset in span.offsets]
+        reports = [self._report(reduced, span, offset) for offset in span.offsets]
         # Before the commit: a break in here takes nothing back that is committed.
         row = group.settings.agree(exchange) if report.sets else None
         # Replicas scaled by rows: the sum of the weights is known only now.
@@ -258,43 +237,9 @@ class LocalSgdLoop(SteppedMode):
         exchange.publish()
         if group.timeline is not None:
             group.timeline.end()
-        self._commit(loop, span, reports, seen=seen)
-        group.committed()
-        self._tell(loop, "between")
+        self._commit(span, reports)
 
-    def _leave(self, loop: BatchLoop, report: StepReport) -> None:
-        """End the loop for all, before this round: the replicas' moves are dropped, the weights stay."""
-        self._reports = {}
-        self._outer.give_up()
-        self._group.leave_call(loop.number)
-        if report.pending:
-            self._group.leave_at_boundary()
-        self._tell(loop, "between")
-
-    def _lay_anew(self, loop: BatchLoop, report: StepReport, *, seen: bool) -> None:
-        """Agree on what is trained, and by which optimisers, since that has changed before this loop; the round is
-        trained again with it."""
-        trained = self._group.trained
-        numbers = trained.agree()
-        self._look_first(report, lambda: trained.go_by(numbers, loop.number), seen=seen)
-        if not report.pending:  # the next generation is laid so
-            self._group.laying.lay_anew()
-
-    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None, *, seen: bool) -> None:
-        """Drop the round: no loop body has seen the end of the one before. All do behind this turn; where nobody leaves
-        then, the round is trained again."""
-        group = self._group
-        self._reports, self._failed = {}, True
-        self._finished.forget()
-        self._outer.give_up()
-        group.held.rewind_kept()
-        group.pass_over(end)
-        self._leaving.committed(turns=seen)
-        if report.pending:
-            group.leave_at_boundary()
-        self._outlet.replayed()
-
-    def _read(self, reduced: Tensor, span: RoundSpan, offset: int) -> StepReport:
+    def _report(self, reduced: Tensor, span: RoundSpan, offset: int) -> StepReport:
         """One batch's report from the reduced word, checked."""
         group = self._group
         slots = {span.slot(offset, shard): (shard,) for shard in span.present(offset)}
@@ -302,15 +247,15 @@ class LocalSgdLoop(SteppedMode):
         check(report, span.epoch, offset, group.progress.step + 1 + offset - span.offsets.start, slots)
         return report
 
-    def _commit(self, loop: BatchLoop, span: RoundSpan, reports: list[StepReport], *, seen: bool) -> None:
+    def _commit(self, span: RoundSpan, reports: list[StepReport]) -> None:
         """Commit all steps of the round at once; what runs once a step runs as often as the round has steps."""
-        group = self._group
+        group, loop = self._group, self._running
         self._reports = {}
         self._finished.forget()
         # First: a break from here on must not take the committed weights back.
         self._outer.close()
         group.progress.commit_transaction()
-        self._leaving.committed(turns=seen)
+        self._leaving.committed(turns=self._sees)
         for offset, report in zip(span.offsets, reports, strict=True):
             group.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
             group.held.after_update(group.spec.seed, group.progress.step)

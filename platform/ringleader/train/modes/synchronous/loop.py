@@ -1,13 +1,13 @@
 """The step transaction: slices go to the loop body, the last one finishes the exchange, all commit or none."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ringleader.elastic.plan import owned
-from ringleader.train.generation.control_word import BATCHES, StepReport
+from ringleader.train.generation.control_word import StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.step_checks import check
@@ -109,50 +109,21 @@ class SynchronousLoop(SteppedMode):
     def _give_up(self) -> None:
         self._group.settings.forget()
 
-    def _finish(self) -> None:
-        """Exchange the word, then update and commit."""
+    @property
+    def _computes(self) -> bool:
+        return self._last_lane >= 0
+
+    @property
+    def _used(self) -> Sequence[bool]:
+        return self._group.generation.exchange.used
+
+    def _read(self, reduced: Tensor) -> StepReport:
+        group = self._group
+        return group.layout.read(reduced, world=len(group.generation.plan.members), present=self._present)
+
+    def _apply(self, report: StepReport, reduced: Tensor) -> None:
+        """Update and commit."""
         group, loop, exchange = self._group, self._running, self._group.generation.exchange
-        if group.timeline is not None:
-            group.timeline.begin("exchange")
-        if self._pieces is not None:
-            self._pieces.take()  # the buckets are on their way: load the next slice meanwhile
-        self._tell(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
-        reduced = exchange.finish(
-            group.layout.write(
-                rank=group.generation.rank,
-                call=loop.number,
-                kind=BATCHES + loop.index,
-                step=group.progress.step,
-                pending=group.coordinator.plan_pending(),
-                stop=self._stop,
-                wish=group.securing.wish,
-                said=group.comparison.said,
-                lays=group.trained.due(loop.number),
-                sets=group.settings.sets,
-                stance=self._leaving.stance(turns=self._last_lane >= 0),
-                slices=self._reports,
-                used=exchange.used,
-                buffers=group.buffers.encode(),
-            ),
-            group.check,
-        )
-        if group.timeline is not None:
-            group.timeline.end()
-        report = group.layout.read(reduced, world=len(group.generation.plan.members), present=self._present)
-        if group.comparison.differs(reduced):
-            self._look_first(report)
-            group.comparison.level(reduced)
-            return
-        group.comparison.agreed(loop.number)
-        if report.left:
-            self._leave(loop, report)
-            return
-        if report.lays:
-            self._lay_anew(loop, report)
-            return
-        if report.unseen or self._is_repeated(report):
-            self._look_first(report)
-            return
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
         check(report, loop.epoch, group.progress.calls.offset, group.progress.step + 1, slices)
         if report.sets:
@@ -172,12 +143,6 @@ class SynchronousLoop(SteppedMode):
             exchange.publish()
             self._tell(loop, "update")
             self._commit(report, reduced, skipped=skipped)
-        group.committed()
-        self._tell(loop, "between")
-
-    def _is_repeated(self, _report: StepReport) -> bool:
-        """Whether the step, whose gradients are summed, has to be computed once more: in a check of the program."""
-        return False
 
     def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
         """Send those who follow this member what it is about to apply."""
@@ -185,35 +150,6 @@ class SynchronousLoop(SteppedMode):
         rows = loop.epoch.batch_rows(group.progress.calls.offset)
         buffers = group.layout.buffers_of(reduced) if 0 in self._present else None
         group.donations.reduced(report, rows, buffers, skipped=skipped)
-
-    def _leave(self, loop: BatchLoop, report: StepReport) -> None:
-        """End the loop for all, before this step: its gradients are dropped, the weights stay."""
-        self._reports = {}
-        self._group.settings.forget()
-        self._group.leave_call(loop.number)
-        if report.pending:
-            self._group.leave_at_boundary()
-        self._tell(loop, "between")
-
-    def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
-        """Agree on the parameters that were frozen or unfrozen before this loop; the step is made again with those."""
-        trained = self._group.trained
-        numbers = trained.agree()
-        self._look_first(report, lambda: trained.go_by(numbers, loop.number))
-        if not report.pending:  # the next generation is laid so
-            self._group.laying.lay_anew()
-
-    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None) -> None:
-        """Drop the step: no loop body has seen the end of the one before. All do behind this turn, and make it again or
-        leave."""
-        group, self._reports, self._failed = self._group, {}, True
-        group.held.rewind_kept()
-        group.settings.forget()
-        group.pass_over(end)
-        self._leaving.committed(turns=self._last_lane >= 0)
-        if report.pending:
-            group.leave_at_boundary()
-        self._outlet.replayed()
 
     @torch.no_grad()
     def _overflowed(self, report: StepReport) -> bool:
@@ -272,7 +208,7 @@ class SynchronousLoop(SteppedMode):
         group.progress.commit_transaction()
         group.progress.commit_update()
         self._reports = {}
-        self._leaving.committed(turns=self._last_lane >= 0)
+        self._leaving.committed(turns=self._computes)
         # A server that holds a part runs callbacks once all have published: they see all weights of the step.
         later = exchange.updates and exchange.part is not None
         published = not exchange.updates
