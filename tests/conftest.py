@@ -20,7 +20,9 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "unit")]
 
 from databases import Databases  # noqa: E402 - it lies there
+from parts import PARTS, Stopwatch, choose  # noqa: E402
 from ray_environ import FAIR  # noqa: E402
+from reached import changed, reached  # noqa: E402
 
 os.environ.update(FAIR)
 # A busy machine is no counterexample.
@@ -107,10 +109,30 @@ def no_refill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Allowance.__init__, "__defaults__", (lambda: 0.0,))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=PARTS, default="all", help="everyday or rest: see tests/parts.py")
+    parser.addoption(
+        "--since", metavar="REF", help="only files that changes since REF reach: see tests/reached.py"
+    )
+    parser.addoption("--measure", action="store_true", help="write tests/seconds.json by what the tests take")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.measure and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Stopwatch())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Browser tests need a browser, GPU tests a GPU; chaos runs only when asked for."""
     turns = {f"tests/{file}": turn for turn, file in enumerate(LONGEST)}
     items.sort(key=lambda item: turns.get(item.nodeid.partition("::")[0], len(turns)))
+    items[:], others = choose(items, config.option.part)
+    files = reached(changed(config.option.since)) if config.option.since else None
+    if files is not None:
+        others += [item for item in items if item.nodeid.partition("::")[0] not in files]
+        items[:] = [item for item in items if item.nodeid.partition("::")[0] in files]
+    if others:
+        config.hook.pytest_deselected(items=others)
     for item in items:
         if "browser_path" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
