@@ -17,7 +17,10 @@ from test_api_kills import MortalStore, reconciler_over
 from test_api_lost_attempts import *  # noqa: F403
 from test_api_reconciler import *  # noqa: F403
 
+from ringleader_api.problems import Conflict
 from ringleader_api.reconciling import LeasedBackend
+from ringleader_api.rights import WHOLE, Caller
+from ringleader_api.services import tokens
 from ringleader_api.services.claims import quota_left
 from ringleader_api.services.jobs import Filter
 from ringleader_api.store import Fenced, LeaseLost, Store
@@ -129,6 +132,35 @@ def test_two_floors_that_are_raised_at_once_stay_within_the_quota(tmp_path: Path
         other.join(0.5)
     other.join(HANG_S)
     assert codes == ["quota_used_up"]
+
+
+def test_two_tokens_that_are_made_at_once_stay_within_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = [stage(tmp_path), stage(tmp_path)]
+    monkeypatch.setattr(tokens, "MOST", 2)  # one is in the home folder
+    told: list[str] = []
+
+    def make(name: str) -> None:
+        try:
+            both[1].control.tokens.make(Caller("admin", {}, WHOLE, None, None), "admin", name, None, None)
+            told.append("made")
+        except Conflict as refused:
+            told.append(refused.code)
+
+    second = threading.Thread(target=make, args=("second",), daemon=True)
+    within = tokens._room_for_one
+
+    def counted(session: Session, user: str, now: datetime) -> None:
+        within(session, user, now)
+        if threading.current_thread() is not second:
+            second.start()
+            second.join(0.5)  # as long as it counts before our row is there
+
+    monkeypatch.setattr(tokens, "_room_for_one", counted)
+    make("first")
+    second.join(HANG_S)
+    assert sorted(told) == ["made", "too_many_tokens"]
 
 
 def test_two_that_take_over_from_each_other_at_any_statement_start_each_attempt_once(tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ class Tokens:
         audit.about(target=user)
         with self._store.write() as session:
             self._within_oidc_life(session.get(User, who.name), now, expires_at)
-            found = session.get(User, user)
+            # Locked until the commit: of two that count at once, each would find room for one more.
+            found = session.get(User, user, with_for_update=True)
             if found is None or found.disabled_at is not None:
                 raise NotFound(f"there is no user {user!r}.")
             _room_for_one(session, user, now)
