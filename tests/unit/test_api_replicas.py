@@ -99,6 +99,18 @@ def test_who_was_frozen_past_its_time_stores_and_does_nothing(tmp_path: Path) ->
     assert here.job(job_id)["name"] == "renamed"
 
 
+def test_a_file_that_nobody_has_locked_gives_no_role_without_being_asked_for(tmp_path: Path) -> None:
+    lease = FileLease(tmp_path / "lock")
+    with pytest.raises(LeaseLost):
+        lease.require()
+    assert lease.hold()
+    lease.require()
+    lease.let_go()
+    with pytest.raises(LeaseLost), Fenced(stage(tmp_path).control.store, lease).write():
+        pass
+    assert lease.hold(), "the questions have left it free"
+
+
 def test_a_second_process_over_one_home_stands_by(tmp_path: Path) -> None:
     lease = FileLease(tmp_path / "lock")
     assert lease.hold()

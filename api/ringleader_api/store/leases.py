@@ -73,8 +73,9 @@ class FileLease:
         return True
 
     def require(self) -> None:
-        if not self.hold():
-            raise LeaseLost(f"another process has locked {self._path.name}.")
+        # Looked at only: a lock that is free now may have been another's since we let it go.
+        if self._file is None:
+            raise LeaseLost(f"this process has not locked {self._path.name}.")
 
     def fence(self, session: Session) -> None:
         self.require()
