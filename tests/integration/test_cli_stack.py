@@ -18,12 +18,13 @@ from processes import children
 from small_stack import SERVICE, SMALL, small_recipe
 from waiting import wait_for
 
-from ringleader.cli.stack.home import AlreadyUp, Home, RayTokenTorn, read_json, write_json
+from ringleader.cli.stack.home import AlreadyUp, Home, read_json, write_json
 from ringleader.cli.stack.logs import MOST_BYTES
 from ringleader.cli.stack.process import PidIdentity, end, wait_gone
 from ringleader.cli.stack.recipes import REAL, Recipes
 from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, recorded
 from ringleader.cli.stack.stack import ForeignCluster, Stack, running, take_down
+from ringleader.ray_token import RayTokenTorn
 
 UP = Path(__file__).parent / "small_stack.py"
 

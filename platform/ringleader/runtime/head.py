@@ -1,13 +1,12 @@
 """A local Ray cluster on loopback that ends with this process: `python -m ringleader.runtime.head --home DIR`.
 
 Prints one JSON line {address, temp_dir} when it is ready. Ends on SIGTERM or SIGINT, or when its parent is gone;
-with exit status 1 when the control store or the raylet of Ray has ended.
+with exit status 1 when the control store or the raylet of Ray has ended, or there is no token for Ray's ports.
 """
 
 import argparse
 import json
 import os
-import secrets
 import shutil
 import signal
 import sys
@@ -16,8 +15,9 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ringleader.files import write_once
+from ringleader.errors import RingleaderError
 from ringleader.lifeline import end_with_parent
+from ringleader.ray_token import token_file
 from ringleader.runtime.messages import NAMESPACE
 from ringleader.runtime.nodes import environment, fork_worker
 
@@ -38,7 +38,10 @@ def main() -> None:
     _on_end(lambda *_: ended.set())
     end_with_parent(signal.SIGTERM)
     # Before `import ray`: its library reads these variables when it is loaded.
-    environment.for_head(_token(options.home))
+    try:
+        environment.for_head(token_file(options.home, os.environ.get("RAY_AUTH_TOKEN_PATH")))
+    except RingleaderError as error:
+        sys.exit(f"error: {error}")
     # Unix socket paths are short: not below the home, which may lie deep. Only this user can enter it.
     temp_dir = Path(tempfile.mkdtemp(prefix="rl-", dir="/tmp"))
     try:
@@ -120,17 +123,6 @@ def _stop(temp_dir: Path) -> None:
 def _on_end(handler: Any) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
-
-
-def _token(home: Path) -> Path:
-    """The file with the token that Ray's ports ask for, readable by its owner only."""
-    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    path = Path(named) if named else home / "ray_token"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not path.exists():
-        write_once(path, secrets.token_hex(32))
-    path.chmod(0o600)
-    return path
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,18 +11,13 @@ from typing import Any
 
 from ringleader.errors import RingleaderError
 from ringleader.files import write_once, write_over
+from ringleader.ray_token import RayTokenTorn, is_usable, new_token, token_in
 
 
 class AlreadyUp(RingleaderError):
     """Another `up` holds this home."""
 
     code = "already_up"
-
-
-class RayTokenTorn(RingleaderError):
-    """The file that should hold the token of a cluster does not."""
-
-    code = "ray_token_torn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +62,7 @@ class Home:
         if self.run.stat().st_mode & 0o077:  # the sockets in it are its owner's, however it was made
             self.run.chmod(0o700)
         if not self.ray_token.exists():
-            write_once(self.ray_token, secrets.token_urlsafe(32))
+            write_once(self.ray_token, new_token())
 
     def take_ray_token(self, token: Path) -> None:
         """Keep the token of a cluster that is there already, for all that starts from this home.
@@ -102,23 +96,10 @@ class Home:
                     f"{other.get('url', 'still starting')}).",
                     hint="Use it, stop it with `ringleader down`, or set another RINGLEADER_HOME.",
                 ) from None
-            # Only who holds the home may take the place of what is there.
-            if len(token_in(self.ray_token)) < SHORTEST_TOKEN:
-                write_over(self.ray_token, secrets.token_urlsafe(32))
+            # Only who holds the home may take the place of what is there: a torn token, or one that others may know.
+            if not is_usable(self.ray_token):
+                write_over(self.ray_token, new_token())
             yield
-
-
-SHORTEST_TOKEN = 16
-"""The least length in characters. Tokens made here have 43; a shorter one was cut, or could be guessed."""
-
-
-def token_in(path: Path) -> str:
-    """The token that a file holds; empty where it holds none that can be sent, as after a power cut."""
-    try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-    return token if token.isprintable() else ""
 
 
 def read_json(path: Path) -> dict[str, Any]:
