@@ -110,10 +110,24 @@ class BadGateway(Refused):
 
 
 class TooSlow(HTTPException):
-    """A request body that stalls; the connection is closed, because the rest of it is not read."""
+    """A request body that does not come; the connection is closed, because the rest of it is not read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(408, message, {"Connection": "close"})
+
+
+class Stalled(TooSlow):
+    """A body of which nothing more comes."""
 
     def __init__(self, stalled_s: float) -> None:
-        super().__init__(408, f"nothing more of the body came for {stalled_s:g} s", {"Connection": "close"})
+        super().__init__(f"nothing more of the body came for {stalled_s:g} s")
+
+
+class Dribbled(TooSlow):
+    """A body that goes on, and takes longer as a whole than one may."""
+
+    def __init__(self, whole_s: float) -> None:
+        super().__init__(f"the body was not whole after {whole_s:g} s of waiting for it")
 
 
 class TooLarge(HTTPException):

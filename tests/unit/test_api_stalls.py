@@ -116,12 +116,41 @@ def test_a_right_token_opens_also_behind_a_flood_of_its_own_address(
 def test_a_body_that_does_not_go_on_is_given_up_and_its_connection_closed(
     here: Stage, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(login, "WHOLE_S", 0.01)
     monkeypatch.setattr(body_limit, "STALL_S", 0.01)
     app = stage(here.home).client.app
     token = here.client.headers["Authorization"].removeprefix("Bearer ")
     request = Request("POST", path, token)
     assert request.answered_by(app) == 408
+    assert (b"connection", b"close") in [(k.lower(), v) for k, v in request.told[0]["headers"]]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/api/v1/login"), ("POST", "/api/v1/jobs"), ("PUT", f"/api/v1/packages/{'0' * 64}")],
+    ids=["a log-in", "a job", "an upload"],
+)
+def test_a_body_that_comes_byte_by_byte_has_an_end_too(
+    here: Stage, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    for name in ("SHORT_S", "WHOLE_S", "UPLOAD_STALL_S"):
+        monkeypatch.setattr(body_limit, name, 0.2)
+    monkeypatch.setattr(body_limit, "SLOWEST_BYTES_PER_S", 1 << 50)
+    app = stage(here.home).client.app
+
+    class Dribbled(Request):
+        async def receive(self) -> dict[str, Any]:
+            self.asked += 1
+            await asyncio.sleep(0.002)
+            return {"type": "http.request", "body": b"[", "more_body": self.asked < 8000}
+
+    request = Dribbled(method, path, here.client.headers["Authorization"].removeprefix("Bearer "), 8000)
+    assert request.answered_by(app) == 408
+    assert 1 < request.asked < 8000
+    told = json.loads(request.told[1]["body"])
+    assert (told["code"], told["detail"]) == (
+        "request_timeout",
+        "the body was not whole after 0.2 s of waiting for it",
+    )
     assert (b"connection", b"close") in [(k.lower(), v) for k, v in request.told[0]["headers"]]
 
 

@@ -1,13 +1,14 @@
 """Request body limits: no body beyond its size is read into memory, and none is waited for without end."""
 
 import re
+from typing import NamedTuple
 
-from anyio import move_on_after
+from anyio import current_time, move_on_after
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ringleader_api.edge.requests import REQUEST_ID
-from ringleader_api.problems import TooLarge, TooSlow, problem
+from ringleader_api.problems import Dribbled, Stalled, TooLarge, problem
 
 JSON_BYTES = 1 << 20
 LOGIN_BYTES = 8 << 10
@@ -18,6 +19,22 @@ refused, posts the others, and says so in its log."""
 PROXY_BYTES = 64 << 20
 STALL_S, UPLOAD_STALL_S = 10.0, 60.0
 """The seconds allowed for the next bytes of a body; an upload over an unsteady network gets more."""
+SHORT_S, WHOLE_S = 10.0, 60.0
+"""The seconds allowed for a whole body of some KiB, and of a MiB or two: one that comes byte by byte never stalls."""
+SLOWEST_BYTES_PER_S = 4096
+"""The rate below which an upload as large as it may be is given up; what has come is kept, and gone on with."""
+
+
+class BodyBounds(NamedTuple):
+    """The most bytes of a body, and the seconds that may be waited for the next of them, and for all together."""
+
+    most_bytes: int
+    stall_s: float
+    whole_s: float
+
+    @classmethod
+    def of_upload(cls, most_bytes: int) -> "BodyBounds":
+        return cls(most_bytes, UPLOAD_STALL_S, UPLOAD_STALL_S + most_bytes / SLOWEST_BYTES_PER_S)
 
 
 class BodyLimit:
@@ -30,23 +47,23 @@ class BodyLimit:
 
     def __init__(self, app: ASGIApp, package_bytes: int) -> None:
         self._app = app
-        self._limits = [
-            (re.compile(r"/api/v1/login"), LOGIN_BYTES, STALL_S),
+        self._bounds = [
+            (re.compile(r"/api/v1/login"), BodyBounds(LOGIN_BYTES, STALL_S, SHORT_S)),
+            # Anybody known makes some, without any role.
+            (re.compile(r"/api/v1/tokens"), BodyBounds(TOKEN_BYTES, STALL_S, SHORT_S)),
             (
-                re.compile(r"/api/v1/tokens"),
-                TOKEN_BYTES,
-                STALL_S,
-            ),  # anybody known makes some, without any role
-            (re.compile(r"/api/v1/jobs/job_[0-9A-Z]{26}/ingest"), INGEST_BYTES, STALL_S),
-            (re.compile(r"/api/v1/packages/[^/]+"), package_bytes, UPLOAD_STALL_S),
-            (re.compile(r"/mlflow/.*"), PROXY_BYTES, UPLOAD_STALL_S),
+                re.compile(r"/api/v1/jobs/job_[0-9A-Z]{26}/ingest"),
+                BodyBounds(INGEST_BYTES, STALL_S, WHOLE_S),
+            ),
+            (re.compile(r"/api/v1/packages/[^/]+"), BodyBounds.of_upload(package_bytes)),
+            (re.compile(r"/mlflow/.*"), BodyBounds.of_upload(PROXY_BYTES)),
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit, stall_s = self._bounds(scope["path"])
+        limit, stall_s, whole_s = self._bounds_at(scope["path"])
         # Before the body is asked for: with `Expect: 100-continue` the client then sends none of it.
         if _announced(Headers(scope=scope)) > limit:
             number = scope.get(REQUEST_ID, "")
@@ -54,18 +71,20 @@ class BodyLimit:
                 scope, receive, send
             )
             return
-        seen, whole = 0, False
+        seen, whole, waited_s = 0, False, 0.0
 
         # Content-Length may be absent (chunked) or wrong, so the bytes are counted whatever it announced.
         async def counted() -> Message:
-            nonlocal seen, whole
+            nonlocal seen, whole, waited_s
             if whole:  # whoever asks then waits for the client to go
                 return await receive()
-            # Per message rather than per body: a large upload may take long, as long as it moves.
-            with move_on_after(stall_s) as waited:
+            # Only the waits count: what the application does between two pieces is not the client's time.
+            began, left_s = current_time(), whole_s - waited_s
+            with move_on_after(min(stall_s, left_s)) as waited:
                 message = await receive()
             if waited.cancelled_caught:
-                raise TooSlow(stall_s)
+                raise Stalled(stall_s) if stall_s < left_s else Dribbled(whole_s)
+            waited_s += current_time() - began
             seen += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if seen > limit:
@@ -76,10 +95,10 @@ class BodyLimit:
 
         await self._app(scope, counted, send)
 
-    def _bounds(self, path: str) -> tuple[int, float]:
-        """The limit of the body at that address, in bytes, and the seconds allowed for the next of them."""
-        found = ((size, stall_s) for address, size, stall_s in self._limits if address.fullmatch(path))
-        return next(found, (JSON_BYTES, STALL_S))
+    def _bounds_at(self, path: str) -> BodyBounds:
+        """The bounds of a body at that address."""
+        found = (bounds for address, bounds in self._bounds if address.fullmatch(path))
+        return next(found, BodyBounds(JSON_BYTES, STALL_S, WHOLE_S))
 
 
 def _announced(headers: Headers) -> float:

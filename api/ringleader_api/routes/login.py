@@ -8,14 +8,14 @@ import json
 from datetime import timedelta
 from urllib.parse import parse_qs, quote, urlsplit
 
-from anyio import move_on_after, sleep, to_thread
+from anyio import sleep, to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from ringleader_api.control import Control
 from ringleader_api.edge.credentials import SESSION_LIFE
 from ringleader_api.edge.guard import source
-from ringleader_api.problems import Forbidden, NotFound, Refused, TooSlow, Unauthorized, Unprocessable
+from ringleader_api.problems import Forbidden, NotFound, Refused, Unauthorized, Unprocessable
 from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 from ringleader_api.services.signin import PENDING_LIFE, SignIn
 from ringleader_api.services.signin import SESSION_LIFE as OIDC_LIFE
@@ -24,7 +24,7 @@ router = APIRouter(tags=["login"])
 form = APIRouter(include_in_schema=False)
 
 FIELDS = 8
-WHOLE_S, LATER_S = 10.0, 1.0
+LATER_S = 1.0
 STYLE = """
 :root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}
 body{display:grid;place-items:center;min-height:100vh;margin:0}
@@ -109,7 +109,7 @@ async def log_in(here: Here, request: Request) -> Response:
     if here.tried.take(source(request.scope)) > 0:  # before a stranger's body is read
         await sleep(LATER_S)  # not refused: who shares an address with a flood gets in all the same
     is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
-    token, target = _read(await _body(request), is_form)
+    token, target = _read(await request.body(), is_form)
     who = await to_thread.run_sync(here.credentials.by_token, token)
     if who is None:
         here.wrong.spend(source(request.scope))
@@ -129,13 +129,6 @@ async def log_out(here: Here, _: ByCaller, request: Request) -> Response:
     response = Response(status_code=204)
     response.delete_cookie(here.credentials.cookie, httponly=True, samesite="strict")
     return response
-
-
-async def _body(request: Request) -> bytes:
-    """The whole body, within the time that a stranger is given."""
-    with move_on_after(WHOLE_S):
-        return await request.body()
-    raise TooSlow(WHOLE_S)
 
 
 def _read(body: bytes, is_form: bool) -> tuple[str, str]:
