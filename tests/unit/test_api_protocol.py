@@ -5,6 +5,7 @@ import asyncio
 import io
 import json
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -20,7 +21,7 @@ from uvicorn.server import ServerState
 from ringleader.wire.views import Problem
 from ringleader_api.__main__ import config_of
 from ringleader_api.edge.connections import Bounds, Connections
-from ringleader_api.edge.protocol import Http
+from ringleader_api.edge.protocol import UNSENT_BYTES, Http
 from ringleader_api.problems import TooMany
 from ringleader_api.settings import Settings
 
@@ -144,11 +145,11 @@ def test_a_user_who_is_at_work_on_all_connections_keeps_nobody_else_out() -> Non
 
 @asynccontextmanager
 async def listening(
-    config: Config, head_s: float, bounds: Bounds = FEW
+    config: Config, head_s: float, bounds: Bounds = FEW, read_s: float = HANG_S
 ) -> AsyncIterator[tuple[int, Connections]]:
     """A server of this process; its port."""
     among = Connections(bounds)
-    made = partial(Http, config, ServerState(), {}, among=among, head_s=head_s)
+    made = partial(Http, config, ServerState(), {}, among=among, head_s=head_s, read_s=read_s)
     server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1], among
@@ -223,6 +224,86 @@ def test_an_answer_that_takes_longer_than_a_head_may_is_given(tmp_path: Path) ->
             return await until_closed(reader)
 
     assert asyncio.run(asked()).startswith(b"HTTP/1.1 204")
+
+
+LARGE = 8 << 20
+GET = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n"
+
+
+def answering(pieces: int, each: int, left: list[str]) -> Config:
+    """An application that answers with so many pieces of so many bytes, and notes when a request is over."""
+
+    async def answer(
+        scope: dict[str, object],
+        receive: Callable[[], Awaitable[dict[str, object]]],
+        send: Callable[[dict[str, object]], Awaitable[None]],
+    ) -> None:
+        length = [(b"content-length", b"%d" % (pieces * each))]
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": length})
+            for n in range(1, pieces + 1):
+                await send({"type": "http.response.body", "body": b"x" * each, "more_body": n < pieces})
+        finally:
+            left.append("over")
+
+    config = Config(answer, log_config=None)  # type: ignore[arg-type]
+    config.load()
+    return config
+
+
+@pytest.mark.parametrize(("pieces", "close"), [(1, b""), (1, b"Connection: close\r\n"), (128, b"")])
+def test_who_does_not_read_the_answer_loses_the_connection(pieces: int, close: bytes) -> None:
+    left: list[str] = []
+    config = answering(pieces, LARGE // pieces, left)
+
+    async def held() -> int:
+        async with listening(config, head_s=0.02, read_s=0.1) as (port, among):
+            with socket.create_connection(("127.0.0.1", port)) as deaf:
+                deaf.sendall(GET % close)
+                await until(lambda: len(among) == 1)
+                await until(lambda: len(among) == 0)
+                await until(lambda: len(left) == 1)
+                return len(among)
+
+    assert asyncio.run(held()) == 0
+
+
+@pytest.mark.parametrize(("pieces", "close"), [(1, b""), (1, b"Connection: close\r\n"), (128, b"")])
+def test_who_reads_slowly_gets_the_whole_answer_however_long_it_takes(pieces: int, close: bytes) -> None:
+    config = answering(pieces, LARGE // pieces, [])
+    read_s = 0.5
+
+    async def read() -> tuple[int, float]:
+        got, loop = 0, asyncio.get_running_loop()
+        async with listening(config, head_s=0.02, read_s=read_s) as (port, _):
+            with socket.create_connection(("127.0.0.1", port)) as slow:
+                slow.setblocking(False)
+                slow.sendall(GET % close)
+                began = loop.time()
+                while got < LARGE and (piece := await loop.sock_recv(slow, 1 << 17)):
+                    got += len(piece)
+                    await asyncio.sleep(read_s / 20)
+            return got, loop.time() - began
+
+    got, took_s = asyncio.run(read())
+    assert got >= LARGE
+    assert took_s > 2 * read_s
+
+
+def test_the_kernel_takes_no_more_for_a_client_than_is_on_its_way() -> None:
+    config = answering(1, 1, [])
+
+    async def bound() -> int:
+        async with listening(config, head_s=HANG_S) as (port, among):
+            reader, writer = await dial(port, GET % b"")
+            await reader.readuntil(b"\r\n\r\n")
+            (one,) = among._there
+            assert isinstance(one, Http)
+            connected = one.transport.get_extra_info("socket")
+            writer.close()
+            return int(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT))
+
+    assert asyncio.run(bound()) == UNSENT_BYTES
 
 
 def test_a_body_that_nobody_wants_is_read_a_piece_at_a_time_and_the_connection_goes_on(

@@ -1,8 +1,9 @@
 """HTTP connections below our middleware: unreadable requests are refused as a problem, and a connection that sends no
-request is not waited for."""
+request, or does not read its answer, is not waited for."""
 
 import asyncio
 import secrets
+import socket
 import sys
 from http import HTTPStatus
 from typing import Any
@@ -20,6 +21,12 @@ from ringleader_api.rights import Caller, SupervisorCaller
 HEAD_S = 10.0
 """The seconds that a connection may take for its first byte and the whole head of a request, and for the next one after
 an answer; further bytes do not restart them."""
+READ_S, READ_BYTES = 30.0, 64 << 10
+"""The seconds in which so many more bytes of an answer have to be read, or all that is left of it: a client that takes
+less holds a connection, and what its request holds, for ever."""
+UNSENT_BYTES = 128 << 10
+"""The most bytes that the kernel keeps of an answer before they are on their way: without a bound it takes megabytes
+for each client that reads nothing."""
 DISCARD_EVERY_S = 0.01
 """The interval at which more of an unwanted body is read: its sender may go on, and takes no time from others."""
 
@@ -37,11 +44,15 @@ class Http(H11Protocol):
         *,
         among: Connections,
         head_s: float = HEAD_S,
+        read_s: float = READ_S,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._among = among
         self._head_s = head_s
+        self._read_s = read_s
         self._deadline: asyncio.TimerHandle | None = None
+        self._reader_deadline: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
         self._holder = ""
 
     @property
@@ -70,11 +81,13 @@ class Http(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        _bound_unsent(transport)
         self._await_head()
         self._among.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await_nothing()
+        self._await_no_reader()
         self._among.leave(self)
         super().connection_lost(exc)
 
@@ -85,14 +98,26 @@ class Http(H11Protocol):
             self.flow.pause_reading()
             self.loop.call_later(DISCARD_EVERY_S, self._read_on)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._await_no_reader()
+        if not self._is_at_work():
+            self._await_reader()
+
     def handle_events(self) -> None:
         super().handle_events()
         if self._is_at_work():
             self._await_nothing()
+            self._await_no_reader()
             self._among.work(self)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._await_reader()
         if not self._is_at_work():
             self._await_head()
             self._among.rest(self)
@@ -100,6 +125,7 @@ class Http(H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Hand the connection over. The guard refuses it; from here on it is none of ours."""
         self._await_nothing()
+        self._await_no_reader()
         self._among.leave(self)
         super().handle_websocket_upgrade(event)
 
@@ -141,5 +167,36 @@ class Http(H11Protocol):
             self._deadline = None
 
     def _give_up(self) -> None:
-        """Abort the connection: the rest of its last answer, which it has not read, is not waited for either."""
-        self.transport.abort()
+        """Abort the connection, unless it still has to read its last answer, for which there is another deadline."""
+        if self.transport.get_write_buffer_size():
+            self._await_head()
+        else:
+            self.transport.abort()
+
+    def _await_reader(self) -> None:
+        """Begin the deadline for what is unread now, if anything is. Only where nothing more is written meanwhile: the
+        answer is complete, or waits for room."""
+        self._await_no_reader()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        if self._unread_bytes:
+            self._reader_deadline = self.loop.call_later(self._read_s, self._require_read)
+
+    def _await_no_reader(self) -> None:
+        if self._reader_deadline is not None:
+            self._reader_deadline.cancel()
+            self._reader_deadline = None
+
+    def _require_read(self) -> None:
+        """Abort the connection where too little was read since the deadline began."""
+        left = self.transport.get_write_buffer_size()
+        if left and self._unread_bytes - left < READ_BYTES:
+            # Not `close`: that would wait until the rest is read.
+            self.transport.abort()
+        else:
+            self._await_reader()
+
+
+def _bound_unsent(transport: asyncio.Transport) -> None:
+    connected = transport.get_extra_info("socket")
+    if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
