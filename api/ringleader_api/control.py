@@ -60,6 +60,8 @@ BEGUN_PER_S, BEGUN_AT_ONCE = 10.0, 200.0
 CATCHING_UP = 1
 """Threads that read old items for followers; they compute, so that more of them would only contend for the
 interpreter."""
+SENT_A_TURN = 8
+"""The most short pieces of streams that are sent in one turn of the event loop."""
 
 
 @dataclass(slots=True)
@@ -99,8 +101,9 @@ class Control:
     begun: Allowance = field(default_factory=lambda: Allowance(BEGUN_PER_S, BEGUN_AT_ONCE))
     large: Semaphore = field(default_factory=lambda: Semaphore(1))
     """Held while a large body is checked."""
-    sending: Semaphore = field(default_factory=lambda: Semaphore(1))
-    """Held for a turn of the event loop while a long piece of a stream is sent."""
+    sending: Semaphore = field(default_factory=lambda: Semaphore(SENT_A_TURN))
+    sending_long: Semaphore = field(default_factory=lambda: Semaphore(1))
+    """Held for a turn of the event loop while a piece of a stream is sent, a short one or a long one."""
     catching_up: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(CATCHING_UP, thread_name_prefix="catching-up")
     )

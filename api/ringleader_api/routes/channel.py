@@ -1,8 +1,10 @@
-"""One reader for all followers of a feed: an item is read and encoded once, however many listen."""
+"""One reader for all followers of a feed: an item is read and encoded once, however many listen, whether it is new or
+they catch up with it."""
 
 import asyncio
 import time
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -19,8 +21,10 @@ Item = TypeVar("Item", EventView, LogLine)
 Read = Callable[[str, int, int], list[Item]]
 CHUNK, CHUNK_BYTES = 500, 1 << 18
 KEPT, KEPT_BYTES, ALL_KEPT_BYTES = 2_000, 4 << 20, 64 << 20
-"""The most that a channel keeps for its followers, and all channels together; followers read older items for
-themselves."""
+"""The most new items that a channel keeps for its followers, and the most bytes, of one and of all channels; what is
+older is read for those who ask."""
+OLDER, FEW = 8, 64
+"""The chunks of older items that a channel keeps, and the items in the first of them."""
 JOINED = 16
 LOOK_S = 0.05
 LOOK_ANYWAY_S, LOOK_SHARED_S = 2.0, 0.3
@@ -36,6 +40,12 @@ def spelt(read: Read[Item], job_id: str, after: int, limit: int) -> list[Spelt]:
     """Read and encode the items after a number; meant for a thread, since hundreds of items take long."""
     found = read(job_id, after, limit)
     return [(item.seq, format_sse_event(data_str=item.model_dump_json(), id=str(item.seq))) for item in found]
+
+
+def chunk(read: Read[Item], job_id: str, after: int, limit: int) -> tuple[int, bytes] | None:
+    """The number of the last of those items, and the text of all; None where there are none. Meant for a thread."""
+    found = spelt(read, job_id, after, limit)
+    return (found[-1][0], b"".join(text for _, text in found)) if found else None
 
 
 class Channel(Generic[Item]):
@@ -54,6 +64,10 @@ class Channel(Generic[Item]):
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._searched = after
+        self._has_begun = False
+        # The tasks that read older items, by the number behind which they begin.
+        self._older: OrderedDict[int, asyncio.Task[tuple[int, bytes]]] = OrderedDict()
+        self._some = FEW
         self.base = after
         self.kept_bytes = 0
         self.over = False
@@ -75,6 +89,15 @@ class Channel(Generic[Item]):
             self._joined[after] = (self._seqs[last - 1], b"".join(self._spelt[first:last]))
         return self._joined[after]
 
+    async def older(self, after: int) -> tuple[int, bytes]:
+        """The newest seq of a chunk of the items between `after` and `base`, and its text: read once for all followers
+        that stand there, also for those that come a little later."""
+        if after not in self._older:
+            task = self._older[after] = asyncio.create_task(self._read_older(after))
+            task.add_done_callback(partial(self._keep_older, after))
+        # One of those who wait may go: the others, and who comes next, get what is being read.
+        return await asyncio.shield(self._older[after])
+
     async def wait(self, for_s: float) -> None:
         """Wait until something came, the feed is over, or the time has passed."""
         if not self.over:
@@ -87,6 +110,32 @@ class Channel(Generic[Item]):
     def end(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        for task in self._older.values():
+            task.cancel()
+
+    async def _read_older(self, after: int) -> tuple[int, bytes]:
+        # In threads of their own, few and in turn: however much there is to catch up with, other requests find threads.
+        base, read = (
+            self.base,
+            self._here.catching_up.submit(chunk, self._read, self._job_id, after, self._some),
+        )
+        # Without any it is `base`, which was stored before the look; a later one may not have been.
+        found = await asyncio.wrap_future(read) or (base, b"")
+        # Adapted so that a chunk holds about `CHUNK_BYTES`, however long its items are.
+        room = len(found[1]) < CHUNK_BYTES // 2
+        self._some = min(CHUNK, 2 * self._some) if room else max(1, self._some // 2)
+        return found
+
+    def _keep_older(self, after: int, task: asyncio.Task[tuple[int, bytes]]) -> None:
+        """Keep the chunks that were asked for last; a read that failed or was cancelled leaves none."""
+        if task.cancelled() or task.exception() is not None:
+            del self._older[after]
+        kept, left_bytes = 0, self._most_bytes()
+        for key, one in reversed(self._older.copy().items()):
+            if one.done():
+                kept, left_bytes = kept + 1, left_bytes - len(one.result()[1])
+                if kept > OLDER or left_bytes < 0:
+                    del self._older[key]
 
     async def _run(self) -> None:
         try:
@@ -103,9 +152,12 @@ class Channel(Generic[Item]):
         version = self._here.store.version
         try:
             # Asked first: what it wrote before it ended is then seen.
-            ended, newest_line = await to_thread.run_sync(self._here.feeds.reached, self._job_id)
+            ended, newest_event, newest_line = await to_thread.run_sync(
+                self._here.feeds.reached, self._job_id
+            )
         except NotFound:
             return False
+        self._begin_near(newest_event if self._read == self._here.feeds.events else newest_line)
         newest = self._seqs[-1] if self._seqs else self.base
         after = max(newest, self._searched)
         found = await to_thread.run_sync(spelt, self._read, self._job_id, after, CHUNK)
@@ -119,12 +171,24 @@ class Channel(Generic[Item]):
             await self._until_news(version)
         return not ended
 
+    def _begin_near(self, newest: int) -> None:
+        """Begin with what is kept in the end: of a long history the rest would be read for nobody. Chosen items have
+        no such place, as nobody knows which they are."""
+        if not self._has_begun and not isinstance(self._read, partial) and newest - KEPT > self.base:
+            self.base = newest - KEPT
+            self._tell()
+        self._has_begun = True
+
     def _keep(self, found: list[Spelt]) -> None:
         self._seqs += [seq for seq, _ in found]
         self._spelt += [text for _, text in found]
         self.kept_bytes += sum(len(text) for _, text in found)
-        self._let_go(min(KEPT_BYTES, ALL_KEPT_BYTES // max(1, len(self._here.channels))))
+        self._let_go(self._most_bytes())
         self._tell()
+
+    def _most_bytes(self) -> int:
+        """The most that this channel may keep of new items, and again of older ones."""
+        return min(KEPT_BYTES, ALL_KEPT_BYTES // max(1, len(self._here.channels)))
 
     def _let_go(self, most_bytes: int) -> None:
         """Drop the oldest items until no more is kept than allowed."""

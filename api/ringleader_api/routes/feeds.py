@@ -49,6 +49,8 @@ async def logs(
     """List or stream the lines printed by its workers and its supervisor, all or those that match the filters."""
     wanted = Wanted(worker, level, text)
     if wants_stream(request):
+        if wanted == ALL:
+            return await stream(request, here, job_id, after, here.feeds.logs)
         read = partial(here.feeds.logs, wanted=wanted)
-        return await stream(request, here, job_id, after, read, filtered=wanted != ALL)
+        return await stream(request, here, job_id, after, read, filtered=True)
     return await to_thread.run_sync(here.feeds.log_page, job_id, after, limit, wanted)

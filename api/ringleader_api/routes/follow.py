@@ -13,14 +13,13 @@ from ringleader_api.control import Control
 from ringleader_api.edge.guard import AGAIN, PRINCIPAL
 from ringleader_api.problems import Refused
 from ringleader_api.rights import Action, Caller
-from ringleader_api.routes.channel import CHUNK, CHUNK_BYTES, Item, Read, Spelt, followed, spelt
+from ringleader_api.routes.channel import Item, Read, followed
 from ringleader_api.routes.streamed_body import StreamedBody
 from ringleader_api.services.access import permit_job
 
 PING_S = 2.0
 ASK_AGAIN = timedelta(seconds=30)
 PING = b": ping\n\n"
-FEW = 64
 LONG_BYTES = 1 << 14
 LAST_SEQ = (1 << 63) - 1
 
@@ -77,7 +76,7 @@ async def items(
 
     Waits as long as the job lives.
     """
-    pinged_at, some = time.monotonic(), FEW
+    pinged_at = time.monotonic()
     ask_at = here.now() + ASK_AGAIN
     async with followed(here, job_id, await _stored(here, job_id, after, read), read) as channel:
         while not here.leaving.is_set():
@@ -86,17 +85,13 @@ async def items(
                 if not await to_thread.run_sync(still):
                     return
                 ask_at = here.now() + ASK_AGAIN
-            if after < (base := channel.base):  # it began later, or has let go of that
-                found = await _catch_up(here, job_id, after, some, read)
-                # Without any it is `base`, which was stored before the look; a later one may not have been.
-                after = found[-1][0] if found else base
-                text = b"".join(text for _, text in found)
-                # Adapted so that a chunk holds about `CHUNK_BYTES`, however long its items are.
-                some = min(CHUNK, 2 * some) if len(text) < CHUNK_BYTES // 2 else max(1, some // 2)
-                await _in_turn(here, text)
-                yield text
-            elif chunk := channel.since(after):
-                after, text = chunk
+            if after < channel.base:  # it began later, or has let go of that
+                after, text = await channel.older(after)
+                if text:
+                    await _in_turn(here, text)
+                    yield text
+            elif found := channel.since(after):
+                after, text = found
                 await _in_turn(here, text)
                 yield text
             elif channel.over:
@@ -105,21 +100,15 @@ async def items(
                 await channel.wait(PING_S)
                 if time.monotonic() - pinged_at >= PING_S:
                     pinged_at = time.monotonic()
+                    await _in_turn(here, PING)
                     yield PING
 
 
-async def _catch_up(here: Control, job_id: str, after: int, limit: int, read: Read[Item]) -> list[Spelt]:
-    """Read older items for one follower, in threads of their own, few and in turn: however many have much to catch up
-    with, other requests still find threads."""
-    return await asyncio.wrap_future(here.catching_up.submit(spelt, read, job_id, after, limit))
-
-
 async def _in_turn(here: Control, text: bytes) -> None:
-    """Wait until no other long piece is sent in this turn of the event loop: hundreds of followers, each of whose
-    connections takes megabytes at once, then delay a request by one piece at most."""
-    if len(text) > LONG_BYTES:
-        async with here.sending:
-            await asyncio.sleep(0)
+    """Wait for one of the few places that pieces have in a turn of the event loop: hundreds of followers hear of one
+    event, and each of their connections may take megabytes at once."""
+    async with here.sending_long if len(text) > LONG_BYTES else here.sending:
+        await asyncio.sleep(0)
 
 
 async def _stored(here: Control, job_id: str, after: int, read: Read[Item]) -> int:
@@ -127,7 +116,8 @@ async def _stored(here: Control, job_id: str, after: int, read: Read[Item]) -> i
     it."""
     if not after:
         return 0
-    return after if await _catch_up(here, job_id, after - 1, 1, read) else 0
+    found = await asyncio.wrap_future(here.catching_up.submit(read, job_id, after - 1, 1))
+    return after if found else 0
 
 
 def _still(request: Request, here: Control, job_id: str) -> Callable[[], bool]:

@@ -54,11 +54,11 @@ class Feeds:
         with self._store.read() as session:
             return load(session, job_id).state.ended
 
-    def reached(self, job_id: str) -> tuple[bool, int]:
-        """The same, and the number of the newest line. Raises NotFound."""
+    def reached(self, job_id: str) -> tuple[bool, int, int]:
+        """The same, and the numbers of the newest event and line. Raises NotFound."""
         with self._store.read() as session:
             job = load(session, job_id)
-            return job.state.ended, job.log_seq
+            return job.state.ended, job.event_seq, job.log_seq
 
     def events(self, job_id: str, after: int, limit: int) -> list[EventView]:
         query = (
