@@ -21,6 +21,7 @@ from ringleader_api.edge.credentials import Credentials, first_token
 from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Allowance, Streams
 from ringleader_api.edge.refusals import COUNTED_EVERY_S, Refusals
+from ringleader_api.edge.request_turns import RequestTurns
 from ringleader_api.log import Log
 from ringleader_api.reconciling import AttemptLauncher, Autoscaling, LeasedBackend, Reconciler, SpoolRecovery
 from ringleader_api.services.accounts import Accounts
@@ -99,6 +100,8 @@ class Control:
     wrong: Allowance = field(default_factory=lambda: Allowance(WRONG_PER_S, WRONG_AT_ONCE))
     tried: Allowance = field(default_factory=lambda: Allowance(TRIED_PER_S, TRIED_AT_ONCE))
     begun: Allowance = field(default_factory=lambda: Allowance(BEGUN_PER_S, BEGUN_AT_ONCE))
+    log_ins: RequestTurns = field(default_factory=RequestTurns)
+    """Turns of an address at looking up the tokens of log-ins: each takes a thread and a query."""
     large: Semaphore = field(default_factory=lambda: Semaphore(1))
     """Held while a large body is checked."""
     sending: Semaphore = field(default_factory=lambda: Semaphore(SENT_A_TURN))

@@ -15,9 +15,9 @@ from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import Credentials
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.edge.refusals import Refusals
-from ringleader_api.edge.request_turns import RequestTurns
-from ringleader_api.edge.requests import REQUEST_ID
-from ringleader_api.problems import Forbidden, Refused, Unauthorized, problem
+from ringleader_api.edge.request_turns import KnownCredentials, RequestTurns
+from ringleader_api.edge.requests import REQUEST_ID, source
+from ringleader_api.problems import Forbidden, Refused, TooMany, Unauthorized, problem
 from ringleader_api.rights import Caller, Principal
 from ringleader_api.settings import is_loopback
 from ringleader_api.store.audit import AT_HAND, DONE, Deed
@@ -39,9 +39,13 @@ AGAIN = "ringleader.again"
 """The scope's key for a function that authenticates the request again, for answers that take long; it raises the error
 that a new request would meet."""
 WRONG_PER_S, WRONG_AT_ONCE = 1.0, 30.0
+HELD_BACK = "ringleader.held_back"
+"""The scope's key for a refusal that is sent `LATER_S` later."""
 LATER_S = 0.5
-"""The delay before each answer to a user who is refused again and again."""
+"""The delay before each answer to a user who is refused, or an address that shows wrong credentials, again and
+again."""
 _OF_SUPERVISORS = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})/(?:ingest|secrets)")
+# Requests that wait for others than us take turns of their own, so that they hold up none of the rest.
 _LONG = re.compile(r"/mlflow/|/api/v1/jobs/[^/]+/checkpoints/")
 
 
@@ -71,6 +75,8 @@ class Guard:
         self._asked = Allowance(requests_per_s, 2 * requests_per_s)
         self._wrong = Allowance(WRONG_PER_S, WRONG_AT_ONCE)
         self._turns = RequestTurns()
+        self._lookups = RequestTurns()
+        self._known = KnownCredentials()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -79,16 +85,34 @@ class Guard:
             await _close(scope, send)  # no route is a websocket
         elif (scope["method"], scope["path"]) in OPEN:
             await self._answer(scope, receive, send)
+        elif not (shown := self._shown(Headers(scope=scope))):
+            # Before any turn: there is nothing to be looked up.
+            await self._refused(_nothing_shown(), scope)(scope, receive, send)
         else:
-            # A turn before the look at the credential: that costs a thread and a query, which strangers spend too.
-            turn = await self._turns.begin(_whose(scope))
+            turn = await self._turns.begin(f"{shown} {bool(_LONG.match(scope['path']))}")
             try:
-                await self._answer(scope, turn.reading(receive), turn.answering(send))
+                refusal = await self._looked_up(scope, shown)
+                if HELD_BACK in scope:
+                    await sleep(LATER_S)
+                await self._finish(refusal, scope, turn.reading(receive), turn.answering(send))
             finally:
                 turn.end()
 
+    async def _looked_up(self, scope: Scope, shown: str) -> Response | None:
+        """The refusal. A look at a credential costs a thread and a query: those not known to be valid take turns by
+        address, since who guesses shows another one each time."""
+        if shown in self._known:
+            return await self._refusal(scope)
+        turn = await self._lookups.begin(source(scope))
+        try:
+            return await self._refusal(scope)
+        finally:
+            turn.end()
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = await self._refusal(scope)
+        await self._finish(await self._refusal(scope), scope, receive, send)
+
+    async def _finish(self, refusal: Response | None, scope: Scope, receive: Receive, send: Send) -> None:
         # A user whose request is refused gets a row in the audit log; a stranger gets the refusal alone.
         if refusal is None:
             await self._carry_out(self._app, scope, receive, send)
@@ -107,6 +131,7 @@ class Guard:
                     self._same_site(scope, headers)
                 return None
             who = await to_thread.run_sync(self._who, scope, headers)
+            self._known.note(self._shown(headers))
             # After the credential, by user: a bound per address would let others behind the same proxy use it up.
             self._asked.spend(who.name if isinstance(who, Caller) else who.job_id)
             scope[PRINCIPAL] = who
@@ -114,11 +139,14 @@ class Guard:
             # A browser sends no Authorization header by itself, so a plain read with a token cannot be forged.
             if scope["method"] not in SAFE or _bearer(headers) is None:
                 self._same_site(scope, headers)
-        except Unauthorized as error:
-            return _to_login(scope) if _is_navigation(scope, headers) else _answer(error, scope)
         except Refused as error:
-            return _answer(error, scope)
+            return self._refused(error, scope)
         return None
+
+    def _refused(self, error: Refused, scope: Scope) -> Response:
+        if isinstance(error, Unauthorized) and _is_navigation(scope, Headers(scope=scope)):
+            return _to_login(scope)
+        return _answer(error, scope)
 
     def _who(self, scope: Scope, headers: Headers) -> Principal:
         token = _bearer(headers)
@@ -126,7 +154,8 @@ class Guard:
             found = self._by_token(scope, token)
             if found is None:
                 # Only a wrong token spends: right ones are never slowed, whoever shares their address.
-                self._wrong.spend(source(scope))
+                if (wait_s := self._wrong_again(scope, headers)) > 0:
+                    raise TooMany(wait_s)
                 raise Unauthorized(
                     "the token is not valid here.",
                     hint="It was revoked, has expired or is another one's. The first is in RINGLEADER_HOME/token.",
@@ -135,10 +164,27 @@ class Guard:
         value = _cookies(headers).get(self._credentials.cookie)
         caller = self._credentials.by_cookie(value) if value is not None else None
         if caller is None:
-            raise Unauthorized(
-                "a credential is needed.", hint="Send 'Authorization: Bearer TOKEN', or log in at /login."
-            )
+            # Never 429: a browser whose session is over has to hear that it must log in.
+            self._wrong_again(scope, headers)
+            raise _nothing_shown()
         return caller
+
+    def _wrong_again(self, scope: Scope, headers: Headers) -> float:
+        """Count a wrong credential of its address; returns 0, or the seconds until it may send another. The refusal is
+        held back then: a client that sends one after the other is slowed, whatever it sends."""
+        self._known.forget(self._shown(headers))
+        wait_s = self._wrong.take(source(scope))
+        if wait_s > 0:
+            scope[HELD_BACK] = True
+        return wait_s
+
+    def _shown(self, headers: Headers) -> str:
+        """The credential as it was sent, of either kind, right or wrong; empty where there is none."""
+        token = _bearer(headers)
+        if token is not None:
+            return f"token {token}"
+        value = _cookies(headers).get(self._credentials.cookie)
+        return "" if value is None else f"session {value}"
 
     def _by_token(self, scope: Scope, token: str) -> Principal | None:
         # Only where supervisors post: everywhere else a token of an attempt is an unknown one.
@@ -209,19 +255,10 @@ class Guard:
                 await asyncio.wrap_future(self._refusals.record(deed, outcome))
 
 
-def source(scope: Scope) -> str:
-    """The address that the request came from."""
-    client = scope.get("client")
-    return str(client[0]) if client else ""
-
-
-def _whose(scope: Scope) -> str:
-    """The key whose turns the request takes: the credential as sent, valid or not, or the address where there is none.
-    Requests that wait for others than us (MLflow, a whole checkpoint) take turns of their own, so that they hold up
-    none of the rest."""
-    headers = Headers(scope=scope)
-    whose = headers.get("authorization") or headers.get("cookie") or source(scope)
-    return f"{whose} {bool(_LONG.match(scope['path']))}"
+def _nothing_shown() -> Unauthorized:
+    return Unauthorized(
+        "a credential is needed.", hint="Send 'Authorization: Bearer TOKEN', or log in at /login."
+    )
 
 
 async def _close(scope: Scope, send: Send) -> None:

@@ -2,13 +2,39 @@
 
 import asyncio
 import threading
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
 from starlette.types import Message, Receive, Send
 
 AT_ONCE = 4
+KNOWN_KEPT = 10_000
+
+
+class KnownCredentials:
+    """The credentials that were valid when they were shown last, of those seen lately. Kept as hashes that mean nothing
+    outside this process. Safe between threads."""
+
+    def __init__(self, most: int = KNOWN_KEPT) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[int, None] = OrderedDict()
+
+    def __contains__(self, shown: str) -> bool:
+        return hash(shown) in self._seen
+
+    def note(self, shown: str) -> None:
+        key = hash(shown)
+        with self._lock:
+            self._seen[key] = None
+            self._seen.move_to_end(key)
+            if len(self._seen) > self._most:
+                self._seen.popitem(last=False)
+
+    def forget(self, shown: str) -> None:
+        with self._lock:
+            self._seen.pop(hash(shown), None)
 
 
 class RequestTurns:

@@ -10,6 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ringleader_api.edge.rate import Allowance
 from ringleader_api.log import AT_HAND, Log
 from ringleader_api.problems import problem
 from ringleader_api.store import log_failure
@@ -19,6 +20,8 @@ LEFT = 499
 """The status under which a request is counted whose client left before the answer, as other servers do."""
 API = "/api/v1"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+LINES_PER_S, LINES_AT_ONCE = 1.0, 60.0
+"""The rate of log lines for refused requests of one address; the metrics count all."""
 Observe = Callable[[str, str, int, float], None]
 log = Log("ringleader.http")
 _JOB = re.compile(r"/api/v1/jobs/(job_[0-9A-Z]{26})(?:/|$)")
@@ -42,6 +45,7 @@ class Requests:
         self._app = app
         self._tls = tls
         self._observe = observe
+        self._lines = Allowance(LINES_PER_S, LINES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,7 +87,7 @@ class Requests:
         # The server takes any word for a method: strangers' words make no time series.
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._observe(method, _template(scope), status, took_s)
-        if status >= 500 or scope["method"] not in ("GET", "HEAD"):
+        if status >= 500 or (scope["method"] not in ("GET", "HEAD") and self._has_line(scope, status)):
             log.info(
                 "http.served",
                 request_id=scope[REQUEST_ID],
@@ -92,6 +96,17 @@ class Requests:
                 status=status,
                 ms=round(took_s * 1000, 1),
             )
+
+    def _has_line(self, scope: Scope, status: int) -> bool:
+        """Whether the request gets a line in the log, which is written where all others wait: a flood of refused ones
+        gets a few."""
+        return status < 400 or self._lines.take(source(scope)) == 0
+
+
+def source(scope: Scope) -> str:
+    """The address that the request came from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _template(scope: Scope) -> str:

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from ringleader_api.control import Control
 from ringleader_api.edge.credentials import SESSION_LIFE
-from ringleader_api.edge.guard import source
+from ringleader_api.edge.requests import source
 from ringleader_api.problems import Forbidden, NotFound, Refused, Unauthorized, Unprocessable
 from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 from ringleader_api.services.signin import PENDING_LIFE, SignIn
@@ -110,7 +110,11 @@ async def log_in(here: Here, request: Request) -> Response:
         await sleep(LATER_S)  # not refused: who shares an address with a flood gets in all the same
     is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
     token, target = _read(await request.body(), is_form)
-    who = await to_thread.run_sync(here.credentials.by_token, token)
+    turn = await here.log_ins.begin(source(request.scope))
+    try:
+        who = await to_thread.run_sync(here.credentials.by_token, token)
+    finally:
+        turn.end()
     if who is None:
         here.wrong.spend(source(request.scope))
         if is_form:
