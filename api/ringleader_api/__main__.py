@@ -29,6 +29,8 @@ from ringleader_api.settings import Settings
 
 GRACE_S = 5
 TURN_S = 0.0005
+ACCEPTED_A_TURN = 8
+"""The most connections that are accepted in one turn of the event loop."""
 LAST_PORT = 65_535
 
 
@@ -81,7 +83,7 @@ def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
         # Holds until uvicorn takes over; it raises them again after its shutdown: an end as asked is no error.
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     _answer_at_once()
-    server.run(sockets=[listening])
+    server.run(sockets=accepting(listening))
     return 0
 
 
@@ -100,6 +102,12 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
         proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=settings.proxies,
     )
+
+
+def accepting(listening: socket.socket) -> list[socket.socket]:
+    """The socket, several times over: libuv accepts one connection of each in a turn of the event loop, and a client
+    that comes behind a thousand others would wait for a thousand turns."""
+    return [listening, *(listening.dup() for _ in range(ACCEPTED_A_TURN - 1))]
 
 
 def _answer_at_once() -> None:

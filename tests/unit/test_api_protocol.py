@@ -9,17 +9,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+import uvloop
 from control_plane import Stage, event, stage
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from ringleader.wire.views import Problem
-from ringleader_api.__main__ import config_of
+from ringleader_api.__main__ import ACCEPTED_A_TURN, accepting, config_of
 from ringleader_api.edge.connections import Bounds, Connections
 from ringleader_api.edge.protocol import UNSENT_BYTES, Http
 from ringleader_api.problems import TooMany
@@ -351,6 +352,31 @@ def test_silent_connections_take_no_place_of_who_comes_behind_them(tmp_path: Pat
     count, told = asyncio.run(attacked())
     assert count == 40 - FEW.of_address
     assert told.startswith(b"HTTP/1.1 200")
+
+
+def test_who_comes_behind_a_crowd_waits_for_a_fraction_of_so_many_turns() -> None:
+    config, crowd = answering(1, 1, []), 10 * ACCEPTED_A_TURN
+
+    async def turns() -> tuple[int, int]:
+        loop, among = asyncio.get_running_loop(), Connections(Bounds.within(4096))
+        with socket.create_server(("127.0.0.1", 0), backlog=crowd) as listening, ExitStack() as opened:
+            made = partial(Http, config, ServerState(), {}, among=among)
+            servers = [await loop.create_server(made, sock=one) for one in accepting(listening)]
+            for _ in range(crowd):
+                opened.enter_context(socket.create_connection(listening.getsockname()))
+            count, most = 0, 0
+            async with asyncio.timeout(HANG_S):
+                while (before := len(among)) < crowd:
+                    await asyncio.sleep(0)
+                    count, most = count + 1, max(most, len(among) - before)
+            for server in servers:
+                server.close()
+        return count, most
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        count, most = runner.run(turns())
+    assert most <= ACCEPTED_A_TURN
+    assert count <= crowd // 2
 
 
 def test_who_shows_a_credential_is_no_stranger_while_its_request_lasts(tmp_path: Path) -> None:
