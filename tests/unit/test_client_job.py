@@ -1,7 +1,8 @@
 """A job's handle: waiting, changing, reading, and feeds that survive what happens to the connection."""
 
 import dataclasses
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -148,6 +149,39 @@ def test_following_gives_up_on_a_control_plane_that_stays_away(api: FakeApi, job
 
     with pytest.raises(ApiUnreachable, match="no contact"):
         list(feed.follow(job._api, f"/jobs/{job.id}/logs", gone, patience_s=0.3))
+
+
+def test_a_program_that_takes_long_over_a_line_has_not_lost_contact(api: FakeApi, job: Job) -> None:
+    api.streams = [stream(sse(log(1)), breaks=True), stream(sse(log(2)))]
+    found: list[int] = []
+    for item in feed.follow(job._api, f"/jobs/{job.id}/logs", lambda: len(found) == 2, patience_s=0.2):
+        found.append(item["seq"])
+        began = time.monotonic()
+        while time.monotonic() < began + 0.4:  # the server closes a stream that is not read meanwhile
+            pass
+    assert found == [1, 2]
+
+
+class Quiet(httpx.SyncByteStream):
+    """A stream that keeps alive for a while, and then breaks."""
+
+    def __init__(self, for_s: float) -> None:
+        self._for_s = for_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        until = time.monotonic() + self._for_s
+        while time.monotonic() < until:
+            yield b": ping\n\n"
+        raise httpx.RemoteProtocolError("peer closed connection")
+
+
+def test_a_stream_that_was_only_quiet_has_not_lost_contact_when_it_breaks(api: FakeApi, job: Job) -> None:
+    headers = {"content-type": "text/event-stream"}
+    api.streams = [httpx.Response(200, headers=headers, stream=Quiet(for_s=0.4)), stream(sse(log(1)))]
+    found: list[int] = []
+    for item in feed.follow(job._api, f"/jobs/{job.id}/logs", lambda: bool(found), patience_s=0.2):
+        found.append(item["seq"])
+    assert found == [1]
 
 
 def test_following_a_deleted_job_ends_with_its_error(api: FakeApi, job: Job) -> None:

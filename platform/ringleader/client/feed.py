@@ -48,13 +48,17 @@ def follow(
             for item in pages(api, path, after):
                 after = item["seq"]
                 yield item
+                last_contact = time.monotonic()
             if over:
                 return
             last_contact, pause_s = time.monotonic(), _FIRST_PAUSE_S
-            for item in _streamed(api, path, after, ended):
+            for heard in _streamed(api, path, after, ended):
+                if heard is not None:
+                    after = heard["seq"]
+                    yield heard
+                # Behind the item, since the time that the program took over it was no silence of the server's; a
+                # keep-alive counts, too.
                 last_contact = time.monotonic()
-                after = item["seq"]
-                yield item
         except httpx.ReadTimeout:
             pass  # a quiet stream
         except (httpx.TransportError, ApiUnreachable) as error:
@@ -72,15 +76,18 @@ def follow(
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _streamed(api: Api, path: str, after: int, ended: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-    """Items of one connection. Returns when the server closes it or the job is found to have ended."""
+def _streamed(api: Api, path: str, after: int, ended: Callable[[], bool]) -> Iterator[dict[str, Any] | None]:
+    """Items of one connection, None for a keep-alive. Returns when the server closes it or the job is found to have
+    ended."""
     headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
     with api.stream(path, headers=headers, params={"after": after}) as response:
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             return
         check_at = time.monotonic() + _CHECK_END_EVERY_S
         for data in messages(response.iter_bytes()):
-            if data is not None:
+            if data is None:
+                yield None
+            else:
                 item = json.loads(data)
                 if item.get("seq", 0) > after:
                     after = item["seq"]
