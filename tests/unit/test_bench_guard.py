@@ -70,8 +70,8 @@ class Answer(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def refusing() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+def refusing(answer: type[Answer] = Answer) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), answer) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -98,3 +98,20 @@ def test_the_blows_are_what_they_are_said_to_be() -> None:
     assert [len(blow.body) >> 20 for blow in blows["big-bodies"]] == [31, 31, 31, 0]
     assert {len(blow.body) >> 10 for blow in blows["login-flood"]} == {1023, 7}
     assert len(blows["refused-writes"]) == 24
+    guesses = [blow.token() for blow in blows["wrong-tokens"] * 2 if blow.token is not None]
+    assert len(set(guesses)) == 16
+
+
+def test_an_attacker_who_guesses_shows_what_it_guessed() -> None:
+    shown: list[str | None] = []
+
+    class Shown(Answer):
+        def do_POST(self) -> None:
+            shown.append(self.headers["Authorization"])
+            super().do_POST()
+
+    guesses = iter(range(1 << 30))
+    with refusing(Shown) as address:
+        target = Target(address, "right", monotonic() + 0.2, "")
+        strike(target, [Blow("POST", "/x", b"{}", token=lambda: f"{next(guesses)}")], lambda: None)
+    assert shown[:2] == ["Bearer 0", "Bearer 1"]

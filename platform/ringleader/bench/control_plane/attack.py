@@ -6,6 +6,7 @@ under way, and at its end how often it was answered with which status.
 
 import http.client
 import json
+import secrets
 import socket
 import sys
 import threading
@@ -38,12 +39,13 @@ class Target(NamedTuple):
 
 
 class Blow(NamedTuple):
-    """A request to be sent again and again."""
+    """A request to be sent again and again, with the attacker's token or one that is made for each."""
 
     method: str
     path: str
     body: bytes
     kind: str = JSON
+    token: Callable[[], str] | None = None
 
 
 def log_ins() -> list[Blow]:
@@ -51,6 +53,11 @@ def log_ins() -> list[Blow]:
     large = Blow("POST", "/api/v1/login", b"a=1&" * (MIB // 4 - 1), FORM)
     small = Blow("POST", "/api/v1/login", json.dumps({"token": "x" * 8000}).encode())
     return [*[large] * CLIENTS, *[small] * CLIENTS]
+
+
+def guesses() -> list[Blow]:
+    """Reads with another wrong token each, so that none can be known from before."""
+    return [Blow("GET", "/api/v1/jobs", b"", token=lambda: f"rl_{secrets.token_urlsafe(32)}")] * (2 * CLIENTS)
 
 
 def bodies() -> list[Blow]:
@@ -75,6 +82,7 @@ def refused() -> list[Blow]:
 
 BLOWS: Mapping[str, Callable[[], list[Blow]]] = {
     "login-flood": log_ins,
+    "wrong-tokens": guesses,
     "big-bodies": bodies,
     "findings": findings,
     "refused-writes": refused,
@@ -104,7 +112,8 @@ def strike(target: Target, blows: list[Blow], began: Callable[[], None]) -> Coun
 
 def _sent(target: Target, blow: Blow) -> str:
     headers = {"Content-Type": blow.kind}
-    headers |= {"Authorization": f"Bearer {target.token}"} if target.token else {}
+    token = target.token if blow.token is None else blow.token()
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
     connection = http.client.HTTPConnection(target.address, timeout=WAIT_S)
     try:
         connection.request(blow.method, blow.path, blow.body, headers)

@@ -43,6 +43,11 @@ ATTACKS = {
         "median 0.84 s beside four of 1 MiB, 9.8 s on a loaded machine",
         roles=None,
     ),
+    "wrong-tokens": Attack(
+        "eight clients read with another wrong token each time",
+        "the longest wait was 0.485 s",
+        roles=None,
+    ),
     "big-bodies": Attack(
         "a user without a role sends 32 MiB to addresses that end in /ingest, and 1 MiB as a job",
         "9 to 12 s for one request, 30 s on a loaded machine",
