@@ -56,8 +56,8 @@ class HeartbeatThread:
     def _beat(self) -> None:
         """Send one until it is acknowledged: a killed supervisor comes back, and training does not wait for it."""
         desk, superior = self._desk, self._superior
-        assert desk is not None
-        assert superior is not None
+        if desk is None or superior is None:
+            raise LookupError("the heartbeat has not started")
         # One at a time, so that what was not acknowledged is sent again before anything newer.
         with self._sending:
             until = monotonic() + AWAY_S
