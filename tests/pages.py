@@ -1,4 +1,4 @@
-"""The code blocks of this repository's pages, and the training functions among them."""
+"""The pages of this repository: where they are, their code blocks, and the training functions among them."""
 
 import re
 from collections.abc import Callable
@@ -14,10 +14,49 @@ FENCE = re.compile(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTAL
 HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 
 
-def fenced(page: str, language: str, word: str) -> list[str]:
-    """The texts of the blocks of that language that have that word behind it."""
+def all_pages() -> list[str]:
+    """Every page, by its path below the root. What is generated from the code (docs/reference) has tests of its own."""
+    found = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/**/*.md")]
+    names = sorted({page.relative_to(ROOT).as_posix() for page in found})
+    return [name for name in names if not name.startswith("docs/reference/")]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its page, its language, the words behind it, its text."""
+
+    page: str
+    language: str
+    words: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        """The page, and the line at which the text begins."""
+        page = (ROOT / self.page).read_text(encoding="utf-8")
+        return f"{self.page}:{page[: page.index(self.text)].count(chr(10)) + 1}"
+
+    @property
+    def file(self) -> str:
+        """The name of the file that the page has the reader make of it (`file=NAME`), if it does."""
+        names = [word.removeprefix("file=") for word in self.words if word.startswith("file=")]
+        return names[0] if names else ""
+
+
+@cache
+def blocks_of(page: str) -> list[Block]:
     found = FENCE.findall((ROOT / page).read_text(encoding="utf-8"))
-    return [text for name, words, text in found if name == language and word in words.split()]
+    return [Block(page, language, tuple(words.split()), text) for language, words, text in found]
+
+
+def all_blocks(language: str, *words: str) -> list[Block]:
+    """The blocks of that language on all pages; with `words` those that have one of them behind the language."""
+    blocks = [block for page in all_pages() for block in blocks_of(page) if block.language == language]
+    return [block for block in blocks if not words or set(words) & set(block.words)]
+
+
+def fenced(page: str, language: str, word: str) -> list[str]:
+    """The texts of the page's blocks of that language that have that word behind it."""
+    return [block.text for block in blocks_of(page) if block.language == language and word in block.words]
 
 
 @dataclass(frozen=True)
@@ -47,6 +86,11 @@ class Shown:
 @cache
 def shown(page: str) -> list[Shown]:
     return [Shown(page, number) for number in range(len(fenced(page, "python", "train")))]
+
+
+def all_shown() -> list[Shown]:
+    """The training functions of all pages."""
+    return [program for page in all_pages() for program in shown(page)]
 
 
 def names_of(page: str, text: str) -> dict[str, Any]:

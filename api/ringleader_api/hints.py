@@ -18,7 +18,7 @@ HINTS = {
     "cross_origin": "Send it from the control plane's own page, or with a token and without a browser.",
     "forbidden": "Ask an admin of the project for the role it takes.",
     "idempotency_key_reused": "Use a new key for a new job.",
-    "illegal_move": "Read the job's state; api/README.md shows which moves there are.",
+    "illegal_move": "Read the job's state; docs/explanation/api.md shows which moves there are.",
     "infeasible": "Ask for fewer or smaller workers, or for a larger cluster.",
     "internal_error": "The control plane's log says why, under the request's number.",
     "invalid": "`errors` names each place with what is allowed there.",

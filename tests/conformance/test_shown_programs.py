@@ -6,12 +6,11 @@ import pytest
 import torch
 from cast import Cast
 from faults import FaultPlan
-from pages import Shown, shown
+from pages import Shown, all_shown
 
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
 
-PROGRAMS = [*shown("docs/port-your-script.md"), *shown("docs/what-runs-again.md")]
 SPEC = JobSpec.parse(
     {
         "name": "shown",
@@ -24,7 +23,7 @@ SPEC = JobSpec.parse(
 )
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@pytest.mark.parametrize("program", all_shown(), ids=str)
 def test_a_program_of_a_page_keeps_its_bits_when_a_worker_dies(program: Shown, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     alone, _ = run_local(SPEC, program, tmp_path / "alone")

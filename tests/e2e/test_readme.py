@@ -1,54 +1,20 @@
-"""The tour of the README, as it is printed there, against a running stack."""
+"""The tours of the README, the tutorial and the how-to pages, as they are printed there, against a running stack."""
 
 import os
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pages import Block, all_pages, blocks_of
 from whole_stack import Running
 
-ROOT = Path(__file__).parents[2]
-FENCE = re.compile(r"^```(\w+)[ ]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCK_DEADLINE_S = 420
+TOURS = [page for page in all_pages() if any("tour" in block.words for block in blocks_of(page))]
 
 pytestmark = pytest.mark.timeout(6 * BLOCK_DEADLINE_S)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, the words behind it, its text."""
-
-    language: str
-    words: tuple[str, ...]
-    text: str
-
-
-def blocks(page: str) -> list[Block]:
-    found = FENCE.findall((ROOT / page).read_text(encoding="utf-8"))
-    return [Block(language, tuple(words.split()), text) for language, words, text in found]
-
-
-def shown_files(page: str) -> dict[str, str]:
-    """Blocks marked `file=NAME`."""
-    return {
-        word.removeprefix("file="): block.text
-        for block in blocks(page)
-        for word in block.words
-        if word.startswith("file=")
-    }
-
-
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty folder with the files the tour shows."""
-    folder = tmp_path_factory.mktemp("tour")
-    for name, text in shown_files("README.md").items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return folder
 
 
 def run(block: Block, desk: Path, stack: Running) -> str:
@@ -65,20 +31,26 @@ def run(block: Block, desk: Path, stack: Running) -> str:
         timeout=BLOCK_DEADLINE_S,
         check=False,
     )
-    assert done.returncode == 0, f"{block.text}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{block}\n{block.text}\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def tour(desk: Path, stack: Running) -> list[str]:
-    """What its blocks printed, one after the other."""
-    found = [block for block in blocks("README.md") if "tour" in block.words]
-    assert [block.language for block in found] == ["bash", "bash", "python", "bash"]
+def taken(page: str, desk: Path, stack: Running) -> list[str]:
+    """What the blocks of a page's tour printed, one after the other, in a folder with the files that the page shows."""
+    for block in blocks_of(page):
+        if block.file:
+            (desk / block.file).write_text(block.text, encoding="utf-8")
+    found = [block for block in blocks_of(page) if "tour" in block.words]
     return [run(block, desk, stack) for block in found if "curl" not in block.words or shutil.which("curl")]
 
 
-def test_the_tour_works_as_it_is_printed(tour: list[str]) -> None:
-    submit, resize, python = tour[:3]
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory: pytest.TempPathFactory, stack: Running) -> list[str]:
+    return taken("README.md", tmp_path_factory.mktemp("tour"), stack)
+
+
+def test_the_tour_of_the_readme_works_as_it_is_printed(tour: list[str]) -> None:
+    submit, resize, python = tour
     assert "spiral" in submit
     assert "succeeded" in resize
     assert "'steps_lost': 0" in python
@@ -86,7 +58,7 @@ def test_the_tour_works_as_it_is_printed(tour: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("tour")
-def test_the_tour_leaves_jobs_that_succeeded(stack: Running) -> None:
+def test_the_tour_of_the_readme_leaves_jobs_that_succeeded(stack: Running) -> None:
     """Every job it submitted reached its end with the accuracy a reader would see."""
     jobs = [job for job in stack.client.jobs() if job.view.name == "spiral"]
     assert len(jobs) == 2
@@ -94,3 +66,28 @@ def test_the_tour_leaves_jobs_that_succeeded(stack: Running) -> None:
         assert job.state == "succeeded"
         assert job.result is not None
         assert job.result.scores["accuracy"] > 0.95
+
+
+def test_the_tutorial_works_as_it_is_printed(tmp_path: Path, stack: Running) -> None:
+    """It submits one job twice, kills a worker of the second, and compares the weights itself."""
+    told = taken("docs/tutorial/first-job.md", tmp_path, stack)
+    killed = next(text for text in told if "worker.lost" in text)
+    assert "recovered" in killed
+    assert re.search(r"steps_lost\W+0\b", killed)
+    first, second = [job for job in stack.client.jobs() if job.view.name == "moons"]
+    assert first.result is not None
+    assert second.result is not None
+    assert first.result.weights_sha256 == second.result.weights_sha256
+    assert first.result.scores["accuracy"] > 0.95
+
+
+@pytest.mark.parametrize("page", [page for page in TOURS if page.startswith("docs/how-to/")])
+def test_the_commands_of_a_how_to_page_work_as_they_are_printed(
+    page: str, tmp_path: Path, stack: Running
+) -> None:
+    taken(page, tmp_path, stack)
+
+
+def test_no_tour_is_left_out() -> None:
+    named = {"README.md", "docs/tutorial/first-job.md"}
+    assert {page for page in TOURS if not page.startswith("docs/how-to/")} == named

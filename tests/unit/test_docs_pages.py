@@ -5,26 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from pages import FENCE, ROOT, Shown, fenced, names_of, shown
+from pages import Shown, all_shown, fenced, names_of, shown
 from torch.nn.utils import parameters_to_vector
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local
 
-PORT, AGAIN = "docs/port-your-script.md", "docs/what-runs-again.md"
-WORDS = {"setup", "yours", "train", "job", "local"}
+PORT = "docs/port-your-script.md"
 SPEC = {"name": "shown", "entrypoint": "shown:train", "batch": {"global_size": 64}, "workers": {"max": 4}}
 
 
-@pytest.mark.parametrize("page", [PORT, AGAIN])
-def test_every_block_of_a_page_is_one_that_a_test_runs(page: str) -> None:
-    found = FENCE.findall((ROOT / page).read_text(encoding="utf-8"))
-    assert found
-    assert {words for _, words, _ in found} <= WORDS
-
-
-@pytest.mark.parametrize("program", [*shown(PORT), *shown(AGAIN)], ids=str)
+@pytest.mark.parametrize("program", all_shown(), ids=str)
 def test_a_program_of_a_page_runs_in_one_process(program: Shown, tmp_path: Path) -> None:
     finished, _ = run_local(SPEC, program, tmp_path)
     assert finished.steps > 0

@@ -7,22 +7,81 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pages import ROOT, fenced
+from pages import ROOT, all_pages, fenced
 
 from ringleader.spec import JobSpec
+from ringleader_api.settings import PREFIX, Settings
 
-PAGES = sorted(
-    page
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/*.md")]
-    if "node_modules" not in page.parts
-)
-LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+SHORT, LONG = 150, 80
+"""Lines of a README that leads on, and of a page that explains one room."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
-    targets = LINK.findall(page.read_text(encoding="utf-8"))
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+def prose_of(page: str) -> str:
+    return FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in shown}
+
+
+@pytest.mark.parametrize("page", all_pages())
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: str) -> None:
+    wrong = []
+    for target, anchor in LINK.findall(prose_of(page)):
+        # What is generated from the code is not there before it is generated.
+        if "reference/" in target:
+            continue
+        file = ROOT / page if not target else ROOT.joinpath(page).parent / target
+        if not file.exists() or (anchor and anchor not in anchors_of(file)):
+            wrong.append(f"{target}#{anchor}")
+    assert wrong == []
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached, ahead = set(), [ROOT / "docs/index.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        links = LINK.findall(prose_of(page.relative_to(ROOT).as_posix()))
+        ahead += [
+            (page.parent / target).resolve() for target, _ in links if target and "reference/" not in target
+        ]
+    assert [page for page in all_pages() if page.startswith("docs/") and ROOT / page not in reached] == []
+
+
+@pytest.mark.parametrize("page", ["platform/README.md", "api/README.md"])
+def test_a_readme_beside_the_code_is_short_and_leads_on(page: str) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= SHORT
+
+
+@pytest.mark.parametrize("page", [page for page in all_pages() if page.startswith("docs/explanation/")])
+def test_a_page_that_explains_a_room_is_short(page: str) -> None:
+    if "measurements" not in page:
+        assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= LONG
+
+
+def test_every_variable_that_a_page_names_is_read_by_the_code() -> None:
+    code = [
+        *ROOT.glob("platform/ringleader/**/*.py"),
+        *ROOT.glob("api/ringleader_api/**/*.py"),
+        ROOT / "Makefile",
+    ]
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    known |= {
+        name for file in code for name in re.findall(r"RINGLEADER_[A-Z_]+", file.read_text(encoding="utf-8"))
+    }
+    for page in all_pages():
+        named = set(
+            re.findall(r"RINGLEADER_[A-Z_]*[A-Z](?![A-Z_])", (ROOT / page).read_text(encoding="utf-8"))
+        )
+        assert named <= known, page
 
 
 def test_the_recipe_of_the_jobs_page_runs_in_one_process(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ class Stopped(BaseException):
     "--ray-address",
     default="",
     metavar="HOST:PORT",
-    help="Use this Ray cluster, one node of which is on this machine, instead of starting one; see infra/README.md.",
+    help="Use this Ray cluster, one node of which is on this machine, instead of starting one; see "
+    "docs/how-to/run-on-a-cluster.md.",
 )
 @click.option(
     "--ray-token",
