@@ -23,7 +23,15 @@ from ringleader.spec import JobSpec
 
 RUN_ELSEWHERE = {"setup", "yours", "train", "local", "recipe", "tour"}
 PARSED_ELSEWHERE = {"recipe"}
-DRAWN = {"mermaid", "text"}
+DRAWN = {"text"}
+ONLY_ON = {
+    "recipe": "jobs/README.md",
+    "yours": "docs/port-your-script.md",
+    "local": "docs/port-your-script.md",
+}
+"""Words whose test reads one page."""
+BESIDE = {"setup": "train", "file": "tour"}
+"""Words of blocks that run with those of another word on their page."""
 OF_THE_SYSTEM = {".", "cp", "docker", "export", "useradd"}
 COMMENT = re.compile(r"(^|\s)#.*")
 RUN = [
@@ -46,6 +54,13 @@ def test_every_block_is_of_a_kind_that_is_run_or_read() -> None:
         if {word for word in block.words if not word.startswith("file=")} - words
     ]
     assert left == []
+
+
+def test_the_word_of_a_block_is_one_whose_test_reads_its_page() -> None:
+    for page in all_pages():
+        words = {word.partition("=")[0] for block in blocks_of(page) for word in block.words}
+        assert all(ONLY_ON.get(word, page) == page for word in words), page
+        assert all(other in words for word, other in BESIDE.items() if word in words), page
 
 
 @pytest.mark.parametrize("page", RUN)
@@ -103,7 +118,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def check_command(command: click.Command, arguments: list[str]) -> None:
     """Fails where a command, an option or a number of arguments is none of ours; values are not looked at."""
-    context = click.Context(command, info_name=command.name, resilient_parsing=True)
+    context = click.Context(command, info_name=command.name)
     if isinstance(command, click.Group):
         assert arguments, f"{command.name} of what?"
         found = command.get_command(context, arguments[0])

@@ -10,6 +10,7 @@ import yaml
 from pages import ROOT, all_pages, fenced
 
 from ringleader.spec import JobSpec
+from ringleader.wire.states import EDGES
 from ringleader_api.settings import PREFIX, Settings
 
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -113,6 +114,19 @@ def test_the_layout_names_every_room_of_the_platform() -> None:
     (line,) = [line for line in page.splitlines() if line.startswith("platform/ringleader ")]
     rooms = {path.parent.name for path in (ROOT / "platform/ringleader").glob("*/__init__.py")}
     assert set(line.split()[1:]) == rooms | {"errors"}
+
+
+def test_the_moves_between_states_are_those_of_the_table() -> None:
+    page = (ROOT / "docs/explanation/api.md").read_text(encoding="utf-8")
+    shown = {
+        (before, after)
+        for froms, to in re.findall(
+            r"^\| ((?:`[a-z]+`(?:, )?)+) \| ((?:`[a-z]+`(?:, )?)+) \| ", page, flags=re.MULTILINE
+        )
+        for before in re.findall(r"[a-z]+", froms)
+        for after in re.findall(r"[a-z]+", to)
+    }
+    assert shown == {(before, after) for before, afters in EDGES.items() for after in afters}
 
 
 def test_every_test_named_as_a_proof_exists() -> None:
