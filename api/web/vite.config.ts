@@ -15,7 +15,7 @@ export default defineConfig({
   },
   server: {
     fs: { allow: ["../.."] },
-    proxy: { "/api": api, "/login": api, "/mlflow": api },
+    proxy: { "/api": api, "/login": api, "/mlflow": api, "/guide": api },
   },
   test: { environment: "node", include: ["src/**/*.test.{ts,tsx}"] },
 });

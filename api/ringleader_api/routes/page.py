@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
 from ringleader_api.problems import NotFound
+from ringleader_api.routes.built_files import file_below
 from ringleader_api.routes.dependencies import ByCaller
 
 router = APIRouter(include_in_schema=False)
@@ -31,7 +32,7 @@ def page(_: ByCaller) -> Response:
 @router.get("/{path:path}")
 def static(_: ByCaller, path: str) -> Response:
     """A file of the build; nothing outside it."""
-    file = _file(path)
+    file = file_below(STATIC, path)
     if file is None:
         raise NotFound(f"there is nothing at /{path}.")
     # Files below assets/ have their hash in the name: a new build changes the names.
@@ -39,11 +40,3 @@ def static(_: ByCaller, path: str) -> Response:
     return FileResponse(
         file, headers={"Cache-Control": "max-age=31536000, immutable" if hashed else "no-cache"}
     )
-
-
-def _file(path: str) -> Path | None:
-    try:
-        file = (STATIC / path).resolve()
-        return file if file.is_relative_to(STATIC.resolve()) and file.is_file() else None
-    except (OSError, ValueError):  # no name of a file: too long, or with a NUL
-        return None

@@ -29,6 +29,9 @@ export function Frame({ path, children }: { path: string; children: ReactNode })
           <Link to="/access" current={path === "/access"}>
             Access
           </Link>
+          <a href="/guide/" target="_blank" rel="noreferrer">
+            Guide<span aria-hidden="true"> ↗</span>
+          </a>
           <a href="/mlflow/" target="_blank" rel="noreferrer">
             MLflow<span aria-hidden="true"> ↗</span>
           </a>
