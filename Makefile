@@ -10,7 +10,7 @@ CHOSEN = --part $(PART) $(if $(SINCE),--since $(SINCE))
 export TORCH_INDEX ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help machine setup test test-all part check demo bench chaos unsteady clean
+.PHONY: help machine setup test test-all part check docs demo bench chaos unsteady clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
@@ -19,7 +19,7 @@ machine:
 	@command -v "$(PYTHON)" >/dev/null || { echo "set-up: there is no '$(PYTHON)'. Name a Python 3.11, 3.12 or 3.13: make PYTHON=python3.12 setup" >&2; exit 1; }
 	@"$(PYTHON)" scripts/check_machine.py
 
-setup: machine  ## virtual environment, packages, page (only what has changed)
+setup: machine  ## virtual environment, packages, page, guide (only what has changed)
 	@"$(PYTHON)" scripts/setup.py
 
 test: setup  ## the everyday tests, some minutes; SINCE=main: those of them that your changes reach
@@ -44,6 +44,10 @@ check: setup  ## formatting, lint, types, import contracts, the page's lint, typ
 	$(VENV)/lint-imports --no-cache --no-logo
 	@"$(VENV)/python" scripts/page.py lint typecheck test
 
+docs: machine  ## the guide from docs/ (links checked; served at /guide)
+	@"$(PYTHON)" scripts/setup.py venv torch packages
+	@$(VENV)/python scripts/docs.py
+
 demo: machine  ## train digits, kill a worker, see that nothing was lost
 	@started=$$SECONDS; "$(PYTHON)" scripts/setup.py && $(VENV)/python -m ringleader.cli.demo; \
 	code=$$?; echo "make demo: $$((SECONDS - started)) s with its set-up"; exit $$code
@@ -58,6 +62,6 @@ unsteady: setup  ## the unit tests where every process is late at random: make u
 	PYTHONPATH=tests/unsteady UNSTEADY=$(UNSTEADY) $(VENV)/python -m pytest tests/unit -n 5 --dist worksteal
 
 clean:  ## remove everything that was made here
-	rm -rf .venv api/web/node_modules api/web/dist api/ringleader_api/static dist build test-results
+	rm -rf .venv api/web/node_modules api/web/dist api/ringleader_api/static api/ringleader_api/guide dist build test-results
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find platform api jobs tests scripts -name __pycache__ -prune -exec rm -rf {} +

@@ -1,7 +1,8 @@
-"""The set-up, step by step: virtual environment, torch, packages, page. A step runs again only when its inputs change.
+"""The set-up, step by step: virtual environment, torch, packages, page, guide. A step runs again only when its
+inputs change.
 
-Called as `python scripts/setup.py [STEP…]`, all steps by default, by the Python the environment shall have. Needs the
-standard library only. TORCH_INDEX names another package index for torch; empty by default.
+Called as `python scripts/setup.py [STEP…]`, all steps by default, by the Python the environment shall have. Needs
+the standard library only. TORCH_INDEX names another package index for torch; empty by default.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ PYTHON = VENV / "bin" / "python"
 STAMPS = VENV / "stamps"
 WEB = ROOT / "api" / "web"
 STATIC = ROOT / "api" / "ringleader_api" / "static"
+GUIDE = ROOT / "api" / "ringleader_api" / "guide"
 EXTRAS = "engine,server,bench,dev"
 OLDEST_NODE = (20, 19)
 
@@ -36,9 +38,10 @@ def main() -> int:
         "torch": install_torch,
         "packages": install_packages,
         "page": build_page,
+        "guide": build_guide,
         "browser": install_browser,
     }
-    wanted = sys.argv[1:] or ["venv", "torch", "packages", "page"]
+    wanted = sys.argv[1:] or ["venv", "torch", "packages", "page", "guide"]
     started = time.monotonic()
     try:
         for name in wanted:
@@ -122,6 +125,24 @@ def build_page() -> None:
         if needed or not (STATIC / "index.html").exists():
             _say("building the page")
             _run(*command, "run", "--silent", "build", cwd=WEB, env=environ)
+
+
+def build_guide() -> None:
+    """The documentation, from docs/ as it is, into the folder the API serves. `make docs` also writes the reference."""
+    sources = [
+        ROOT / "scripts" / "docs.py",
+        *(ROOT / "docs").rglob("*"),
+        *(ROOT / "scripts" / "guide").rglob("*"),
+    ]
+    files = sorted(p for p in sources if p.is_file() and "__pycache__" not in p.parts)
+    try:
+        with _once("guide", _digest(files)) as needed:
+            if needed or not (GUIDE / "index.html").exists():
+                _say("building the guide")
+                _run(PYTHON, "scripts/docs.py", "site")
+    except subprocess.CalledProcessError:
+        # A broken link is found by tests; nothing else here depends on the pages.
+        _say("the guide was not built, for what is said above; all else works without it")
 
 
 def install_browser() -> None:

@@ -1,12 +1,13 @@
 """What a wheel holds, and what its base alone can do."""
 
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from base_install import build, link_needed
+from base_install import ROOT, build, link_needed
 
 BASE_USE = """
 import sys
@@ -35,6 +36,22 @@ def test_a_wheel_holds_the_three_packages_and_no_platform(wheel: Path) -> None:
     }
     assert "ringleader_jobs/digits.yaml" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_a_wheel_carries_the_page_and_the_guide_as_they_are_built(wheel: Path) -> None:
+    package = ROOT / "api" / "ringleader_api"
+    built = {
+        f"ringleader_api/{name}/index.html"
+        for name in ("static", "guide")
+        if (package / name / "index.html").is_file()
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        carried = {
+            name
+            for name in archive.namelist()
+            if re.fullmatch(r"ringleader_api/(static|guide)/index\.html", name)
+        }
+    assert carried == built
 
 
 def test_the_base_wheel_alone_is_sdk_and_command_line(wheel: Path, tmp_path: Path) -> None:
