@@ -44,7 +44,7 @@ check: setup  ## formatting, lint, types, import contracts, the page's lint, typ
 	$(VENV)/lint-imports --no-cache --no-logo
 	@"$(VENV)/python" scripts/page.py lint typecheck test
 
-docs: machine  ## the guide from docs/ (links checked; served at /guide)
+docs: machine  ## the reference from the code, and the guide from docs/ (links checked; served at /guide)
 	@"$(PYTHON)" scripts/setup.py venv torch packages
 	@$(VENV)/python scripts/docs.py
 

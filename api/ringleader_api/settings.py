@@ -29,12 +29,14 @@ class Settings(BaseModel):
 
     Attributes:
         home: where token, database, packages and artifacts live.
-        database_url: postgresql://user:password@host/name for several replicas; empty: SQLite in home, for one.
+        database_url: `postgresql://user:password@host/name` for several replicas; empty: SQLite in home, for one.
         lease_s: how long a replica that does not answer any more keeps the roles that one of them has.
         ray_address: the Ray cluster, `host:port`.
-        mlflow_url: MLflow with its static prefix, e.g. http://127.0.0.1:5000/mlflow; empty: no tracking.
-        public_url: how users reach the API; default http://host:port.
+        mlflow_url: MLflow with its static prefix, e.g. `http://127.0.0.1:5000/mlflow`; empty: no tracking.
+        host, port: where the API listens; port 0 takes that of the last start in the same home where it is free.
+        public_url: how users reach the API; default `http://host:port`.
         allow_remote: must be true to bind beyond loopback.
+        tick_s: between two rounds of the reconciler that nothing else asks for.
         vanish_after_s: a supervisor that Ray stopped listing this long ago is lost.
         start_timeout_s: an attempt that trains nothing within this time has failed.
         silent_after_s: a supervisor that lives but has posted nothing for so long is told of.
@@ -48,11 +50,13 @@ class Settings(BaseModel):
         requests_per_s: of one user in the long run, twice as many at once; of each replica, so n times as many of n.
         streams_per_user: followers of events and logs that one user may have open; of each replica, too. Never more
             than an eighth of the descriptors that the process may have.
-        otlp_endpoint: where traces go, OTLP over HTTP, e.g. http://127.0.0.1:4318/v1/traces; empty: nowhere.
+        export_every_s: between two looks for records that MLflow does not have yet.
+        otlp_endpoint: where traces go, OTLP over HTTP, e.g. `http://127.0.0.1:4318/v1/traces`; empty: nowhere.
         jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
         packages_kept_days: an uploaded package that no job refers to stays so long after it was last asked for.
         packages_per_user, package_bytes_per_user: packages that one user has uploaded and that are still here, whether
             jobs refer to them or not: so many, of so many bytes together.
+        max_package_bytes: a package that is uploaded may be so large.
         logs_kept, logs_kept_bytes: log lines stored per job, the newest: so many, of no more bytes together.
         run_as: under which account of this machine jobs run: one for all, or USER=ACCOUNT by commas, * for all others;
             empty: under the stack's own. Root's stacks alone can.

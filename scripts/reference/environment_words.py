@@ -1,0 +1,40 @@
+"""Environment variables in words: those that anything here reads, but for the control plane's settings, whose words
+are in the docstring of `ringleader_api.settings.Settings`. A test holds this and the code together."""
+
+USERS: dict[str, str] = {
+    "RINGLEADER_URL": "The address of the control plane, for the SDK and the command line. Left out: that "
+    "of the profile which `ringleader up` wrote.",
+    "RINGLEADER_TOKEN": "The credential for it.",
+    "RINGLEADER_HOME": "The folder of a control plane: token, database, packages, checkpoints, artifacts, "
+    "and the profile. Left out: `~/.ringleader`.",
+}
+NODES: dict[str, str] = {
+    "RINGLEADER_SCRATCH": "In the environment of a node's `ray start`: a folder of its own disk with room "
+    "for copies of data sets. Left out: the folder for temporary files.",
+    "RAY_AUTH_TOKEN": "The token of a Ray cluster, itself.",
+    "RAY_AUTH_TOKEN_PATH": "The file with the token of a Ray cluster.",
+    "RAY_AUTH_MODE": "Whether Ray asks for a token. Left out: `token` where there is one.",
+    "RAY_USAGE_STATS_ENABLED": "Whether Ray reports its use. Left out: `0`.",
+    "JE_ARROW_MALLOC_CONF": "Arrow's memory: without threads of its own where nothing else is said, so "
+    "that workers can be forked.",
+    "RAY_START_HOOK": "In the environment of a node's `ray start`: "
+    "`ringleader.runtime.preload.on_ray_start` has workers start in a tenth of a second.",
+    "XDG_CACHE_HOME": "A folder of caches: a program that is checked beside its job may write into it.",
+    "HF_HOME": "The same, of Hugging Face's libraries.",
+    "TORCH_HOME": "The same, of torch.",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "NCCL's own reaction to errors. Left out: `0`, deadlines are "
+    "Ringleader's.",
+    "TORCH_NCCL_ENABLE_MONITORING": "NCCL's own watchdog. Left out: `0`.",
+    "TORCH_NCCL_NONBLOCKING_TIMEOUT": "Seconds for NCCL's connections. Left out: `15`.",
+}
+DEMO: dict[str, str] = {
+    "SEED": "Which worker is killed, and when; drawn, and printed, where it is left out.",
+    "KEEP": "`1`: everything stays up until Ctrl-C.",
+}
+OWN: dict[str, str] = {
+    "RINGLEADER_PRELOADED": "The socket of a process that is ready to be forked.",
+    "RINGLEADER_BENCH_SECRET": "The secret of a benchmark's members.",
+    "RAY_RAYLET_PID": "The process of a node's raylet.",
+    "RAY_JOB_ID": "Ray's name for the job of a worker process.",
+}
+"""Set by one process of Ringleader or Ray for another one."""
