@@ -82,6 +82,14 @@ def test_a_page_without_a_place_fails(docs: Path, tmp_path: Path) -> None:
     assert "stray.md" in done.stderr
 
 
+def test_what_only_looks_odd_is_no_fault(docs: Path, tmp_path: Path) -> None:
+    diagram, example = "```mermaid\nflowchart LR\n  a --> b\n```", '```json\n{"id": "job_…", …}\n```'
+    (docs / "index.md").write_text(f"# First\n\n### Of the third level\n\n{diagram}\n\n{example}\n")
+    done = build(docs, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert "flowchart LR" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+
+
 def test_no_page_holds_a_script_or_a_style_and_nothing_is_fetched_from_elsewhere(
     docs: Path, tmp_path: Path
 ) -> None:
