@@ -20,7 +20,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "rest.md": ("operations and shapes", rest_page),
     "events.md": ("what a job's history says, field by field", events_page),
     "metrics.md": ("of the control plane, and of a job", metrics_page),
-    "codes.md": ("of errors, and of reasons for failing and waiting", codes_page),
+    "codes.md": ("of errors, of reasons for failing and waiting, and the states of a job", codes_page),
     "environment.md": ("every variable that is read", environment_page),
 }
 """By file name: what the page is about, and the function that writes it."""

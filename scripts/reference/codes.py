@@ -1,4 +1,4 @@
-"""The page of codes: problems of the API, reasons for failing and for waiting, and errors in Python."""
+"""The page of codes: problems of the API, reasons for failing and for waiting, states, and errors in Python."""
 
 import ast
 import importlib
@@ -20,6 +20,9 @@ FAILED = """`reason.code` of a job that has failed. Those marked are the cluster
 `max_failures` another attempt is made."""
 WAITING = """`pending_reason.code` of a job that waits, or whose supervisor is not heard; `reason.code` of one that
 was paused or cancelled."""
+STATES = (
+    """The `state` of a job, with those that it may become next. One that may become nothing has ended."""
+)
 PYTHON = """Errors that the SDK, the command line and the engine raise, each with a `code` and a `hint`."""
 REASONS = {
     "entrypoint_import": "The training function cannot be imported.",
@@ -60,7 +63,7 @@ class Given:
 
 
 def codes_page() -> str:
-    from ringleader.wire.states import RETRIED, Reason
+    from ringleader.wire.states import EDGES, RETRIED, Reason, State
     from ringleader_api.hints import HINTS
 
     status = problem_statuses()
@@ -69,6 +72,8 @@ def codes_page() -> str:
     ]
     failed = [(code(one), "yes" if one in RETRIED else "", prose(REASONS[one])) for one in Reason]
     waiting = [(code(one.code), prose(sentence(one.message)), prose(one.hint)) for one in reasons()]
+    # In the order of their declaration: a set has none.
+    states = [(code(one), ", ".join(code(to) for to in State if to in EDGES[one])) for one in State]
     errors = [(code(name), code(kind), words) for name, kind, words in errors_in_python()]
     return page(
         "Codes",
@@ -76,6 +81,7 @@ def codes_page() -> str:
         f"## Codes of problems\n\n{PROBLEMS}\n\n" + table(("code", "status", "hint"), problems),
         f"## Reasons for failing\n\n{FAILED}\n\n" + table(("code", "the cluster's", "what it says"), failed),
         f"## Reasons for waiting\n\n{WAITING}\n\n" + table(("code", "message", "hint"), waiting),
+        f"## States of a job\n\n{STATES}\n\n" + table(("state", "may become"), states),
         f"## Codes of errors in Python\n\n{PYTHON}\n\n" + table(("code", "error", "what it says"), errors),
     )
 

@@ -165,6 +165,7 @@ def test_every_code_is_described(scripts: Scripts, pages: dict[str, str]) -> Non
     given = {one.code for one in scripts.codes.reasons()}
     assert {"waiting_for_capacity", "preempted", "supervisor_silent", "retrying", "cancelled"} <= given
     assert all(f"| `{code}` |" in page for code in HINTS.keys() | given | set(Reason))
+    assert "| `running` | `queued`, `recovering`, `stopping` |" in page
     assert scripts.codes.unread() == [], "give the code as a constant, or name the place in PASSED_ON"
     assert "| `no_control_plane` | `NoControlPlane` |" in page
 
