@@ -1,6 +1,9 @@
 """The navigation: every page of docs/ has its place by its folder, or by its name here. Pages hold no directives, so
 that they read the same on a code host."""
 
+import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,20 +15,24 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Reference": ("reference/", "glossary"),
     "Explanation": ("explanation/", "what-runs-again"),
 }
-"""By section its pages: a name, or a folder with all that is in it, its index first. A page that is in none fails the
-build."""
+"""By section its pages: by name, or by folder. A page that is in none fails the build."""
+LINK = re.compile(r"\]\(([^)#\s:]+)\.md[)#]")
 
 
-def pages_of(section: str, known: set[str]) -> list[str]:
-    """The pages of a section that are there, in order."""
-    found = []
-    for place in SECTIONS[section]:
-        if place.endswith("/"):
-            inside = sorted(page for page in known if page.startswith(place))
-            found += sorted(inside, key=lambda page: not page.endswith("/index"))
-        elif place in known:
-            found.append(place)
-    return found
+def pages_of(section: str, known: set[str], docs: Path, first: str) -> list[str]:
+    """The pages of a section that are there, in the order in which a reader meets links to them: those of the first
+    page, then those of each page of the section. Behind them stand those that none of these links to."""
+    places = SECTIONS[section]
+    folders = tuple(place for place in places if place.endswith("/"))
+    inside = {page for page in known if page in places or page.startswith(folders)}
+    found = [first]
+    for page in found:
+        text = (docs / f"{page}.md").read_text(encoding="utf-8")
+        for link in LINK.findall(text):
+            name = os.path.normpath(Path(page).parent / link)
+            if name in inside and name not in found:
+                found.append(name)
+    return [*found[1:], *sorted(inside - set(found))]
 
 
 def add(app: "Sphinx", page: str, source: list[str]) -> None:
@@ -33,7 +40,7 @@ def add(app: "Sphinx", page: str, source: list[str]) -> None:
     if page != app.config.root_doc:
         return
     for section in SECTIONS:
-        if pages := pages_of(section, app.project.docnames):
+        if pages := pages_of(section, app.project.docnames, Path(app.srcdir), page):
             lines = "\n".join(f"/{name}" for name in pages)
             source[0] += f"\n\n```{{toctree}}\n:caption: {section}\n:hidden:\n\n{lines}\n```\n"
 

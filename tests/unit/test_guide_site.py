@@ -43,6 +43,22 @@ def test_pages_have_their_places_by_their_folders(docs: Path, tmp_path: Path) ->
     assert 'href="how-to/recover.html#by-hand"' in first
 
 
+def test_pages_stand_in_the_order_in_which_a_reader_meets_them(docs: Path, tmp_path: Path) -> None:
+    for name, more in (("zebra", "[An ape](ape.md)"), ("ape", ""), ("bee", ""), ("alone", "")):
+        (docs / "how-to" / f"{name}.md").write_text(f"# {name.capitalize()}\n\n{more}\n")
+    (docs / "index.md").write_text(
+        "# First\n\n[Z](how-to/zebra.md), [B](how-to/bee.md#bee), [G](glossary.md)\n"
+    )
+    done = build(docs, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    first = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    tree = first[first.index('class="sidebar-tree"') :]
+    shown = re.findall(
+        r'class="reference internal" href="how-to/(\w+)\.html"', tree[: tree.index("Reference</span>")]
+    )
+    assert shown == ["zebra", "bee", "ape", "alone", "recover"]
+
+
 def test_a_link_out_of_the_pages_is_shown_as_a_path(docs: Path, tmp_path: Path) -> None:
     assert build(docs, tmp_path / "site").returncode == 0
     text = (tmp_path / "site" / "glossary.html").read_text(encoding="utf-8")
