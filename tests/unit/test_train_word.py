@@ -1,8 +1,12 @@
 """The control word survives a sum exactly, whatever the order of the members."""
 
+import pytest
 import torch
 from torch import nn
 
+from ringleader.elastic import NOWHERE, Plan
+from ringleader.errors import CallMismatch
+from ringleader.train.generation.agreement import agreed
 from ringleader.train.generation.control_word import (
     BATCHES,
     EVALUATE,
@@ -43,15 +47,38 @@ def test_every_member_reads_the_same_report_in_any_order_of_the_sum() -> None:
     assert forward.loss == (1 * 1.5 + 2 * 2.5 + 3 * 3.5 + 4 * 4.5) / 10
     assert forward.checksums == {k: 0xABCDEF - k for k in range(4)}
     assert forward.used == [True, True, False]
-    assert (
-        LAYOUT.positions(words[0] + words[1] + words[2], world=3) == [ProgramPosition(5, "evaluate", 17)] * 3
-    )
+    positions = LAYOUT.positions(words[0] + words[1] + words[2], world=3, near=17)
+    assert positions == [ProgramPosition(5, "evaluate", 17)] * 3
     assert LAYOUT.pending(words[0] + words[2], world=3)
 
 
 def test_a_member_at_another_call_shows_in_the_positions() -> None:
-    positions = LAYOUT.positions(_word(0, {0: 1.0}) + _word(1, {1: 1.0}, call=6, kind=BATCHES + 2), world=2)
+    word = _word(0, {0: 1.0}) + _word(1, {1: 1.0}, call=6, kind=BATCHES + 2)
+    positions = LAYOUT.positions(word, world=2, near=17)
     assert positions == [ProgramPosition(5, "evaluate", 17), ProgramPosition(6, "batches, epoch 2", 17)]
+
+
+@pytest.mark.parametrize(
+    "steps", [(0, 3), (2**24 - 1, 2**24), (2**24, 2**24 - 2), (5 * 2**24 + 3, 5 * 2**24)]
+)
+def test_a_difference_is_told_with_the_steps_as_they_are_however_many(steps: tuple[int, int]) -> None:
+    """A word holds a step's lower 24 bits alone."""
+    word = _word(0, {}, step=steps[0]) + _word(1, {}, step=steps[1], call=6)
+    plan = Plan(
+        attempt=1,
+        generation=1,
+        members=("w0", "w1"),
+        servers=0,
+        shards=4,
+        start_step=0,
+        heals=(),
+        recorded_step=0,
+        meeting=NOWHERE,
+        cause="start",
+    )
+    told = rf"rank 0 .* step {steps[0]}; rank 1 .* step {steps[1]}\."
+    with pytest.raises(CallMismatch, match=told):
+        agreed(LAYOUT, word, plan, rank=0, step=steps[0])
 
 
 def test_a_loss_that_is_not_a_number_reaches_everybody() -> None:

@@ -9,12 +9,12 @@ from ringleader.train.generation.control_word import LoopStance, ProgramPosition
 BRANCH_ON = "Branch only on what is equal everywhere: evaluate(), session.loss, global_step, epoch."
 
 
-def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int) -> bool:
+def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int, step: int) -> bool:
     """Check that all members are at the same session call and step, and leave a loop together.
 
     Args:
         reduced: the sum of the members' words.
-        rank: this member's.
+        rank, step: this member's; it has committed so many steps.
 
     Returns:
         whether the step happens: False if the loop was left before it, or if no member could have left it.
@@ -23,7 +23,7 @@ def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int) -> bool:
         CallMismatch: naming two ranks that differ.
     """
     world = len(plan.members)
-    positions = layout.positions(reduced, world=world)
+    positions = layout.positions(reduced, world=world, near=step)
     mine = positions[rank]
     for other, theirs in enumerate(positions):
         if theirs != mine:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ringleader.train.generation.checkpoint_cadence import CheckpointVote
 
 MAX_METRICS = 12
-_EXACT = 1 << 24  # float32 holds every integer up to here
+_EXACT = 1 << 24  # float32 holds every integer up to here; a step is sent modulo this
 _MEMBER = 13
 _HALF = 24
 """Bits of a fingerprint in one entry."""
@@ -153,10 +153,11 @@ class WordLayout:
         """The encoded buffers' part of a reduced word."""
         return word[self.length - self.buffers :]
 
-    def positions(self, word: Tensor, *, world: int) -> list[ProgramPosition]:
-        """Each of `world` members' position, by rank."""
+    def positions(self, word: Tensor, *, world: int, near: int) -> list[ProgramPosition]:
+        """Each of `world` members' position, by rank. `near`: this member's own step, which says what is left out of
+        the others'."""
         members = word[: world * _MEMBER].view(world, _MEMBER).tolist()
-        return [ProgramPosition(int(m[0]), _kind(int(m[1])), int(m[2])) for m in members]
+        return [ProgramPosition(int(m[0]), _kind(int(m[1])), _whole(int(m[2]), near)) for m in members]
 
     def stances(self, word: Tensor, *, world: int) -> list[LoopStance]:
         """Each of `world` members' stance on its loop, by rank."""
@@ -215,6 +216,11 @@ class WordLayout:
 def _joined(halves: Tensor) -> list[int]:
     """The numbers whose upper and lower halves are (n, 2)."""
     return [(high << _HALF) + low for high, low in halves.to(torch.int64).tolist()]
+
+
+def _whole(sent: int, near: int) -> int:
+    """The step closest to `near` of which `sent` is what travels."""
+    return near + (sent - near + _EXACT // 2) % _EXACT - _EXACT // 2
 
 
 def _kind(number: int) -> str:

@@ -279,7 +279,7 @@ class Member:
         """Whether the step happens: nobody has left the loop before it. Raises CallMismatch where members differ."""
         plan = self.generation.plan
         self.securing.hear(reduced, plan)
-        stays = agreed(self.layout, reduced, plan, self.generation.rank)
+        stays = agreed(self.layout, reduced, plan, self.generation.rank, self.progress.step)
         others = self.layout.lays(reduced, world=len(plan.members))
         return stays and not others and not self.comparison.differs(reduced)
 
