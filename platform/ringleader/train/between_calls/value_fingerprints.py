@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.train.between_calls.boundaries import storages_of
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.served_optimizer_state import ClosedState
+from ringleader.train.state.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
 MOST_BYTES = 64 << 20
@@ -119,7 +120,7 @@ class ValueReader:
             return None
         if tensor.untyped_storage()._cdata in self._storages:
             return None
-        version = 0 if tensor.is_inference() else tensor._version
+        version = version_of(tensor)
         known = self._known.get(id(tensor))
         # The weak reference has to agree: an id is another tensor's once its own is gone.
         if known and known[0]() is tensor and known[1:3] == (version, tensor.data_ptr()):

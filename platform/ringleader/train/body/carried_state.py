@@ -17,6 +17,7 @@ from ringleader.train.rows.own_generators import own_generators
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.state.hidden_state import looked_at
+from ringleader.train.state.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
 if TYPE_CHECKING:
@@ -163,4 +164,4 @@ def _mark_of_module(module: nn.Module, known: set[int]) -> tuple[Any, ...]:
 
 
 def _mark_of_tensor(tensor: Tensor) -> tuple[int, int]:
-    return id(tensor), 0 if tensor.is_inference() else tensor._version
+    return id(tensor), version_of(tensor)

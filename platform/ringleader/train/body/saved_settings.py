@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ringleader.train.body.setting_numbers import ABSENT, CONSTANTS, Row, equal, row_of
 from ringleader.train.state.optimizer_state import assign
+from ringleader.train.state.tensor_version import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class SavedSettings:
             count=len(group["params"]),
             settings=settings,
             copied={key: value for key, value in others.items() if value is not settings[key]},
-            tensors=tuple((each, each._version, each.detach().clone()) for each in tensors),
+            tensors=tuple((each, version_of(each), each.detach().clone()) for each in tensors),
         )
 
     @cached_property
@@ -84,7 +85,7 @@ class SavedSettings:
     def change(self, group: dict[str, Any]) -> SettingChange | None:
         """The first setting whose value has changed; None where none has."""
         for tensor, version, value in self.tensors:
-            if tensor._version != version and not torch.equal(tensor, value):
+            if version_of(tensor) != version and not torch.equal(tensor, value):
                 holds = (k for k in self.settings if any(t is tensor for t in _tensors_in(group.get(k))))
                 return SettingChange(next(holds, "lr"), tensor.detach().clone())
         for key, was in self.settings.items():
@@ -131,7 +132,7 @@ def _same_parts(value: Any, copy: Any) -> bool:
 
 def _untouched(tensor: Tensor, version: int, value: Tensor) -> bool:
     """Whether nothing has written to it. `.data` and numpy leave the version; comparing is cheap on the CPU only."""
-    return tensor._version == version and (tensor.device.type != "cpu" or torch.equal(tensor, value))
+    return version_of(tensor) == version and (tensor.device.type != "cpu" or torch.equal(tensor, value))
 
 
 def _filled(held: Any, value: Any) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import text_of
+from ringleader.train.state.tensor_version import version_of
 
 if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
@@ -149,7 +150,7 @@ class _Seen:
 
     @classmethod
     def of(cls, value: Any) -> "_Seen":
-        return cls(value, value._version if isinstance(value, Tensor) and not value.is_inference() else 0)
+        return cls(value, version_of(value) if isinstance(value, Tensor) else 0)
 
     def differs(self, before: "_Seen | None") -> bool:
         """Whether this is not what was there before. A tensor that a forward computed anew, with a graph, does not

@@ -19,6 +19,7 @@ from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itse
 from ringleader.train.state.optimizer_state import assign, load
 from ringleader.train.state.schedules import advance, take
 from ringleader.train.state.sparse_parameters import step
+from ringleader.train.state.tensor_version import version_of
 
 
 class Stateful(Protocol):
@@ -158,10 +159,9 @@ class TrainingState:
     def marks(self, weights: Sequence[nn.Parameter]) -> list[tuple[int, int]]:
         """Marks that differ from earlier ones once a weight or an optimiser's state was changed in place, or replaced
         by another tensor. A change in place through `parameter.data` leaves no mark."""
-        # An inference tensor has no version counter: reading `_version` would raise.
-        marks = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in weights]
+        marks = [(p.data_ptr(), version_of(p)) for p in weights]
         states = [
-            (id(tensor), tensor._version)
+            (id(tensor), version_of(tensor))
             for optimizer, _ in self.optimizers
             for state in optimizer.state.values()
             for tensor in state.values()
@@ -252,11 +252,11 @@ class TrainingState:
             seed_all(owed[0], "commit", owed[1])
         named = self.spoken_parameters if published and self.callbacks else {}
         named = {name: parameter for name, parameter in named.items() if parameter not in self.idle}
-        before = {name: parameter._version for name, parameter in named.items()}
+        before = {name: version_of(parameter) for name, parameter in named.items()}
         for callback in self.callbacks:
             with self.calling_back(callback):
                 callback()
-        changed = [name for name, parameter in named.items() if parameter._version != before[name]]
+        changed = [name for name, parameter in named.items() if version_of(parameter) != before[name]]
         if changed:
             raise StepMisuse(
                 f"an on_commit callback changed {changed[0]}, which parameter servers publish.",
