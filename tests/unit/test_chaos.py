@@ -8,7 +8,7 @@ from fake_api import TOKEN, URL, FakeApi, event, job_id, job_view
 
 from ringleader.cli.main import main
 from ringleader.client import Client
-from ringleader.client.chaos import Act, Chaos
+from ringleader.client.chaos import MISSES, Act, Chaos
 
 
 def worker(number: int, role: str = "worker") -> dict[str, Any]:
@@ -56,8 +56,18 @@ def test_servers_are_harmed_by_server_faults_alone_and_the_supervisor_has_no_id(
 def test_a_fault_without_a_victim_is_told_and_not_counted(api: FakeApi) -> None:
     api.workers = [worker(0), worker(1)]
     run = chaos(api, 1, "server", acts=2)
-    assert [(act.done, act.effect) for act in run.acts()] == [(False, "not done: the job has no server")] * 2
+    told = [(act.done, act.effect) for act in run.acts()]
+    assert told == [(False, "not done: the job has no server")] * MISSES, "it ends all the same"
     assert run.toll().acts == 0
+
+
+def test_as_many_faults_happen_as_were_asked_for(api: FakeApi) -> None:
+    api.workers = [worker(0), worker(1)]
+    run = chaos(api, 1, "server", "kill", acts=4)
+    done = [act.done for act in run.acts()]
+    assert (done.count(True), run.toll().acts) == (4, 4)
+    assert False in done, "some found no server"
+    assert done[-1], "it ends with the last that is done"
 
 
 def test_the_acts_end_with_the_job(api: FakeApi) -> None:

@@ -22,7 +22,9 @@ class FaultUnknown(RingleaderError):
 @click.argument("job")
 @click.option("--seed", type=int, required=True, help="What is drawn depends on it and on who is there.")
 @click.option("--faults", default="kill", help=f"Which, by commas: {','.join(FAULTS)}.")
-@click.option("--acts", type=click.IntRange(min=1), default=10, help="How many faults (default 10).")
+@click.option(
+    "--acts", type=click.IntRange(min=1), default=10, help="How many faults are to happen (default 10)."
+)
 @click.option(
     "--every-s", type=click.FloatRange(min=0.1), default=5.0, help="Seconds between two (default 5)."
 )

@@ -16,6 +16,8 @@ WHOLE_S = 120.0
 LOOK_S = 0.2
 QUIET_S = 3.0
 NOT_NOW = 409
+MISSES = 10
+"""Faults in a row without a member to hit, behind which no more are tried: the job has none, or refuses them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,11 @@ class Toll:
 
 
 class Chaos:
-    """Injects faults into `job` until so many were tried or it has ended.
+    """Injects faults into `job` until so many were done or it has ended.
 
     Args:
         faults: the kinds to draw from.
+        acts: how many are to happen; one that finds no member to hit is told, and counts as none.
         every_s: seconds between two acts in the middle; each pause is drawn between half and one and a half of it,
             and an act waits until the job has members to spare again.
         sleep: how to wait.
@@ -84,15 +87,19 @@ class Chaos:
         self._done = 0
 
     def acts(self) -> Iterator[Act]:
-        """Each act as it is done. Raises WaitTimeout when the job has no members to spare for two minutes."""
-        for _ in range(self._acts):
+        """Each act as it is done, and each that finds no member to hit; `MISSES` of these in a row end them. Raises
+        WaitTimeout when the job has no members to spare for two minutes."""
+        missed = 0
+        while self._done < self._acts and missed < MISSES:
             self._sleep(self._every_s * self._draw.uniform(0.5, 1.5))
             # Drawn before looking for members: the sequence of draws depends on the seed alone.
             fault, at = self._draw.choice(self._faults), self._draw.random()
             members = self._members()
             if not members:
                 return
-            yield self._act(fault, members, at)
+            act = self._act(fault, members, at)
+            missed = 0 if act.done else missed + 1
+            yield act
 
     def settle(self, deadline_s: float) -> None:
         """Wait for the recovery from the last act: until the job's events have told nothing new for a while."""
