@@ -151,6 +151,21 @@ def test_of_two_pushes_of_an_item_the_one_on_newer_weights_is_held_whichever_com
         assert staging.due() == [(4, other), (3, new)]
 
 
+def test_items_heard_of_before_a_break_are_applied_in_server_0_s_order_behind_it() -> None:
+    """They came here in another order, and were not applied yet; of the last one nothing was heard."""
+    push = replace(MessageLayout(parameters=1, blocks=0, buffers=0).leaving(), version=1)
+    arrivals = {
+        item: QueuedPush(0, replace(push, item=item), [], PushExtras(None, None)) for item in (3, 4, 5, 6)
+    }
+    log = ReplicatedLog()
+    for arrival in arrivals.values():
+        assert log.hold(arrival) is None
+    for item in (5, 4):
+        log.confirm(item)
+    assert log.settle([3, 4, 5]) == [arrivals[6]]
+    assert log.due() == [(item, arrivals[item]) for item in (5, 4, 3)]
+
+
 @pytest.mark.parametrize("victim", ["s0", "s1"])
 @pytest.mark.parametrize("nth", range(2))
 def test_backup_workers_go_on_with_a_server_s_backup(nth: int, victim: str, tmp_path: Path) -> None:

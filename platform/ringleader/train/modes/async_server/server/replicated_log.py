@@ -58,7 +58,9 @@ class ReplicatedLog:
     def settle(self, taken: Sequence[int]) -> list[QueuedPush]:
         """Begin a generation: of all that is held server 0 has taken these items, which are due. The rest is returned,
         and held no longer."""
-        self._confirmed = deque(item for item in self._held if item in taken)
+        # What was heard before the break stands in server 0's order, and in front: of the rest it was not heard.
+        known = dict.fromkeys([*self._confirmed, *self._held])
+        self._confirmed = deque(item for item in known if item in taken and item in self._held)
         return [self._held.pop(item) for item in self.items if item not in taken]
 
 
