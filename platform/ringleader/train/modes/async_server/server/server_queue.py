@@ -59,8 +59,9 @@ class ServerQueue:
         with self._changed:
             self._communicator, self._leads, self._tell = communicator, leads, tell
             self.books.open(communicator, rows, held, shown, leads=leads, tell=tell)
-            # Pushes of the generation before: their threads are gone, their items go back to the queue.
-            self._arrivals.clear()
+            # Pushes of the generation before: nobody was told that they came, so their items are computed again.
+            while self._arrivals:
+                rows.give_back(self._arrivals.popleft().rows)
 
     def drain(self) -> None:
         """Lease nothing more, until all leases are in and all members stand at the same state."""
