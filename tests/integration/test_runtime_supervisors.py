@@ -48,10 +48,11 @@ def test_a_supervisor_that_is_killed_comes_back_and_its_workers_train_on(
     assert [e["start"] for e in ingest.events("supervisor.returned")] == [2, 3]
     assert [e["cause"] for e in ingest.events("generation.formed")] == ["start"], "nobody had to park"
     assert [m["step"] for m in ingest.stream("metrics")] == list(range(1, 241))
-    saved = [e["step"] for e in ingest.events("checkpoint.saved")]
+    saved = [e["uri"].rpartition("/")[2] for e in ingest.events("checkpoint.saved")]
     # Of those that were complete when it came back only the newest is made.
     assert saved == sorted(set(saved))
-    assert saved[-1] == 240
+    assert saved[-1].startswith("step-000000000240-")
+    assert saved[-1].endswith("-end")
     lines = [r["line"] for r in ingest.stream("logs")]
     assert lines == [HELLO, *(f"epoch {n}" for n in range(60)), "goodbye"]
     assert_bits_of_one_process(run, outcome, tmp_path)

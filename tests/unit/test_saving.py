@@ -144,7 +144,7 @@ def test_a_generation_makes_the_memory_ready_once_halfway_to_its_first_checkpoin
         checkpoints=str(tmp_path / "saved"),
     )
     assert expected == [(2, CheckpointPart())]
-    assert heard.steps == [4, 8, 12]
+    assert heard.steps == [4, 8, 12, 12], "and the end"
 
 
 def test_nobody_waits_for_a_checkpoint_whose_generation_was_given_up(tmp_path: Path) -> None:

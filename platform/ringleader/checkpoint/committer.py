@@ -78,7 +78,8 @@ class Committer:
         exists, whatever becomes of them, and the next one tries again."""
         folder, gone = self._folder, list[str]()
         try:
-            for name in chain(folder.set_aside(position), folder.thin_out(self._keep, but=position.name)):
+            thinned = folder.thin_out(self._keep, but=position.name, last=position.final)
+            for name in chain(folder.set_aside(position), thinned):
                 gone.append(name)
         except Exception as error:  # of whatever file system
             return tuple(gone), f"{type(error).__name__}: {error}"

@@ -190,14 +190,18 @@ class Folder:
                 self._fs.move(f"{self._root}/{name}/{MANIFEST}", f"{self._root}/{name}/{SET_ASIDE}")
                 yield name
 
-    def thin_out(self, keep: int, but: str = "") -> Iterator[str]:
+    def thin_out(self, keep: int, but: str = "", *, last: bool = False) -> Iterator[str]:
         """Remove all but the newest `keep` checkpoints, and incomplete ones older than the oldest kept. `but` stays.
+
+        Args:
+            last: nobody writes any more, so that all incomplete ones go.
 
         Yields:
             each name that is no checkpoint any more, before the rest of its files goes.
         """
         kept = self.names()[:keep]
-        doomed = [name for name in self._folders() if kept and _age(name) < _age(kept[-1]) and name != but]
+        oldest = _age(but if last else kept[-1]) if kept else ()
+        doomed = [name for name in self._folders() if _age(name) < oldest and name not in {*kept, but}]
         for name in sorted(doomed, key=_age):
             # The manifest goes first: what is half removed is no checkpoint.
             if self._fs.get_file_info(f"{self._root}/{name}/{MANIFEST}").type is fs.FileType.File:

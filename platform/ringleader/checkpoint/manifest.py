@@ -16,15 +16,15 @@ from ringleader.errors import RingleaderError
 FORMAT = 1
 """The version of the files' format; a reader refuses one that it does not know."""
 
-NAME = re.compile(r"step-(\d+)-a(\d+)-g(\d+)")
-Order = tuple[int, int, int]
-"""(step, attempt, generation): a later one holds no older state."""
+NAME = re.compile(r"step-(\d+)-a(\d+)-g(\d+)(-end)?")
+Order = tuple[int, int, int, bool]
+"""(step, attempt, generation, whether the job ends with it): a later one holds no older state."""
 
 
 def order_of(name: str) -> Order | None:
     """The order of a checkpoint of that name; None: no checkpoint has such a name."""
     found = NAME.fullmatch(name)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    return (int(found[1]), int(found[2]), int(found[3]), bool(found[4])) if found else None
 
 
 class CheckpointUnreadable(RingleaderError):
@@ -111,22 +111,25 @@ class CheckpointPosition:
 
     Attributes:
         step, applied: global steps and transactions (steps and finished evaluations) that it has applied.
+        final: it is the state with which the job ends, behind all lines of its program.
     """
 
     step: int
     applied: int
     attempt: int
     generation: int
+    final: bool = False
 
     @property
     def name(self) -> str:
         """The checkpoint's name in its job's folder."""
-        return f"step-{self.step:012d}-a{self.attempt}-g{self.generation}"
+        # The last step may have a checkpoint of its own, in the same generation.
+        return f"step-{self.step:012d}-a{self.attempt}-g{self.generation}{'-end' if self.final else ''}"
 
     @property
     def order(self) -> Order:
         """The sort key in one folder: the later of two takes precedence."""
-        return (self.step, self.attempt, self.generation)
+        return (self.step, self.attempt, self.generation, self.final)
 
     def outdoes(self, name: str) -> bool:
         """Whether the checkpoint of that name is of an earlier attempt and of no earlier step."""
@@ -180,6 +183,8 @@ class Manifest:
     def encode(self) -> bytes:
         """Encode it as JSON that holds the checksum of itself."""
         body = asdict(self) | {"format": FORMAT}
+        if not self.position.final:  # a reader of before does not know it
+            del body["position"]["final"]
         return json.dumps({"sha256": _digest(body), "manifest": body}, indent=1).encode()
 
     @classmethod

@@ -80,6 +80,11 @@ class Writer:
         self._sends = threading.Lock()
         self._haste = threading.Event()
 
+    @property
+    def runs(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
     def prepare(self) -> None:
         """Start the process, unless it runs."""
         self._running()

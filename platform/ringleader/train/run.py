@@ -229,6 +229,7 @@ def _leave_behind(session: Session, outlet: RecordSink, artifacts: Path) -> None
     group.sections.tell()
     group.beside.end()
     group.sections.variables.tell()
+    group.securing.end(look)
     if rank == 0:
         weights_file.write(session._held.module, artifacts / WEIGHTS, len(session._held.models))
     group.saver.written(look)

@@ -33,6 +33,11 @@ class CheckpointCadence:
         self._least_s = 0.0
         self.step = 0
 
+    @property
+    def asked_for(self) -> bool:
+        """Whether the job has checkpoints, by steps or by time."""
+        return self._every_steps is not None or self._every_s is not None
+
     def due(self, before: int, step: int) -> bool:
         """Whether a checkpoint is due by steps, where the transaction before ended at step `before`."""
         every = self._every_steps

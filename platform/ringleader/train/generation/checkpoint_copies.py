@@ -1,6 +1,7 @@
 """The boundaries at which the committed state is copied for a checkpoint: the same for all members."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ class CheckpointCopies:
         self._group = group
         self._expects = True
         self._alone = False
+        self._ended = -1
         self.agreed = False
 
     @property
@@ -113,15 +115,37 @@ class CheckpointCopies:
             group.saver.insist(partial(self.save, settled=True), given_up=over, cancelled=over)
         group.generation.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
 
-    def save(self, *, settled: bool = False) -> None:
-        """Copy the part that this member writes. For `settled` see `SavedPart`."""
+    def end(self, look: Callable[[], None]) -> None:
+        """Save the state with which the job ends, for jobs that begin with it: once a generation, where all of it is
+        still held. What is written before it is waited for, with a bound; so is this, by the end of the run.
+
+        Args:
+            look: called now and then; what it raises ends the wait.
+        """
+        group = self._group
+        plan = group.generation.plan
+        if self._ended == plan.generation or not group.saver.asked_for or not self._whole(plan):
+            return
+        self._ended = plan.generation
+        group.saver.written(look)
+        self.save(settled=True, final=True)
+
+    def _whole(self, plan: Plan) -> bool:
+        """Whether the members hold the whole state: who is lost behind the last step is not replaced."""
+        sync = self._group.spec.sync
+        if not sync.server_count:
+            return True
+        return plan.servers > 0 and (sync.servers_are_copies or all(plan.held_by))
+
+    def save(self, *, settled: bool = False, final: bool = False) -> None:
+        """Copy the part that this member writes. For `settled` see `SavedPart`, for `final` `CheckpointPosition`."""
         group = self._group
         plan = group.generation.plan
         since = time.perf_counter()
         part = group.healing.part_to_save(group.generation)
         if part is not None:
             position = CheckpointPosition(
-                group.progress.step, group.progress.transactions, plan.attempt, plan.generation
+                group.progress.step, group.progress.transactions, plan.attempt, plan.generation, final
             )
             group.saver.save(group.healing.state_of(part), part, position, settled=settled)
         whole = part is not None and part.count == 1

@@ -28,8 +28,8 @@ TOLD_S = 1.0
 AGAIN_S, SELDOM_S = 1.0, 60.0
 """The pause before a failed write is first tried again, doubled each time up to the second value."""
 
-NOT_TAKEN = "optimisers, schedules, kept objects and the position begin anew"
-"""The parts of a job's state that `init_from` does not take over."""
+NOT_TAKEN = "schedules, kept objects and the position begin anew"
+"""The parts of a job's state that `init_from` never takes over."""
 
 
 class CheckpointSaver:
@@ -64,6 +64,11 @@ class CheckpointSaver:
         return self._place is not None
 
     @property
+    def asked_for(self) -> bool:
+        """Whether the job has checkpoints, by steps or by time."""
+        return self.on and self.cadence.asked_for
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is being written."""
         return self._idle.is_set()
@@ -95,7 +100,14 @@ class CheckpointSaver:
         now = time.perf_counter()
         # The time between two copies bounds how long the writing process may rest between two chunks.
         spare_s, self._copied_at = now - self._copied_at, now
-        snapshot = Snapshot(state, part, self._room)
+        try:
+            snapshot = Snapshot(state, part, self._room)
+        except (RuntimeError, OSError, MemoryError) as error:
+            if not position.final:
+                raise
+            # All that the job is for is done: it is not to fail for want of memory for one more copy.
+            self._failed(position, f"there is no memory for the copy ({error})")
+            return
         self._begin(partial(self._write, snapshot, part, position, spare_s, settled=settled))
 
     def expect(self, state: Any, part: CheckpointPart) -> None:
@@ -161,10 +173,14 @@ class CheckpointSaver:
         for what, why in words.items():
             if told[what]:
                 print(f"ringleader: init_from {place}: {why}: {', '.join(told[what])}")
-        print(
-            f"ringleader: init_from {place}: {told['taken']} weights and buffers are taken over; {NOT_TAKEN}."
+        states = (
+            f" and the optimisers' states of {told['optimizers']} parameters" if "optimizers" in told else ""
         )
-        self._outlet.event("weights.loaded", generation, {"uri": place, "not_taken": NOT_TAKEN} | told)
+        left = NOT_TAKEN if states else f"optimisers, {NOT_TAKEN}"
+        print(
+            f"ringleader: init_from {place}: {told['taken']} weights and buffers{states} are taken over; {left}."
+        )
+        self._outlet.event("weights.loaded", generation, {"uri": place, "not_taken": left} | told)
 
     def close(self) -> None:
         """End the thread and the writing process; what was copied is written first, if that does not take too long."""
@@ -230,7 +246,7 @@ class CheckpointSaver:
     ) -> None:
         since = time.perf_counter()
         try:
-            pieces = tuple(self._written(snapshot, position.name, spare_s))
+            pieces = tuple(self._written(snapshot, position.name, spare_s, final=position.final))
         except NotWritten as error:
             self._failed(position, str(error))
         except Exception as error:  # of whatever file system: training goes on
@@ -242,8 +258,10 @@ class CheckpointSaver:
             times = (snapshot.took_s, took_s)
             self._outlet.saved(SavedPart(position, part.number, part.count, pieces, *times, settled))
 
-    def _written(self, snapshot: Snapshot, name: str, spare_s: float) -> list[CheckpointFile]:
+    def _written(self, snapshot: Snapshot, name: str, spare_s: float, *, final: bool) -> list[CheckpointFile]:
         assert self._place is not None
+        if final and not self._writer.runs:  # nobody trains any more, and a process takes its time to start
+            return snapshot.write(Folder(self._place), name)
         order = snapshot.order(self._place, name)
         if order is not None:
             return self._writer.write(order, spare_s)

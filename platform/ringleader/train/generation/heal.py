@@ -105,7 +105,8 @@ class Healing:
         group = self._group
         if part.state == 0:
             # A server that took over another one's state has begun no loop of its own yet: `keeps` is empty.
-            return group.held.state(self.rest(group.keeps() or group.inside))
+            state = group.held.state(self.rest(group.keeps() or group.inside))
+            return state | {"names": group.held.optimized_names()}
         return group.held.state_of(group.part or []) | {"boundaries": group.sections.states()}
 
     def rest(self, inside: dict[str, Any], since: int = 0) -> dict[str, Any]:

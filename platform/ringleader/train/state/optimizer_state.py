@@ -34,6 +34,12 @@ def load(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     put_states(optimizer, loaded)
 
 
+def of_another_kind(optimizer: Optimizer, group: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether the given settings are of another kind of optimiser: each side has some that the other lacks. A newer
+    torch alone may know settings that saved ones lack."""
+    return bool(optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"})
+
+
 @torch.no_grad()
 def put_states(optimizer: Optimizer, states: Mapping[Tensor, dict[str, Any]]) -> None:
     """Make these the states of an optimiser's parameters, in the existing dicts and tensors where they fit: the program

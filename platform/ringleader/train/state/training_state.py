@@ -16,7 +16,7 @@ from ringleader.comm.seal import Seal
 from ringleader.errors import StepMisuse
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself
-from ringleader.train.state.optimizer_state import assign, load
+from ringleader.train.state.optimizer_state import assign, load, of_another_kind
 from ringleader.train.state.schedules import advance, take
 from ringleader.train.state.sparse_parameters import step
 from ringleader.train.state.tensor_version import version_of
@@ -77,6 +77,15 @@ class TrainingState:
         """Every parameter under the name that the user knows: without the number where there is one model."""
         named = self.named_parameters
         return {n.partition(".")[2]: p for n, p in named.items()} if len(self.models) == 1 else named
+
+    def optimized_names(self) -> list[list[str]]:
+        """By optimiser, the names of its parameters under the number of their model, in the order of its state dict;
+        empty for a parameter of no model."""
+        names = {id(parameter): name for name, parameter in self.named_parameters.items()}
+        return [
+            [names.get(id(p), "") for group in optimizer.param_groups for p in group["params"]]
+            for optimizer, _ in self.optimizers
+        ]
 
     def check_covered(self) -> None:
         """Check that all that the optimisers are to train belongs to a model, and all that a peer has is registered.
@@ -147,7 +156,7 @@ class TrainingState:
         groups = [(optimizer, group) for optimizer, _ in self.optimizers for group in optimizer.param_groups]
         alike = len(groups) == len(settings) and kept.keys() <= self.kept.keys()
         return alike and not any(
-            _of_another_kind(optimizer, group, given)
+            of_another_kind(optimizer, group, given)
             for (optimizer, group), given in zip(groups, settings, strict=True)
         )
 
@@ -440,16 +449,10 @@ def _listed(waiting: dict[int, Any], live: list[dict[str, Any]]) -> list[dict[st
     return [waiting[number] if number in waiting else live[number] for number in range(count)]
 
 
-def _of_another_kind(optimizer: Optimizer, group: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Whether the given settings are of another kind of optimiser: each side has some that the other lacks. A newer
-    torch alone may know settings that saved ones lack."""
-    return bool(optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"})
-
-
 def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
     """Whether both have the same parameter groups, and settings of one kind of optimiser."""
     for group, given in zip(optimizer.param_groups, saved["param_groups"], strict=False):
-        if _of_another_kind(optimizer, group, given):
+        if of_another_kind(optimizer, group, given):
             return False
     mine = [len(group["params"]) for group in optimizer.param_groups]
     return mine == [len(group["params"]) for group in saved["param_groups"]]
