@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from control_plane import RESULT, Stage, metric, outcome, place, saved, stage, status
+from control_plane import RESULT, Stage, event, metric, outcome, place, saved, stage, status
 
 from ringleader_api.reconciling.facts import PAUSE_GRACE_S
 from ringleader_api.scheduling.lifecycle import TEARDOWN_S
@@ -239,6 +239,33 @@ def test_a_job_begins_with_the_final_weights_of_one_that_has_succeeded(
     here.tick(2)
     assert here.cluster.alive[second, 1].spec.init_from == str(weights)
     assert here.job(second)["spec"]["init_from"] == str(weights)
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_a_job_begins_with_the_final_optimisers_of_one_that_has_succeeded_or_is_refused(
+    here: Stage, end: bool
+) -> None:
+    """They are in a checkpoint of its end alone: one of before has other weights."""
+    first = here.running()
+    weights = here.home / "jobs" / first / "artifacts" / "weights.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"")
+    told_of = [saved(first, 1, 8)]
+    uri = place(first, "step-000000000008-a1-g1-end")
+    if end:
+        told_of += [event(2, "checkpoint.saved", step=8, uri=uri, size_bytes=3, copied_s=0.1, removed=[])]
+    result = RESULT | {"weights_uri": weights.as_uri()}
+    here.post(first, records=[*told_of, outcome(3, "succeeded", result=result)])
+    here.tick(2)
+    asked = {"name": "second", "entrypoint": "a:b", "init_from": first, "init_optimizers": True}
+    answer = here.client.post("/api/v1/jobs", json=asked)
+    if not end:
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/init_optimizers")
+        assert "without a checkpoint of its end" in answer.json()["detail"]
+        return
+    second = answer.json()["id"]
+    here.tick(2)
+    assert here.cluster.alive[second, 1].spec.init_from == uri
 
 
 def test_a_job_begins_with_the_checkpoint_that_is_newest_when_it_starts_and_stays_with_it(

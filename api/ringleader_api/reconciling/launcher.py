@@ -151,7 +151,7 @@ def _begun(session: Session, job: Job, home: Path) -> JobSpec:
     """The job file of a job that starts: later attempts begin with the same weights as the first. `home`: the folder
     below which its program finds what other jobs have left. Raises NoneLeft."""
     spec = JobSpec.model_validate(job.spec)
-    beginning = beginning_of(session, spec.init_from, home)
+    beginning = beginning_of(session, spec.init_from, home, optimizers=spec.init_optimizers)
     if beginning != spec.init_from:
         spec = spec.model_copy(update={"init_from": beginning})
         # Stored: by the next attempt the source may have a newer checkpoint, or none.

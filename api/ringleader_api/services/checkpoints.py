@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from ringleader.checkpoint.manifest import CheckpointUnreadable
+from ringleader.checkpoint.manifest import CheckpointUnreadable, order_of
 from ringleader.errors import RingleaderError
 from ringleader.spec.job import JOB_ID
 from ringleader.wire.states import Reason, State
@@ -150,10 +150,15 @@ def checkpoints(store: Store, job_id: str) -> CheckpointPage:
         return CheckpointPage(items=checkpoints_of(session, job_id))
 
 
-def beginning_of(session: Session, init_from: str | None, home: Path) -> str | None:
+def beginning_of(
+    session: Session, init_from: str | None, home: Path, *, optimizers: bool = False
+) -> str | None:
     """The weights that a job begins with whose first attempt starts now: of a job that has succeeded the final ones, of
     others the newest checkpoint. A checkpoint that was newest at the submission may be gone by now, for its source
     keeps few.
+
+    Args:
+        optimizers: the job begins with the optimisers' states, too, which are in checkpoints alone.
 
     Raises:
         NoneLeft: the source was deleted.
@@ -161,16 +166,28 @@ def beginning_of(session: Session, init_from: str | None, home: Path) -> str | N
     if init_from is None or not JOB_ID.fullmatch(init_from):
         return init_from
     source = session.get(Job, init_from)
-    if source is not None and leaves_weights(source) and (path := weights_file(home, source.id)):
+    ended = source is not None and leaves_weights(source)
+    if not optimizers and ended and (path := weights_file(home, init_from)):
         # A "?" in a plain path would be read as the query of a URI.
         return str(path) if "?" not in str(path) else path.as_uri()
     found = checkpoints_of(session, init_from) if source is not None and source.deleted_at is None else []
+    if optimizers and ended and not (found and is_final(found[0])):
+        raise NoneLeft(
+            f"{init_from}, with whose optimisers' states this job was to begin, has no checkpoint of its end.",
+            hint="Submit again without `init_optimizers`, which begins with its final weights, or with a checkpoint.",
+        )
     if not found:
         raise NoneLeft(
             f"{init_from}, with whose weights this job was to begin, has none any more, and no checkpoint.",
             hint="Submit again, with `init_from` a job or a checkpoint that is there.",
         )
     return found[0].uri
+
+
+def is_final(checkpoint: Checkpoint) -> bool:
+    """Whether it is of the job's end."""
+    order = order_of(checkpoint.uri.rpartition("/")[2])
+    return order is not None and order[-1]
 
 
 def leaves_weights(job: Job) -> bool:

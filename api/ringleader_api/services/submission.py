@@ -25,7 +25,7 @@ from ringleader_api.scheduling import Hold, Seen, decide
 from ringleader_api.services import packages
 from ringleader_api.services.access import have_project, load, permit, permit_job
 from ringleader_api.services.accounts import OWN, Accounts, NoAccount
-from ringleader_api.services.checkpoints import checkpoints_of, leaves_weights
+from ringleader_api.services.checkpoints import checkpoints_of, is_final, leaves_weights
 from ringleader_api.services.claims import Register, claim_of_spec, snapshot_of
 from ringleader_api.services.group_commit import GroupCommit
 from ringleader_api.services.infeasible import placeable
@@ -184,16 +184,16 @@ class Submissions:
             )
         self._secrets_present(spec)
         if spec.init_from is not None:
-            self._beginning_readable(who, spec.init_from)
+            self._beginning_readable(who, spec.init_from, optimizers=spec.init_optimizers)
         if seen is not None:
             placeable(spec, seen)
         return spec
 
-    def _beginning_readable(self, who: Caller, given: str) -> None:
+    def _beginning_readable(self, who: Caller, given: str, *, optimizers: bool) -> None:
         """Check that `who` may read the weights to begin with. A checkpoint in the folder of a job is that job's,
         wherever it lies."""
         if JOB_ID.fullmatch(given):
-            self._has_weights(who, given)
+            self._has_weights(who, given, optimizers=optimizers)
             return
         # Also in the decoded URI: an escaped id names the same folder.
         for job_id in dict.fromkeys(JOB_ID.findall(given) + JOB_ID.findall(unquote(given))):
@@ -208,13 +208,14 @@ class Submissions:
                     hint=SEE_JOBS,
                 )
 
-    def _has_weights(self, who: Caller, job_id: str) -> None:
-        """Check that the job has weights to begin with. Which ones they will be is known once the new job starts."""
+    def _has_weights(self, who: Caller, job_id: str, *, optimizers: bool) -> None:
+        """Check that the job has weights to begin with, and its optimisers' states where they are asked for. Which ones
+        they will be is known once the new job starts."""
         try:
             permit_job(self._store, who, Action.READ, job_id)
             with self._store.read() as session:
                 source = load(session, job_id)
-                found = leaves_weights(source) or checkpoints_of(session, job_id)
+                saved, ended = checkpoints_of(session, job_id), leaves_weights(source)
         except NotFound:
             raise wrong_key(
                 "/init_from",
@@ -223,7 +224,15 @@ class Submissions:
                 "is the id of no job",
                 hint=SEE_JOBS,
             ) from None
-        if not found:
+        if optimizers and ended and not (saved and is_final(saved[0])):
+            raise wrong_key(
+                "/init_optimizers",
+                True,
+                "false, or with init_from a job that has saved a checkpoint of its end",
+                f"is asked for, and {job_id} has succeeded without a checkpoint of its end",
+                hint="Leave it out: the job begins with the final weights, and its optimisers anew.",
+            )
+        if not (ended or saved):
             raise wrong_key(
                 "/init_from",
                 job_id,

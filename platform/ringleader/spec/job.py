@@ -138,6 +138,7 @@ class JobSpec(SpecPart):
     data: Data = Data()
     checkpoint: Checkpoint = Checkpoint()
     init_from: Annotated[str, Field(max_length=2000, pattern=INIT_FROM)] | None = None
+    init_optimizers: Annotated[bool, Field(strict=True)] = False
     seed: Annotated[int, Field(strict=True, ge=0, lt=1 << 63)] = 0
     project: Name = "default"
     priority: Priority = 0
@@ -173,6 +174,24 @@ class JobSpec(SpecPart):
                 "servers",
                 self.servers.model_dump(exclude_unset=True),
                 f"servers is not used by {self.sync.architecture}; allowed: leave it out, or parameter_server",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _begins_with_something(self) -> Self:
+        if self.init_optimizers and self.init_from is None:
+            raise Impossible(
+                "init_optimizers",
+                True,
+                "init_optimizers is true, and there is no init_from whose optimisers' states this job could begin "
+                "with; allowed: false, or with init_from",
+            )
+        if self.init_optimizers and str(self.init_from).endswith(".safetensors"):
+            raise Impossible(
+                "init_optimizers",
+                True,
+                "init_optimizers is true, and a weights file holds no states of optimisers; allowed: false, or with "
+                "init_from a job or a checkpoint",
             )
         return self
 

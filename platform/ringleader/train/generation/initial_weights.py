@@ -15,6 +15,7 @@ from ringleader.elastic import Plan
 from ringleader.spec.job import JOB_ID
 from ringleader.train.between_calls.variables import VariableFinding
 from ringleader.train.generation.checkpointing import joined
+from ringleader.train.generation.initial_optimizers import take_optimizers
 from ringleader.train.matched_weights import MatchedWeights, told
 from ringleader.train.source.current_line import running_place
 
@@ -26,10 +27,15 @@ FEW = 0.5
 
 
 class Beginning:
-    """One process's initial weights: read once, given to each model in turn, dropped at the first session call."""
+    """One process's initial weights: read once, given to each model in turn, dropped at the first session call.
 
-    def __init__(self, uri: str | None) -> None:
+    Args:
+        optimizers: the job begins with the optimisers' states, too.
+    """
+
+    def __init__(self, uri: str | None, *, optimizers: bool = False) -> None:
         self._uri = uri
+        self._with_optimizers = optimizers
         self._given: list[dict[str, Any]] | None = None
         self._unread: CheckpointUnreadable | None = None
         self._models: list[MatchedWeights] = []
@@ -85,7 +91,8 @@ class Beginning:
             self._missed(group, self._unread)
 
     def tell(self, group: "Member", generation: int) -> None:
-        """Report the weights that the job begins with.
+        """Report the weights that the job begins with, and take over the optimisers' states, where it asks for them.
+        Called on the member that the others are healed from, before the first step.
 
         Raises:
             CheckpointUnreadable: they cannot be read, or none of them fits.
@@ -97,9 +104,22 @@ class Beginning:
         if not any(model.taken for model in self._models):
             raise BeginningUnreadable(self._uri, "no entry of this job's models has its name and shape there")
         numbered = len(group.held.models) > 1
-        group.saver.tell_weights(
-            self._uri, told([*self._models, *self._others], numbered=numbered), generation
-        )
+        taken = told([*self._models, *self._others], numbered=numbered)
+        if self._with_optimizers:
+            taken["optimizers"] = self._optimizers(group, self._uri)
+        group.saver.tell_weights(self._uri, taken, generation)
+
+    def _optimizers(self, group: "Member", uri: str) -> int:
+        """Take over the optimisers' states; returns of how many parameters. Raises CheckpointUnreadable."""
+        taken = take_optimizers(group.held, uri)
+        if not taken:
+            group.warnings.add(
+                "init_optimizers",
+                f"init_from {uri} gives no state for any of this job's optimisers: all begin anew.",
+                "It takes parameters of the same name and shape, and an optimiser of the same kind that was "
+                "registered before the first loop.",
+            )
+        return len(taken)
 
     def _warn(self, group: "Member") -> None:
         taken = sum(model.taken_numel for model in self._models)

@@ -108,7 +108,7 @@ class Member:
         self.choice = ChosenSchedules(self)
         self.warnings = JobWarnings(self)
         self.beside = BackgroundCheck(self)
-        self.beginning = Beginning(spec.init_from)
+        self.beginning = Beginning(spec.init_from, optimizers=spec.init_optimizers)
 
     @property
     def generation(self) -> Generation:

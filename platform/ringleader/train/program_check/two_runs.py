@@ -204,7 +204,13 @@ def in_one_process(spec: JobSpec) -> JobSpec:
     """The job in one process that keeps nothing. Of the modes only a ring gives the same bits to whoever runs it. Its
     initial weights are read apart from it."""
     ring = JobSpec.parse({"name": spec.name, "entrypoint": spec.entrypoint, "sync": "ring"})
-    kept = {"sync": ring.sync, "checkpoint": ring.checkpoint, "debug": ring.debug, "init_from": None}
+    kept = {
+        "sync": ring.sync,
+        "checkpoint": ring.checkpoint,
+        "debug": ring.debug,
+        "init_from": None,
+        "init_optimizers": False,
+    }
     return alone(spec.model_copy(update={**kept, "requirements": None}))
 
 
