@@ -48,3 +48,40 @@ def test_a_loop_that_counts_slices_is_refused_with_its_line(name: str, tmp_path:
 def test_a_loop_over_all_batches_is_not(name: str, tmp_path: Path) -> None:
     finished, _ = run_local(job("ring"), program(WHOLE[name]), tmp_path)
     assert finished.steps == 3
+
+
+def left_by_number(session: Session) -> None:
+    net = session.model(nn.Linear(5, 2))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    for turn, (x, y) in enumerate(session.batches(rows())):
+        with torch.no_grad():
+            if len(x) and turn == 4:
+                break
+        session.step(F.cross_entropy(net(x), y))
+
+
+def numbered(session: Session) -> None:
+    """The number is shown, and leaves a loop of its own; the step leaves this one."""
+    net = session.model(nn.Linear(5, 2))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    for turn, (x, y) in enumerate(session.batches(rows())):
+        if session.global_step == 2:
+            break
+        if turn % 2 == 0:
+            print("turn", turn)
+        for part in range(3):
+            if part == turn:
+                break
+        session.step(F.cross_entropy(net(x), y))
+
+
+def test_a_break_by_the_number_of_a_turn_is_refused_where_the_same_bits_are_promised(tmp_path: Path) -> None:
+    with pytest.raises(StepMisuse, match=r"line \d+ leaves a loop by the number .* \(test_counted.py:\d+\)"):
+        run_local(job("ring"), left_by_number, tmp_path)
+    finished, _ = run_local(job("token_ring"), left_by_number, tmp_path)
+    assert finished.steps > 0
+
+
+def test_a_number_that_decides_on_no_break_of_the_loop_is_not(tmp_path: Path) -> None:
+    finished, _ = run_local(job("ring"), numbered, tmp_path)
+    assert finished.steps == 2

@@ -279,7 +279,7 @@ class Session:
         check_dataset(dataset)
         # Here and not in the generator, whose caller is whoever iterates: this frame's caller is the program's line.
         place = calling_place(0)
-        check_not_counted(place)
+        check_not_counted(place, same_bits=self._group.same_bits)
         bring(dataset, self._near)
         run = partial(self._run_batches, dataset, place, shuffle=shuffle, collate=collate)
         return DatasetPass(partial(run, loader_workers=loader_workers, drop_last=drop_last))

@@ -1,6 +1,7 @@
 """Loops that end after a number of turns: refused, because a worker's turns are those of its own slices."""
 
 import ast
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,22 +10,26 @@ from ringleader.train.body.dry_turn import Place
 from ringleader.train.source.loop_bodies import text_of
 
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
+APART = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def check_not_counted(place: Place) -> None:
+def check_not_counted(place: Place, *, same_bits: bool) -> None:
     """Refuse a call of `session.batches` at `place` whose turns are counted.
 
+    Args:
+        same_bits: the job promises them: the number of a turn decides nothing then.
+
     Raises:
-        StepMisuse: its batches go through a function that counts turns, or pairs them with something else.
+        StepMisuse: its batches go through a function that counts turns, or pairs them with something else; or the
+            number that `enumerate` gives to a turn decides on a `break`.
     """
     code, line = place
-    name = _counting(code.co_filename).get(line)
-    if name is None:
+    what = _counting(code.co_filename).get(line) or (same_bits and _numbering(code.co_filename).get(line))
+    if not what:
         return
     where = f"{Path(code.co_filename).name}:{line}"
     raise StepMisuse(
-        f"{name}(…) goes over session.batches ({where}): it counts slices, and how many batches that are depends on "
-        "the number of workers.",
+        f"{what} ({where}): it counts slices, and how many batches that is depends on the number of workers.",
         hint="Go over session.batches itself, and leave at a step: if session.global_step >= last: break, before the "
         "turn's step; or session.stop(). What belongs to a row comes from the data set.",
     )
@@ -32,16 +37,61 @@ def check_not_counted(place: Place) -> None:
 
 @lru_cache(maxsize=64)
 def _counting(file: str) -> dict[int, str]:
-    """By line of a file on which `session.batches(…)` is passed to a counting function, that function's name."""
+    """By line of a file on which `session.batches(…)` is passed to a counting function, the complaint."""
     text = text_of(file)
     found: dict[int, str] = {}
     for node in ast.walk(text.tree) if text else ():
-        name = _name(node.func) if isinstance(node, ast.Call) else ""
-        if isinstance(node, ast.Call) and name in COUNTING:
-            inner = (each for argument in node.args for each in ast.walk(argument))
-            calls = [each for each in inner if isinstance(each, ast.Call) and _name(each.func) == "batches"]
-            found |= {number: name for each in calls for number in range(each.lineno, _end(each) + 1)}
+        if isinstance(node, ast.Call) and (name := _name(node.func)) in COUNTING:
+            found |= dict.fromkeys(_lines_of_batches(node), f"{name}(…) goes over session.batches")
     return found
+
+
+@lru_cache(maxsize=64)
+def _numbering(file: str) -> dict[int, str]:
+    """By line of a file on which `session.batches(…)` is passed to `enumerate`, whose number decides on a `break`, the
+    complaint."""
+    text = text_of(file)
+    found: dict[int, str] = {}
+    for node in ast.walk(text.tree) if text else ():
+        if isinstance(node, ast.For) and (left := _left_by_number(node)):
+            what = (
+                f"line {left} leaves a loop by the number that enumerate(…) gives to turns of session.batches"
+            )
+            found |= dict.fromkeys(_lines_of_batches(node.iter), what)
+    return found
+
+
+def _lines_of_batches(call: ast.AST) -> list[int]:
+    """The lines of calls of `batches` in the arguments of a call."""
+    inner = (each for argument in getattr(call, "args", ()) for each in ast.walk(argument))
+    calls = [each for each in inner if isinstance(each, ast.Call) and _name(each.func) == "batches"]
+    return [number for each in calls for number in range(each.lineno, _end(each) + 1)]
+
+
+def _left_by_number(loop: ast.For) -> int:
+    """The line of a test of the number that `enumerate` gives to each turn, with a `break` below it; 0 without one."""
+    source, target = loop.iter, loop.target
+    if not (
+        isinstance(source, ast.Call) and isinstance(target, ast.Tuple) and _name(source.func) == "enumerate"
+    ):
+        return 0
+    number = _name(target.elts[0])
+    tests = (node for node in _own(loop.body) if isinstance(node, ast.If) and number in _names(node.test))
+    leaving = (test.lineno for test in tests if any(isinstance(each, ast.Break) for each in _own(test.body)))
+    return next(leaving, 0)
+
+
+def _names(test: ast.expr) -> set[str]:
+    return {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
+
+
+def _own(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """The statements in a loop's body, but for those in loops and functions of its own."""
+    for node in body:
+        yield node
+        if not isinstance(node, APART):
+            for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+                yield from _own(getattr(node, block, ()))
 
 
 def _name(node: ast.expr) -> str:
