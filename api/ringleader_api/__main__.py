@@ -140,8 +140,8 @@ def _listen(settings: Settings) -> socket.socket:
         write_over(remembered, str(listening.getsockname()[1]))
         return listening
     raise PortTaken(
-        f"{settings.host}:{settings.port} cannot be listened on ({trouble.strerror}).",
-        hint="Set RINGLEADER_PORT to a free port, or 0.",
+        f"cannot listen on {settings.host}:{settings.port} ({trouble.strerror}).",
+        hint="Set RINGLEADER_PORT to a free port, or to 0 to use any.",
     )
 
 

@@ -139,7 +139,7 @@ def _add_errors(app: FastAPI) -> None:
             if (allowed := _allowed(request)) or not path.startswith(f"{API}/"):
                 headers = {"Allow": ", ".join(allowed or ["GET"])}
             else:
-                status, detail, headers = 404, f"there is nothing at {path}.", None
+                status, detail, headers = 404, f"there is no endpoint at {path}.", None
         return problem(status, detail, request_id=request.scope.get(REQUEST_ID, ""), headers=headers)
 
     @app.exception_handler(RequestValidationError)
@@ -161,7 +161,7 @@ def _add_errors(app: FastAPI) -> None:
         log.exception("request.conflict")
         return problem(
             409,
-            "somebody else has stored the same thing at the same moment.",
+            "another request stored the same record at the same moment.",
             code="conflict",
             request_id=request.scope.get(REQUEST_ID, ""),
         )
@@ -172,7 +172,7 @@ def _add_errors(app: FastAPI) -> None:
     async def _unstorable(request: Request, error: Exception) -> Response:
         return problem(
             422,
-            "a value of the request is larger or longer than what is stored.",
+            "a value in the request is too large or too long to be stored.",
             code="invalid",
             request_id=request.scope.get(REQUEST_ID, ""),
         )

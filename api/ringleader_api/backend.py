@@ -176,7 +176,7 @@ class RayBackend:
             raise NobodyThere(missed.message) from None
         # A fault is injected from a request's thread, whose caller gets an answer; only the reconciler retries.
         except OutOfReach as error:
-            raise NobodyThere(f"the cluster is out of reach: {error.message}") from None
+            raise NobodyThere(f"the cluster cannot be reached: {error.message}") from None
 
     def release(self, job_id: str, attempt: int) -> None:
         # A release may take 74 s by itself, so its own deadline cannot tell a slow release from a dead cluster.
@@ -238,7 +238,10 @@ class RayBackend:
         if connected is None:
             # Only `supervisors`, which begins a round, connects: else every deed of a round would wait for a
             # connection.
-            raise OutOfReach("there is no connection to the cluster now.", hint="The next round makes one.")
+            raise OutOfReach(
+                "the control plane has no connection to the cluster.",
+                hint="It reconnects within a moment; try again.",
+            )
         _reach(self._address)
         return connected.call(method, *args)
 
@@ -261,10 +264,12 @@ def _reach(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise RingleaderError(
-            f"RINGLEADER_RAY_ADDRESS is {address!r}, not host:port.", hint="`ringleader up` sets it."
+            f"RINGLEADER_RAY_ADDRESS is {address!r}, which is not host:port.", hint="`ringleader up` sets it."
         )
     # With the head gone Ray's own calls hang; a refused connection tells so within a round.
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
     except OSError as error:
-        raise OutOfReach(f"nobody answers at {address} ({error}).", hint="Is Ray's head running?") from None
+        raise OutOfReach(
+            f"no Ray head answers at {address} ({error}).", hint="Check that Ray's head node is running."
+        ) from None

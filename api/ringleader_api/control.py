@@ -160,14 +160,14 @@ class Control:
         try:
             self.store.ping()
         except Exception as error:  # whatever the driver raises
-            found.append(f"the database takes nothing ({type(error).__name__})")
+            found.append(f"the database does not answer ({type(error).__name__})")
         # Only where the database answers: this query would fail for the same reason, and say so twice.
         found += self._stuck_queue() if not found else []
         silent_s = time.monotonic() - self.reconciler.beat_at
         if silent_s > BEAT_LIMIT_S:
-            found.append(f"no round of the reconciler has come to its end for {silent_s:.0f} s")
+            found.append(f"the reconciler has not finished a round for {silent_s:.0f} s")
         if self.reconciler.trouble:
-            found.append(f"the cluster is out of reach: {self.reconciler.trouble}")
+            found.append(f"the cluster cannot be reached: {self.reconciler.trouble}")
         return found
 
     def _stuck_queue(self) -> list[str]:
@@ -182,7 +182,9 @@ class Control:
         with self.store.read() as session:
             count = session.scalar(unseen)
         return (
-            [f"{count} jobs wait that no scheduler has looked at for {BEAT_LIMIT_S:.0f} s"] if count else []
+            [f"{count} queued jobs have not been looked at by a scheduler for {BEAT_LIMIT_S:.0f} s"]
+            if count
+            else []
         )
 
     def _spawn(self, name: str, run: Callable[[float], None], every_s: float) -> None:

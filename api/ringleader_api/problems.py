@@ -100,7 +100,7 @@ class TooMany(Refused):
 
     def __init__(self, wait_s: float, message: str = "too many requests.") -> None:
         wait = max(1, math.ceil(wait_s))
-        super().__init__(message, hint=f"Ask again in {wait} s.")
+        super().__init__(message, hint=f"Try again in {wait} s.")
         self.headers = {"Retry-After": str(wait)}
 
 
@@ -120,21 +120,21 @@ class Stalled(TooSlow):
     """A body of which nothing more comes."""
 
     def __init__(self, stalled_s: float) -> None:
-        super().__init__(f"nothing more of the body came for {stalled_s:g} s")
+        super().__init__(f"no more of the request body arrived for {stalled_s:g} s")
 
 
 class Dribbled(TooSlow):
     """A body that goes on, and takes longer as a whole than one may."""
 
     def __init__(self, whole_s: float) -> None:
-        super().__init__(f"the body was not whole after {whole_s:g} s of waiting for it")
+        super().__init__(f"the request body did not arrive within {whole_s:g} s")
 
 
 class TooLarge(HTTPException):
     """A body beyond its limit; an HTTPException so that body parsing lets it through."""
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(413, f"the body is larger than {limit_bytes} bytes")
+        super().__init__(413, f"the request body is larger than {limit_bytes} bytes")
 
 
 def problem(

@@ -13,17 +13,17 @@ class Action(StrEnum):
 
     READ = "read"
     SUBMIT = "submit jobs"
-    STEER_OWN = "change the jobs one has submitted"
-    STEER = "change everybody's jobs"
+    STEER_OWN = "change their own jobs"
+    STEER = "change other users' jobs"
     BREAK = "inject faults"
-    KEEP_SECRETS = "set and delete secrets"
-    GRANT = "give and take roles"
+    KEEP_SECRETS = "set or delete secrets"
+    GRANT = "grant or remove roles"
     AUDIT = "read the audit log"
     # ---
-    WATCH = "read the control plane's own health and metrics"
-    TRACK = "use the tracking server's own page"
-    FOUND = "make projects"
-    ADMIT = "make and disable users, and see to their tokens"
+    WATCH = "read the control plane's health and metrics"
+    TRACK = "use MLflow's own page"
+    FOUND = "create projects or change their quotas"
+    ADMIT = "manage users or their tokens"
 
 
 NEEDS: Mapping[Action, Role] = {

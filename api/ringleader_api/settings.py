@@ -115,13 +115,13 @@ class Settings(BaseModel):
     def _closed_by_default(self) -> Self:
         if not self.allow_remote and not is_loopback(self.host):
             raise ValueError(
-                f"RINGLEADER_HOST={self.host} would open the API beyond this machine; bind 127.0.0.1, or put TLS "
-                f"in front and set RINGLEADER_ALLOW_REMOTE=true"
+                f"RINGLEADER_HOST={self.host} would open the API beyond this machine: use 127.0.0.1, or put a TLS "
+                "proxy in front and set RINGLEADER_ALLOW_REMOTE=true"
             )
         if not is_loopback(self.host) and not self.public_url:
             raise ValueError(
-                "beyond this machine requests are taken under one name only: set RINGLEADER_PUBLIC_URL to the address "
-                "users take"
+                "an API that is open beyond this machine needs a name to answer to: set RINGLEADER_PUBLIC_URL to the "
+                "address that users open"
             )
         return self
 
@@ -130,7 +130,9 @@ class Settings(BaseModel):
         if self.database_url and not self.database_url.startswith(
             ("postgresql://", "postgres://", "sqlite:///")
         ):
-            raise ValueError("RINGLEADER_DATABASE_URL begins with postgresql:// (or is left out, for SQLite)")
+            raise ValueError(
+                "RINGLEADER_DATABASE_URL must begin with postgresql:// (leave it out to use SQLite)"
+            )
         try:
             host = make_url(self.database_url or "sqlite:///").host or ""
         except (ArgumentError, ValueError):  # its words may hold the password
@@ -138,19 +140,19 @@ class Settings(BaseModel):
         # An unescaped @ of a password puts the rest of it into the host.
         if "@" in host:
             raise ValueError(
-                "RINGLEADER_DATABASE_URL is not postgresql://user:password@host:port/name, with @ : / of a password "
-                "written as %40 %3A %2F"
+                "RINGLEADER_DATABASE_URL must have the form postgresql://user:password@host:port/name, with @ : / in "
+                "the password written as %40 %3A %2F"
             )
         return self
 
     @model_validator(mode="after")
     def _whole_provider(self) -> Self:
         if bool(self.oidc_issuer) != bool(self.oidc_client_id):
-            raise ValueError("RINGLEADER_OIDC_ISSUER and RINGLEADER_OIDC_CLIENT_ID go together")
+            raise ValueError("RINGLEADER_OIDC_ISSUER and RINGLEADER_OIDC_CLIENT_ID must be set together")
         issuer = urlsplit(self.oidc_issuer)
         # Discovery over plain http would let anyone on the way choose the keys that tokens are checked against.
         if self.oidc_issuer and issuer.scheme != "https" and not is_loopback(issuer.hostname or ""):
-            raise ValueError(f"RINGLEADER_OIDC_ISSUER={self.oidc_issuer} must be an https address")
+            raise ValueError(f"RINGLEADER_OIDC_ISSUER must be an https address, not {self.oidc_issuer}")
         return self
 
     @model_validator(mode="after")
@@ -160,7 +162,7 @@ class Settings(BaseModel):
                 ipaddress.ip_network(proxy)
             except ValueError as error:
                 raise ValueError(
-                    f"RINGLEADER_TRUSTED_PROXIES holds addresses and networks, by commas ({error})"
+                    f"RINGLEADER_TRUSTED_PROXIES must list addresses or networks, separated by commas ({error})"
                 ) from None
         return self
 

@@ -23,7 +23,7 @@ class Telemetry:
         self.recoveries = Counter("ringleader_recoveries", "Recoveries reported.", registry=self.registry)
         self.scheduling = Histogram(
             "ringleader_scheduling_seconds",
-            "From queued to a confirmed supervisor.",
+            "Time from queued to a confirmed supervisor.",
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600),
             registry=self.registry,
         )
@@ -32,7 +32,7 @@ class Telemetry:
         )
         self._requests = Histogram(
             "ringleader_http_request_seconds",
-            "Requests by route.",
+            "HTTP request duration by route.",
             ("method", "route", "status"),
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
             registry=self.registry,
@@ -40,13 +40,13 @@ class Telemetry:
 
         self.recovery_s = Histogram(
             "ringleader_recovery_seconds",
-            "From a loss to the next committed step, as supervisors tell it.",
+            "Time from a loss to the next committed step, as reported by supervisors.",
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60),
             registry=self.registry,
         )
         self.round_s = Histogram(
             "ringleader_reconciler_round_seconds",
-            "Rounds of the reconciler, with their pass of the scheduler.",
+            "Duration of the reconciler's rounds, including the scheduler's pass.",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
             registry=self.registry,
         )
@@ -71,7 +71,10 @@ class _JobsByState(Collector):
         # Gives the registry the names, so that registering the collector queries no database.
         return [
             GaugeMetricFamily("ringleader_jobs", "Jobs by state.", labels=("state",)),
-            GaugeMetricFamily("ringleader_queue_longest_wait_seconds", "Of the job that waits for longest."),
+            GaugeMetricFamily(
+                "ringleader_queue_longest_wait_seconds",
+                "Wait so far of the job that has been queued longest.",
+            ),
         ]
 
     def collect(self) -> Iterable[Metric]:
@@ -84,7 +87,7 @@ class _JobsByState(Collector):
         for state in State:
             family.add_metric((state.value,), counts.get(state, 0))
         longest = GaugeMetricFamily(
-            "ringleader_queue_longest_wait_seconds", "Of the job that waits for longest."
+            "ringleader_queue_longest_wait_seconds", "Wait so far of the job that has been queued longest."
         )
         waits_s = 0.0 if oldest is None else (self._now() - oldest).total_seconds()
         # Never negative: `queued_at` may be another replica's time, whose clock is ahead.

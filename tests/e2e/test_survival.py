@@ -198,7 +198,9 @@ def test_a_ray_that_is_lost_is_told_of_and_comes_back_and_the_job_goes_on_as_its
     with nobody_restarts(stack):
         for identity in ray:
             identity.send(signal.SIGKILL)
-        wait_for("word of it", lambda: any("the cluster is out of reach" in t for t in troubles(stack)), 120)
+        wait_for(
+            "word of it", lambda: any("the cluster cannot be reached" in t for t in troubles(stack)), 120
+        )
         waiting = stack.client.submit(digits(name="waiting", params={"epochs": 1}, workers={"max": 1}))
         wait_for("why it waits", lambda: reason(waiting) == "cluster_unreachable", 120)
         wait_for("end of the head", lambda: not guard.alive, 120)

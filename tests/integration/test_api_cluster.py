@@ -45,7 +45,7 @@ def test_a_control_store_that_is_frozen_or_killed_is_told_of_in_time_and_reached
             wait_for("cluster again", lambda: troubles(client) == [], REACHED_S)
             asking = only_child(api.pid)
             store.send(signal.SIGKILL)
-            wait_for("word of its end", lambda: "out of reach" in str(troubles(client)), TOLD_S)
+            wait_for("word of its end", lambda: "cannot be reached" in str(troubles(client)), TOLD_S)
             wait_for("end of the connection", lambda: not asking.alive, TOLD_S)
         assert guard.wait(timeout=40) == 1
 

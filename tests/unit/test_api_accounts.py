@@ -43,7 +43,7 @@ def test_who_has_no_account_submits_nothing_and_a_job_of_theirs_that_waits_does_
     dee = here.user("dee", **SUBMITTER)
     answer = dee.post("/api/v1/jobs", json=SPEC)
     assert (answer.status_code, answer.json()["code"]) == (403, "no_account")
-    assert "the user dee has none" in answer.json()["detail"]
+    assert "the user dee has no account" in answer.json()["detail"]
     assert "RINGLEADER_RUN_AS" in answer.json()["hint"]
     assert dee.post("/api/v1/jobs?dry_run=true", json=SPEC).status_code == 403
     waiting = here.submit(max_failures=0)
@@ -53,13 +53,13 @@ def test_who_has_no_account_submits_nothing_and_a_job_of_theirs_that_waits_does_
     assert later.cluster.starts == []
     told = later.job(waiting)
     assert told["state"] == "failed"
-    assert "the user admin has none" in told["reason"]["message"]
+    assert "the user admin has no account" in told["reason"]["message"]
 
 
 def test_credentials_of_the_stacks_nodes_serve_no_job(here: Stage) -> None:
     answer = here.client.post("/api/v1/jobs", json={**SPEC, "checkpoint": {"uri": "s3://bucket/there"}})
     assert answer.status_code == 403
-    assert "the credentials of the stack's nodes are not theirs" in answer.json()["detail"]
+    assert "which do not have the nodes' credentials" in answer.json()["detail"]
     here.submit(checkpoint={"uri": "/shared/there"})
 
 
@@ -114,10 +114,10 @@ def test_a_job_whose_checkpoints_are_out_of_reach_since_the_table_changed_does_n
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"run_as": "", "run_as_folder": "/jobs"}, "set RINGLEADER_RUN_AS too"),
+        ({"run_as": "", "run_as_folder": "/jobs"}, "no effect without RINGLEADER_RUN_AS: set both"),
         ({"run_as": "nobody"}, "needs RINGLEADER_RUN_AS_FOLDER"),
-        ({"run_as": "nobody", "run_as_folder": "below"}, "an absolute path apart from"),
-        ({"run_as": "nobody", "run_as_folder": "HOME"}, "an absolute path apart from"),
+        ({"run_as": "nobody", "run_as_folder": "below"}, "an absolute path outside RINGLEADER_HOME"),
+        ({"run_as": "nobody", "run_as_folder": "HOME"}, "an absolute path outside RINGLEADER_HOME"),
         ({"run_as": "nobody", "run_as_folder": "/tmp/closed/jobs"}, "may not pass through it"),
         ({"run_as": "no-such-account", "run_as_folder": "/tmp/closed/jobs"}, "no account of this machine"),
     ],

@@ -43,7 +43,7 @@ def test_a_full_database_is_said_to_who_writes_and_keeps_nobody_from_reading(her
     refused = here.client.post("/api/v1/jobs", json=LARGE)
     assert (refused.status_code, refused.json()["code"]) == (503, "database_unavailable")
     assert "database or disk is full" in refused.json()["detail"]
-    assert "Make room" in refused.json()["hint"]
+    assert "Free space" in refused.json()["hint"]
     assert here.job(job_id)["state"] == "queued"
     with_pragma(here, "max_page_count=1000000")
     assert here.client.post("/api/v1/jobs", json=LARGE).status_code == 201
@@ -169,7 +169,7 @@ def test_an_empty_database_beside_folders_of_jobs_is_never_begun_anew(
 ) -> None:
     loss(filled(tmp_path))
     for _ in range(2):
-        with pytest.raises(DatabaseLost, match=f"{tmp_path / 'jobs'} holds what jobs have left"):
+        with pytest.raises(DatabaseLost, match=f"{tmp_path / 'jobs'} holds files of jobs"):
             Store.at(tmp_path)
     (tmp_path / "jobs").rename(tmp_path / "jobs.before")
     (tmp_path / "jobs").mkdir()

@@ -88,7 +88,7 @@ def test_with_the_head_gone_nobody_is_there_and_ray_is_not_asked() -> None:
     with socket.create_server(("127.0.0.1", 0)) as head:
         backend = RayBackend(f"127.0.0.1:{head.getsockname()[1]}", warm_per_node=0)
     backend._connected = Connected()  # type: ignore[assignment]
-    with pytest.raises(NobodyThere, match="out of reach: nobody answers at"):
+    with pytest.raises(NobodyThere, match="cannot be reached: no Ray head answers at"):
         backend.fault("job", 1, "kill", "w1", 1.0)
 
 

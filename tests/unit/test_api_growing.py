@@ -81,7 +81,7 @@ def test_what_is_asked_for_stays_within_the_bound_and_the_others_are_told(here: 
     refused = here.client.post(
         "/api/v1/jobs", json={"name": "x", "entrypoint": "a:b", "workers": fixed(5)}
     ).json()
-    assert (refused["code"], "may grow to 4 CPUs" in refused["detail"]) == ("infeasible", True)
+    assert (refused["code"], "can grow to 4 CPUs" in refused["detail"]) == ("infeasible", True)
     first, second, third = (here.submit(name=f"j{n}", workers=fixed(n)) for n in (2, 3, 1))
     here.tick()
     assert here.cluster.asked[1:] == [{ONE: 3}]

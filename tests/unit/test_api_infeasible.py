@@ -15,7 +15,7 @@ from ringleader_api.services.infeasible import placeable
 CPUS = (NodeShape("a", 4, 0, 16), NodeShape("b", 8, 0, 8))
 GPUS = (NodeShape("a", 4, 0, 64), NodeShape("g", 2, 1, 16))
 SERVERS = {"sync": "parameter_server", "workers": {"min": 1, "max": 1}}
-NOTHING_MORE = "Ask for less for each {}, or for a larger node."
+NOTHING_MORE = "Ask for less for each {}, or add a larger node."
 
 
 def refused(nodes: Sequence[NodeShape], reach: Reach | None = None, **changes: Any) -> Any:
@@ -32,13 +32,13 @@ def one(**each: Any) -> dict[str, Any]:
     ("nodes", "changes", "pointer", "value", "told"),
     [
         (CPUS, one(gpus=1), "/workers/gpus", 1, "no node has a GPU; allowed: at most 0 GPUs"),
-        (CPUS, one(cpus=64), "/workers/cpus", 64, "a node has 8 CPUs at most; allowed: at most 8 CPUs"),
-        (CPUS, one(memory_gb=6400), "/workers/memory_gb", 6400, "a node has 16 GB at most"),
-        (CPUS, one(cpus=8, memory_gb=16), "/workers/memory_gb", 16, "a node has 8 GB at most"),
-        (GPUS, one(cpus=4, gpus=1), "/workers/cpus", 4, "a node has 2 CPUs at most"),
-        (CPUS, {**SERVERS, "servers": {"cpus": 64}}, "/servers/cpus", 64, "a server can get, a node has 8 CPUs"),
-        (CPUS, {**SERVERS, "servers": {"memory_gb": 6400}}, "/servers/memory_gb", 6400, "a node has 16 GB"),
-        (CPUS, {**SERVERS, "servers": {"gpus": 1}}, "/servers/gpus", 1, "a server can get, no node has a GPU"),
+        (CPUS, one(cpus=64), "/workers/cpus", 64, "a node has at most 8 CPUs; allowed: at most 8 CPUs"),
+        (CPUS, one(memory_gb=6400), "/workers/memory_gb", 6400, "a node has at most 16 GB"),
+        (CPUS, one(cpus=8, memory_gb=16), "/workers/memory_gb", 16, "a node has at most 8 GB"),
+        (GPUS, one(cpus=4, gpus=1), "/workers/cpus", 4, "a node has at most 2 CPUs"),
+        (CPUS, {**SERVERS, "servers": {"cpus": 64}}, "/servers/cpus", 64, "a server can get: a node has at most 8"),
+        (CPUS, {**SERVERS, "servers": {"memory_gb": 6400}}, "/servers/memory_gb", 6400, "a node has at most 16 GB"),
+        (CPUS, {**SERVERS, "servers": {"gpus": 1}}, "/servers/gpus", 1, "a server can get: no node has a GPU"),
         (CPUS, {"workers": {"min": 13, "max": 13}}, "/workers/min", 13, "at most 12 workers of 1 CPU"),
     ],
 )  # fmt: skip
@@ -57,7 +57,7 @@ def test_a_cluster_that_grows_is_measured_by_what_it_may_grow_to() -> None:
     placeable(JobSpec.parse({**SPEC, **one(cpus=16)}), Seen(CPUS, reach=reach))
     error = refused(CPUS, reach, **one(cpus=17))
     assert error.errors[0]["pointer"] == "/workers/cpus"
-    assert error.errors[0]["allowed"] == "at most 16 CPUs, which may grow to 16 CPUs and 0 GPUs"
+    assert error.errors[0]["allowed"] == "at most 16 CPUs; the cluster can grow to 16 CPUs and 0 GPUs"
 
 
 @pytest.mark.parametrize("device", [None, "auto"])
@@ -69,5 +69,5 @@ def test_who_asks_for_a_gpu_where_there_is_none_hears_how_to_train_on_cpus(
     workers = {"min": 1, "max": 1, "gpus": 1, **({"device": device} if device else {})}
     answer = here.client.post("/api/v1/jobs", json={**SPEC, "workers": workers}).json()
     assert answer["hint"].startswith("Leave out gpus and device to train on CPUs.")
-    assert "device: auto reserves a GPU as well" in answer["hint"]
+    assert "device: auto reserves a GPU, too" in answer["hint"]
     assert here.client.post("/api/v1/jobs", json={**SPEC, **one()}).status_code == 201

@@ -250,7 +250,7 @@ def test_the_weights_of_a_checkpoint_are_exported_without_running_what_lies_besi
     assert (busy.status_code, busy.headers["retry-after"], busy.json()["hint"]) == (
         429,
         "10",
-        "Ask again in 10 s.",
+        "Try again in 10 s.",
     )
     for export in under_way:
         export.end()
@@ -357,7 +357,7 @@ def test_cluster_version_health_and_counters_are_told(here: Stage) -> None:
         assert wanted in text, wanted
     here.cluster.down = True
     here.tick()
-    assert "the cluster is out of reach" in here.client.get("/readyz").json()["trouble"][0]
+    assert "the cluster cannot be reached" in here.client.get("/readyz").json()["trouble"][0]
 
 
 def test_the_page_is_served_or_says_that_it_was_not_built(here: Stage) -> None:

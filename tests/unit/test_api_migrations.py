@@ -200,8 +200,8 @@ def test_tables_of_a_newer_version_are_refused_in_words_and_left_alone(url: str)
     store.migrate()
     with store.write() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(DatabaseNewer, match=r"at 9999; .* up to 00\d\d\.") as refused:
+    with pytest.raises(DatabaseNewer, match=r"at revision 9999, .* up to 00\d\d\.") as refused:
         store.migrate()
-    assert "Start that newer version" in str(refused.value)
+    assert "Start the newer version" in str(refused.value)
     assert rows(store.engine(), "SELECT version_num FROM alembic_version") == [("9999",)]
     store.close()

@@ -60,7 +60,7 @@ def test_a_job_moves_over_legal_edges_only_and_each_move_writes_its_event(
         goto(store, to)
         assert seen(store) == (to, [(1, f"job.{to}")])
     else:
-        with pytest.raises(IllegalMove, match=f"is {before} and cannot become {to}"):
+        with pytest.raises(IllegalMove, match=f"cannot go from {before} to {to}"):
             goto(store, to)
         assert seen(store) == (before, [])
 

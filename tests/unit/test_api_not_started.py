@@ -93,7 +93,7 @@ def test_an_attempt_that_is_given_up_says_what_kept_it_from_starting(here: Stage
         here.tick()
     job = here.job(job_id)
     assert job["state"] == "failed"
-    assert "did not start training within 60 s: the package of the job is gone" in job["reason"]["message"]
+    assert "did not start training within 60 s: the job's package is missing" in job["reason"]["message"]
     assert "Submit from the same folder again" in job["reason"]["hint"]
 
 

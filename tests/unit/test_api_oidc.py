@@ -173,7 +173,7 @@ def test_a_token_that_is_not_to_be_believed_lets_nobody_in(here: Stage, idp: Fak
     client = here.holding("")
     answer = log_in(client, idp)
     assert answer.status_code == 403
-    assert "the log-in is not taken" in answer.text
+    assert "the log-in was refused" in answer.text
     assert client.get("/api/v1/me").status_code == 401
     assert [u["name"] for u in here.client.get("/api/v1/users").json()["items"]] == ["admin"]
 

@@ -213,7 +213,7 @@ def test_a_job_can_begin_with_the_weights_of_another_ones_newest_checkpoint(here
     here.post(first, records=[saved(first, 1, 4)])
     second = here.submit(name="second", init_from=first)
     unknown = "job_" + "0" * 26
-    for source, why in ((second, "has neither"), (unknown, "is the id of no job")):
+    for source, why in ((second, "has neither"), (unknown, "is not the ID of a job")):
         answer = here.client.post(
             "/api/v1/jobs", json={"name": "x", "entrypoint": "a:b", "init_from": source}
         )
@@ -299,4 +299,4 @@ def test_a_job_whose_source_is_gone_when_it_starts_says_so(here: Stage) -> None:
     here.tick(3)
     job = here.job(second)
     assert (job["state"], job["reason"]["code"]) == ("failed", "checkpoint_unreadable")
-    assert f"{first}, with whose weights" in job["reason"]["message"]
+    assert f"{first}, whose weights" in job["reason"]["message"]

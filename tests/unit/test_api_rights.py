@@ -150,7 +150,7 @@ def test_a_job_begins_with_no_checkpoint_of_a_job_that_its_sender_may_not_read(h
             named = job_id if place[-1] == "/" else f"{ord('j'):x}{job_id[1:]}"
             answer = begin(f"{place}{named}/{step}")
             assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/init_from")
-            assert "the id of a job that you may read" in answer.json()["detail"]
+            assert "the ID of a job that you can read" in answer.json()["detail"]
     for source in (f"{here.home}/checkpoints/{hers}/{step}", f"s3://bucket/job_{'0' * 26}/{step}"):
         assert begin(source).status_code == 200, "her own project's, and that of another control plane"
 

@@ -200,7 +200,7 @@ def test_no_token_is_ever_derived_from_a_key_that_a_power_cut_has_torn(here: Sta
     assert (job_id, 1) not in here.cluster.alive, "its tokens would be anybody's"
     forged = hmac.new(left.strip(), f"ingest {job_id} 1".encode(), hashlib.sha256).hexdigest()
     assert ask(here, job_id, forged).status_code == 401
-    with pytest.raises(SecretsKeyTorn, match="Put back the file of a backup") as refused:
+    with pytest.raises(SecretsKeyTorn, match="Restore the file from a backup") as refused:
         stage(here.home)
     assert str(key) in refused.value.message
     assert key.read_bytes() == left, "a new key in its place would lock every secret up for ever"

@@ -94,7 +94,7 @@ def test_readiness_is_that_of_the_database_the_queue_and_the_cluster(here: Stage
     assert trouble() == ["the"]
     here.control.store.ping = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
     found = here.client.get("/readyz").json()["trouble"]
-    assert "the database takes nothing (ZeroDivisionError)" in found
+    assert "the database does not answer (ZeroDivisionError)" in found
 
 
 def test_a_disk_without_room_and_a_database_that_can_only_be_read_are_not_ready(here: Stage) -> None:
@@ -113,7 +113,7 @@ def test_a_disk_without_room_and_a_database_that_can_only_be_read_are_not_ready(
         full = answered()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    refused = (503, ["the database takes nothing (OperationalError)"], 200)
+    refused = (503, ["the database does not answer (OperationalError)"], 200)
     assert full == refused
     readable = "ON"
 
@@ -164,7 +164,7 @@ def test_a_reconciler_that_fails_each_round_is_not_ready(here: Stage) -> None:
         loop.join(20)
     answer = here.client.get("/readyz")
     assert answer.status_code == 503
-    assert answer.json()["trouble"][0].startswith("no round of the reconciler has come to its end for 3")
+    assert answer.json()["trouble"][0].startswith("the reconciler has not finished a round for 3")
     assert reconciler.beat_at == before
 
 

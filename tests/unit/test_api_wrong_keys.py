@@ -22,7 +22,10 @@ def refused(here: Stage, **changes: Any) -> dict[str, Any]:
 
 def test_a_beginning_that_is_no_job(here: Stage) -> None:
     problem = refused(here, init_from=UNKNOWN)
-    told = f"{UNKNOWN!r} is the id of no job; allowed: the id of a job that you may read, or the URI of a checkpoint"
+    told = (
+        f"{UNKNOWN!r} is not the ID of a job that you can read; allowed: the ID of a job that you can read, or the "
+        "URI of a checkpoint"
+    )
     assert [finding["message"] for finding in problem["errors"]] == [told]
     assert problem["detail"] == f"the job file is refused: /init_from: {told}"
     assert "`ringleader jobs`" in problem["hint"]
@@ -31,15 +34,18 @@ def test_a_beginning_that_is_no_job(here: Stage) -> None:
 def test_a_beginning_that_has_nothing_yet(here: Stage) -> None:
     first = here.running()
     problem = refused(here, init_from=first)
-    assert f"{first!r} is a job that has neither succeeded nor saved" in problem["errors"][0]["message"]
-    assert problem["hint"] == "Submit again once it has, or begin with another job."
+    assert f"{first!r} has neither succeeded nor saved" in problem["errors"][0]["message"]
+    assert problem["hint"] == "Submit again once it has, or start from another job."
 
 
 def test_a_secret_that_is_not_set(here: Stage) -> None:
     problem = refused(here, secrets={"TOK": "hub"})
     (finding,) = problem["errors"]
     assert finding["pointer"] == "/secrets/TOK"
-    assert finding["message"] == "'hub' is no secret of project default; allowed: one that has been set there"
+    assert (
+        finding["message"]
+        == "'hub' is not a secret of project default; allowed: the name of a secret of this project"
+    )
     assert "`ringleader secret set hub --project default`" in problem["hint"]
 
 
@@ -53,5 +59,6 @@ def test_a_package_that_is_not_uploaded(here: Stage, given: str) -> None:
 def test_the_hint_for_other_wrong_keys_names_nothing_that_is_not_shown(here: Stage) -> None:
     problem = refused(here, wrokers={})
     assert (
-        problem["hint"] == "Mend the keys that are named, each with what is allowed there, and send it again."
+        problem["hint"]
+        == "Correct the keys listed in `errors`, which says what is allowed for each, and submit again."
     )

@@ -228,14 +228,14 @@ def test_where_nobody_listens_no_process_is_begun(address: str) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    with pytest.raises(OutOfReach, match=f"nobody answers at 127.0.0.1:{port}"):
+    with pytest.raises(OutOfReach, match=f"no Ray head answers at 127.0.0.1:{port}"):
         RayBackend(f"127.0.0.1:{port}", warm_per_node=0, process=never).supervisors()
 
 
 def test_a_fault_that_is_not_answered_struck_nobody_that_is_known_of(address: str) -> None:
     deadlines_s = dict(PATIENT)
     backend = backend_at(address, deadlines_s)
-    with pytest.raises(NobodyThere, match="there is no connection"):  # the reconciler's round makes it
+    with pytest.raises(NobodyThere, match="has no connection"):  # the reconciler's round makes it
         backend.fault("job", 1, "kill", "w1", 1.0)
     pid = pid_of(backend)
     with pytest.raises(NobodyThere, match="no such worker"):

@@ -67,7 +67,7 @@ class BodyLimit:
         # Before the body is asked for: with `Expect: 100-continue` the client then sends none of it.
         if _announced(Headers(scope=scope)) > limit:
             number = scope.get(REQUEST_ID, "")
-            await problem(413, f"the body is larger than {limit} bytes", request_id=number)(
+            await problem(413, f"the request body is larger than {limit} bytes", request_id=number)(
                 scope, receive, send
             )
             return

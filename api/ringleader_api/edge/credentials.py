@@ -212,8 +212,8 @@ def require_set_up(home: Path, host: str, provider: str) -> None:
         return
     raise AuthenticationMissing(
         f"authentication is not set up, and RINGLEADER_HOST={host} would open the API beyond this machine.",
-        hint=f"Put a token of {LEAST_CHARACTERS} random characters or more into {home / 'token'} (chmod 600), or set "
-        f"RINGLEADER_OIDC_ISSUER and RINGLEADER_OIDC_CLIENT_ID; a start on loopback also makes a token.",
+        hint=f"Put a token of at least {LEAST_CHARACTERS} random characters into {home / 'token'} (chmod 600), or set "
+        "RINGLEADER_OIDC_ISSUER and RINGLEADER_OIDC_CLIENT_ID. Starting once on loopback also creates a token.",
     )
 
 
@@ -229,13 +229,15 @@ def first_token(home: Path) -> str:
         write_once(path, random_token())
     if path.stat().st_mode & 0o077:
         raise TokenExposed(
-            f"{path} can be read by others.",
-            hint="Whoever reads it controls the cluster. Delete it (a new one is made at start), or chmod 600 it.",
+            f"{path} can be read by other accounts.",
+            hint="Its token gives full control of the cluster. Run chmod 600 on it, or delete it: a new one is "
+            "created at start.",
         )
     token = path.read_text(encoding="ascii").strip()
     if len(token) < LEAST_CHARACTERS:
         raise TokenWeak(
-            f"the token in {path} has {len(token)} characters.",
-            hint=f"Take {LEAST_CHARACTERS} random ones or more, or delete the file: a new one is made at start.",
+            f"the token in {path} has only {len(token)} characters.",
+            hint=f"Use at least {LEAST_CHARACTERS} random characters, or delete the file: a new one is created at "
+            "start.",
         )
     return token

@@ -157,8 +157,9 @@ class Guard:
                 if (wait_s := self._wrong_again(scope, headers)) > 0:
                     raise TooMany(wait_s)
                 raise Unauthorized(
-                    "the token is not valid here.",
-                    hint="It was revoked, has expired or is another one's. The first is in RINGLEADER_HOME/token.",
+                    "this control plane does not accept the token.",
+                    hint="It was revoked, has expired, or belongs to another control plane. The first token is in "
+                    "RINGLEADER_HOME/token.",
                 )
             return found
         value = _cookies(headers).get(self._credentials.cookie)
@@ -200,8 +201,9 @@ class Guard:
         # DNS rebinding: a page of another site may reach this port under a name of its own, which Host tells.
         if not is_loopback(name) and name not in self._hosts:
             raise Forbidden(
-                f"this is not {host}.",
-                hint="Set RINGLEADER_PUBLIC_URL to the address users take, RINGLEADER_OTHER_HOSTS to further names.",
+                f"this control plane does not answer to the host name {host}.",
+                hint="Set RINGLEADER_PUBLIC_URL to the address that users open, and list other host names in "
+                "RINGLEADER_OTHER_HOSTS.",
                 code="wrong_host",
             )
         if scope["method"] in SAFE:
@@ -210,10 +212,13 @@ class Guard:
         # Older browsers send no Sec-Fetch-Site: Origin alone decides there.
         told = headers.get("sec-fetch-site", "same-origin")
         if (origin is not None and _netloc(origin) != host) or told not in ("same-origin", "none"):
-            raise Forbidden("the request comes from another site's page.", code="cross_origin")
+            raise Forbidden("the request was sent by a page of another site.", code="cross_origin")
         # With neither header nobody knows the sender; a cookie shows that it is a browser.
         if origin is None and "sec-fetch-site" not in headers and _cookies(headers):
-            raise Forbidden("a request with a cookie must name its origin.", code="cross_origin")
+            raise Forbidden(
+                "a request that changes something with a cookie must carry an Origin header.",
+                code="cross_origin",
+            )
 
     async def _carry_out(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Have `app` answer. A request that changes something, or was refused to, leaves a row in the audit log."""
@@ -257,7 +262,7 @@ class Guard:
 
 def _nothing_shown() -> Unauthorized:
     return Unauthorized(
-        "a credential is needed.", hint="Send 'Authorization: Bearer TOKEN', or log in at /login."
+        "the request carries no valid credential.", hint="Send 'Authorization: Bearer TOKEN', or log in at /login."
     )
 
 

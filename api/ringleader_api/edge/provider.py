@@ -93,14 +93,16 @@ class Provider:
         answer = self._ask("POST", str(self._description()["token_endpoint"]), form)
         token = answer.get("id_token")
         if not isinstance(token, str):
-            raise _refused("the provider took the code for none of its own")
+            raise _refused("the identity provider did not accept the code")
         return self._believe(token, nonce)
 
     def _believe(self, token: str, nonce: str) -> ProviderIdentity:
         try:
             header = jwt.get_unverified_header(token)
             if header.get("alg") not in ALGORITHMS:
-                raise _refused(f"its token is signed with {header.get('alg')}, not {' or '.join(ALGORITHMS)}")
+                raise _refused(
+                    f"the ID token is signed with {header.get('alg')}, not {' or '.join(ALGORITHMS)}"
+                )
             claims = jwt.decode(
                 token,
                 self._key(str(header.get("kid", ""))),
@@ -111,14 +113,14 @@ class Provider:
                 options={"require": CLAIMS},
             )
         except jwt.PyJWTError as error:
-            raise _refused(f"its token is not valid ({type(error).__name__})") from None
+            raise _refused(f"the ID token is not valid ({type(error).__name__})") from None
         # OpenID Connect Core 3.1.3.7: with several audiences the token has to name us as the authorised party.
         several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
         if claims.get("azp", None if several else self._client_id) != self._client_id:
-            raise _refused("its token was given to another client")
+            raise _refused("the ID token was issued to another client")
         # Ties the token to this log-in: one that was stolen elsewhere has another nonce.
         if not hmac.compare_digest(str(claims["nonce"]).encode(), nonce.encode()):
-            raise _refused("its token belongs to another log-in")
+            raise _refused("the ID token belongs to another log-in")
         # With the issuer: subjects are unique within one provider only.
         return ProviderIdentity(f"{self._issuer}|{claims['sub']}", _address(claims))
 
@@ -132,7 +134,7 @@ class Provider:
                 self._keys = _signing_keys(told)
             found = self._keys.get(kid)
         if found is None:
-            raise _refused("its token is signed with a key that it does not publish")
+            raise _refused("the ID token is signed with a key that the identity provider does not publish")
         return found
 
     def _description(self) -> Mapping[str, Any]:
@@ -141,8 +143,8 @@ class Provider:
             # Discovery 4.3: another issuer's document would make us trust its keys.
             if told.get("issuer") != self._issuer:
                 raise BadGateway(
-                    f"the identity provider calls itself {told.get('issuer')!r}.",
-                    hint="RINGLEADER_OIDC_ISSUER must be exactly that.",
+                    f"the identity provider reports the issuer {told.get('issuer')!r}, not {self._issuer!r}.",
+                    hint="Set RINGLEADER_OIDC_ISSUER to exactly the issuer that the provider reports.",
                     code="provider_mismatch",
                 )
             self._told = told
@@ -157,8 +159,8 @@ class Provider:
         # An error to a form is the provider's answer about the code, which `exchange` reports.
         if not isinstance(told, dict) or (answer.is_error and form is None):
             raise BadGateway(
-                "the identity provider does not answer as it should.",
-                hint="Log in with a token meanwhile, or try again.",
+                "the identity provider does not answer, or its answer is not valid.",
+                hint="Log in with a token, or try again in a minute.",
                 code="provider_down",
             )
         return told
@@ -199,4 +201,4 @@ def _signing_keys(told: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
 
 
 def _refused(why: str) -> Forbidden:
-    return Forbidden(f"the log-in is not taken: {why}.", hint="Start again at /login.", code="login_refused")
+    return Forbidden(f"the log-in was refused: {why}.", hint="Start again at /login.", code="login_refused")

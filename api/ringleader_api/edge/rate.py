@@ -65,7 +65,7 @@ class Streams:
         if filtered:
             bounds[user, job_id] = self._filtered
         if any(self._open[key] >= most for key, most in bounds.items()):
-            raise TooMany(FULL_S, "as many streams are open as may be at once.")
+            raise TooMany(FULL_S, "too many streams of events or logs are open.")
         self._open.update(bounds.keys())
         return partial(self._end, tuple(bounds))
 

@@ -129,9 +129,9 @@ def _failed(scope: Scope, error: Exception) -> ASGIApp:
 def _unforeseen(request_id: str) -> ASGIApp:
     return problem(
         500,
-        "the control plane failed to answer; nothing of the request may have been done.",
+        "the control plane failed while handling the request, which may or may not have taken effect.",
         code="internal_error",
-        hint=f"Its log says why under request {request_id}. Running jobs are not affected.",
+        hint=f"Its log has the cause under request ID {request_id}. Running jobs are not affected.",
         request_id=request_id,
     )
 

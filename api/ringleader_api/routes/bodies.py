@@ -52,15 +52,15 @@ async def _says_json(request: Request) -> None:
     kind = given.partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise UnsupportedMediaType(
-            f"the body is declared as {given or 'nothing'}, not as JSON.",
+            f"the request body must be JSON, but its content type is {given or 'not set'}.",
             hint="Send the header Content-Type: application/json; with curl: -H 'Content-Type: application/json'.",
         )
     twice = await _twice(await request.body())
     if twice.findings:
         places = ", ".join(found["pointer"] for found in twice.findings)
         raise Unprocessable(
-            f"the body names a key twice: {places}{twice.rest}.",
-            hint="Leave one of them out.",
+            f"the request body has duplicate keys: {places}{twice.rest}.",
+            hint="Remove the duplicates.",
             code="key_twice",
             errors=twice.findings,
         )
@@ -77,7 +77,9 @@ async def _says_json_untold(request: Request) -> None:
     try:
         await _says_json(request)
     except Unprocessable as refused:
-        raise Unprocessable("the body names a key twice.", hint=refused.hint, code=refused.code) from None
+        raise Unprocessable(
+            "the request body has duplicate keys.", hint=refused.hint, code=refused.code
+        ) from None
 
 
 AsJson = Depends(_says_json)

@@ -43,14 +43,14 @@ async def _control(request: Request) -> Control:
 async def _caller(request: Request) -> Caller:
     who: Principal = request.scope[PRINCIPAL]
     if not isinstance(who, Caller):
-        raise Forbidden("a supervisor's token is valid for its own ingest only.")
+        raise Forbidden("a supervisor's token is valid only for posting the records of its own job.")
     return who
 
 
 async def _supervisor(request: Request) -> SupervisorCaller:
     who: Principal = request.scope[PRINCIPAL]
     if not isinstance(who, SupervisorCaller) or who.job_id != request.path_params["job_id"]:
-        raise Forbidden("records are taken from the job's own supervisor only.")
+        raise Forbidden("only the job's own supervisor may do this.")
     return who
 
 

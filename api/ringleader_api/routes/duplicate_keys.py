@@ -42,7 +42,7 @@ def _again(body: bytes) -> Iterator[dict[str, Any]]:
             if key in seen:
                 # A nested value is not quoted back: it may be the whole body.
                 told = None if isinstance(value, (_Object, list)) else value
-                message = f"the key {key!r} is there twice"
+                message = f"the key {key!r} appears twice"
                 yield {"pointer": inside, "value": told, "allowed": "each key once", "message": message}
             seen.add(key)
             left.append((inside, value))

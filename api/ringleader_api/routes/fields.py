@@ -47,7 +47,7 @@ def fields_of(view: type[View], one: str) -> Callable[..., Awaitable[Fields]]:
                     "pointer": "query: fields",
                     "value": name,
                     "allowed": allowed,
-                    "message": f"is no field of {one}",
+                    "message": f"is not a field of {one}",
                 }
                 for name in unknown
             ]

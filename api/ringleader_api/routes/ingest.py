@@ -15,8 +15,8 @@ def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowle
     """Store the new records, in one transaction; the answer says which the sender may forget."""
     if who.attempt != body.attempt:
         raise StaleAttempt(
-            f"the token belongs to attempt {who.attempt}, the records say attempt {body.attempt}.",
-            hint="The supervisor that posted this must stop.",
+            f"the token belongs to attempt {who.attempt}, but the records are of attempt {body.attempt}.",
+            hint="The supervisor that sent this must stop.",
         )
     acknowledged, ended = here.intake.take(job_id, body)
     # An attempt that has ended is released at once, not at the next tick.

@@ -42,7 +42,7 @@ PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Log 
 <input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 <input type="hidden" name="next" value="{next}">{wrong}<button type="submit">Log in</button>
 {provider}
-<p>The token is in <code>token</code> in the folder RINGLEADER_HOME, by default ~/.ringleader.</p>
+<p>The first token is in the file <code>token</code> in RINGLEADER_HOME, by default ~/.ringleader.</p>
 </form></body></html>"""
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 CSP = (
@@ -53,7 +53,7 @@ CSP = (
 
 _HEADERS = {"Content-Security-Policy": CSP, "Cache-Control": "no-store"}
 ONWARDS = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringleader</title>
-<meta http-equiv="refresh" content="0;url={target}"><a href="{target}">Go on</a></html>"""
+<meta http-equiv="refresh" content="0;url={target}"><a href="{target}">Continue</a></html>"""
 
 
 @form.get("/login")
@@ -92,7 +92,7 @@ def from_provider(here: Here, request: Request, state: str = "", code: str = "")
         signin = _signin(here)
         # Log-in forgery: a link with somebody else's code and state must not log this browser in as them.
         if not state or not hmac.compare_digest(brought.encode(), state.encode()):
-            raise Forbidden("the log-in was begun in another browser.", code="login_refused")
+            raise Forbidden("the log-in was started in another browser.", code="login_refused")
         user, target = signin.finish(state, code)
     except Refused as error:
         return _page(here, "/", error)
@@ -119,7 +119,7 @@ async def log_in(here: Here, request: Request) -> Response:
         here.wrong.spend(source(request.scope))
         if is_form:
             return _page(here, target, Unauthorized("This token is not valid."))
-        raise Unauthorized("the token is not valid.", hint="The first one is in RINGLEADER_HOME/token.")
+        raise Unauthorized("the token is not valid.", hint="The first token is in RINGLEADER_HOME/token.")
     value = await to_thread.run_sync(here.credentials.log_in, who.name, who.token)
     response = RedirectResponse(_inside(target), 303) if is_form else Response(status_code=204)
     _set_cookie(response, here, value)
@@ -141,14 +141,14 @@ def _read(body: bytes, is_form: bool) -> tuple[str, str]:
         try:
             fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=FIELDS)
         except ValueError:
-            raise Unprocessable(f"the form has more than {FIELDS} fields.", code="bad_login") from None
+            raise Unprocessable(f"the log-in form has more than {FIELDS} fields.", code="bad_login") from None
         return fields.get("token", [""])[0].strip(), fields.get("next", ["/"])[0]
     try:
         token = json.loads(body)["token"]
     except (ValueError, KeyError, TypeError, RecursionError):
         token = None
     if not isinstance(token, str):
-        raise Unprocessable('the body is {"token": "…"}.', code="bad_login")
+        raise Unprocessable('the request body must be {"token": "…"}.', code="bad_login")
     return token.strip(), "/"
 
 

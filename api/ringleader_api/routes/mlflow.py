@@ -59,14 +59,16 @@ async def proxy(request: Request, here: Here, _: ByTracker, path: str) -> Respon
     below = raw.removeprefix("/mlflow/")
     if not admitted(below):
         raise NotFound(
-            f"/mlflow/{path} is neither MLflow's page nor a record of its tracking.",
-            hint="Nothing else of MLflow is served here.",
+            f"/mlflow/{path} is not part of MLflow's page or of its tracking API.",
+            hint="Other parts of MLflow are not served here.",
         )
     base = client.base_url
     try:
         target = base.copy_with(raw_path=base.raw_path + below.encode() + _query(request))
     except httpx.InvalidURL as error:
-        raise Refused(f"/mlflow/{path} is no address ({error}).", hint="Escape it: # is %23.") from None
+        raise Refused(
+            f"/mlflow/{path} is not a valid address ({error}).", hint="Escape special characters: # is %23."
+        ) from None
     has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
     outgoing = client.build_request(
         request.method,
@@ -79,7 +81,7 @@ async def proxy(request: Request, here: Here, _: ByTracker, path: str) -> Respon
     except httpx.TransportError as error:
         raise BadGateway(
             f"MLflow does not answer ({type(error).__name__}).",
-            hint="Training goes on; what it reports is stored here and copied when MLflow is back.",
+            hint="Training continues; its metrics are stored here and copied once MLflow is back.",
             code="tracker_down",
         ) from None
     return StreamingResponse(

@@ -34,7 +34,7 @@ def static(_: ByCaller, path: str) -> Response:
     """A file of the build; nothing outside it."""
     file = file_below(STATIC, path)
     if file is None:
-        raise NotFound(f"there is nothing at /{path}.")
+        raise NotFound(f"there is no page at /{path}.")
     # Files below assets/ have their hash in the name: a new build changes the names.
     hashed = path.startswith("assets/")
     return FileResponse(

@@ -42,10 +42,12 @@ def permit(who: Caller, action: Action, project: str) -> None:
     # 404 rather than 403: a refusal would tell that the project exists.
     if project != EVERY and not may(who, Action.READ, project):
         raise no_project(project)
-    where = "all projects" if project == EVERY else f"project {project}"
+    where = "" if project == EVERY else f" in project {project}"
+    there = "all projects" if project == EVERY else "this project"
     raise Forbidden(
-        f"{who.name} may not {action} in {where}.",
-        hint=f"It takes the role {NEEDS[action]} there, from an admin, and a token that is not scoped below it.",
+        f"{who.name} is not allowed to {action}{where}.",
+        hint=f"This needs the role {NEEDS[action]} in {there}, granted by an admin, and a token whose scope includes "
+        "it.",
     )
 
 
@@ -61,8 +63,9 @@ def permit_somewhere(who: Caller, action: Action) -> None:
     if len(known) == 1:
         audit.about(project=next(iter(known)))
     raise Forbidden(
-        f"{who.name} may not {action} in any project.",
-        hint=f"It takes the role {NEEDS[action]} in one, from an admin, and a token that is not scoped below it.",
+        f"{who.name} is not allowed to {action} in any project.",
+        hint=f"This needs the role {NEEDS[action]} in a project, granted by an admin, and a token whose scope "
+        "includes it.",
     )
 
 
@@ -98,8 +101,10 @@ def have_project(session: Session, who: Caller, project: str, add: Project) -> N
 
 
 def no_project(project: str) -> NotFound:
-    return NotFound(f"there is no project {project!r}.", hint="List yours with GET /api/v1/projects.")
+    return NotFound(
+        f"there is no project {project!r}.", hint="GET /api/v1/projects lists the projects that you can use."
+    )
 
 
 def no_job(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id!r}.", hint="List the jobs with GET /api/v1/jobs.")
+    return NotFound(f"there is no job {job_id!r}.", hint="GET /api/v1/jobs lists the jobs that you can read.")

@@ -36,17 +36,19 @@ class Accounts:
             return cls()
         if not table:
             raise SettingsInvalid(
-                "RINGLEADER_RUN_AS_FOLDER is for jobs of other accounts: set RINGLEADER_RUN_AS too"
+                "RINGLEADER_RUN_AS_FOLDER has no effect without RINGLEADER_RUN_AS: set both or neither"
             )
         # Apart from the home, which is closed to those accounts: nothing below it could be reached.
         if folder is None or not folder.is_absolute() or folder.is_relative_to(settings.home.resolve()):
             raise SettingsInvalid(
-                "RINGLEADER_RUN_AS needs RINGLEADER_RUN_AS_FOLDER, an absolute path apart from RINGLEADER_HOME: there "
-                "jobs write, and the home is closed to them",
-                hint="For one machine /var/lib/ringleader-jobs; several nodes have to share it.",
+                "RINGLEADER_RUN_AS needs RINGLEADER_RUN_AS_FOLDER, an absolute path outside RINGLEADER_HOME that "
+                "jobs write to",
+                hint="On a single machine, /var/lib/ringleader-jobs will do; several nodes have to share the folder.",
             )
         if settings.home.stat().st_mode & 0o077:
-            raise SettingsInvalid(f"{settings.home} is open to other accounts, which jobs have: chmod 700 it")
+            raise SettingsInvalid(
+                f"{settings.home} is open to other accounts, and jobs run under such accounts: run chmod 700 on it"
+            )
         owner_only(folder)
         return cls(table, folder)
 
@@ -57,16 +59,16 @@ class Accounts:
         account = self.table.get(owner) or self.table.get(EVERYBODY)
         if account is None:
             raise NoAccount(
-                f"jobs run under accounts of their own here, and the user {owner} has none.",
-                hint="Ask an operator to name one in RINGLEADER_RUN_AS.",
+                f"jobs run under separate machine accounts here, and the user {owner} has no account.",
+                hint="Ask the operator of the control plane to add an account to RINGLEADER_RUN_AS.",
             )
         uri = spec.checkpoint.uri
         # Object stores are reached with the credentials of the nodes, which the account of a job does not have.
         if uri is not None and "://" in uri and not uri.startswith("file://"):
             raise NoAccount(
-                f"checkpoint.uri {uri} cannot be used: jobs run under accounts of their own here, and the credentials "
-                "of the stack's nodes are not theirs.",
-                hint=f"Leave it out, or name a folder in which {account.name} may write.",
+                f"checkpoint.uri {uri} cannot be used: jobs run under separate machine accounts here, which do not "
+                "have the nodes' credentials for object stores.",
+                hint=f"Leave checkpoint.uri out, or name a folder that the account {account.name} can write to.",
             )
         return RunAs(account, self.folder)
 

@@ -115,13 +115,14 @@ class Exports:
         # Root must follow no path that a job under another account has named.
         if self._accounts.table:
             raise Conflict(
-                f"the files of {uri} belong to the account that the job runs under: they are not exported from here.",
-                hint="Read them there as that account, or begin another job of that user with them (`init_from`).",
+                f"{uri} belongs to the machine account that the job runs under and cannot be exported through the API.",
+                hint="Read the files under that account, or start another job of the same user from them "
+                "(`init_from`).",
                 code="not_exported",
             )
         if not self._free.acquire(blocking=False):
             raise TooMany(
-                AGAIN_S, f"{self._at_once} checkpoints are being exported, and no more are at once."
+                AGAIN_S, f"{self._at_once} checkpoints are being exported already, which is the limit."
             )
         # From here on the slot is the export's: each way out but the first has to give it back.
         try:
@@ -139,7 +140,9 @@ class Exports:
             raise NotFound(f"job {job_id} has no checkpoint.")
         uri = next(iter(found.values())) if name == NEWEST else found.get(name)
         if uri is None:
-            raise NotFound(f"job {job_id} has no checkpoint {name!r}.", hint=f"It has {', '.join(found)}.")
+            raise NotFound(
+                f"job {job_id} has no checkpoint {name!r}.", hint=f"Its checkpoints: {', '.join(found)}."
+            )
         return uri
 
 
@@ -178,8 +181,8 @@ def beginning_of(
         )
     if not found:
         raise NoneLeft(
-            f"{init_from}, with whose weights this job was to begin, has none any more, and no checkpoint.",
-            hint="Submit again, with `init_from` a job or a checkpoint that is there.",
+            f"the job {init_from}, whose weights this job was to start from, no longer has weights or a checkpoint.",
+            hint="Submit again with an `init_from` that names an existing job or checkpoint.",
         )
     return found[0].uri
 

@@ -31,9 +31,11 @@ class Faults:
             job = load(session, job_id)
             state, attempt, debug = job.state, job.attempt, job.spec.get("debug", {})
         if not (self._allowed or debug.get("faults")):
-            raise Forbidden(f"job {job_id} does not allow faults.", code="faults_refused")
+            raise Forbidden(f"job {job_id} does not allow fault injection.", code="faults_refused")
         if state not in AT_WORK:
-            raise Conflict(f"job {job_id} is {state}.", code="not_at_work")
+            raise Conflict(
+                f"no fault can be injected into job {job_id}: it is in state {state}.", code="not_at_work"
+            )
         try:
             effect = self._backend.fault(job_id, attempt, order.fault, order.worker, order.for_s)
         except NobodyThere as error:

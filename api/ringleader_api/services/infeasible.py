@@ -11,8 +11,8 @@ from ringleader_api.services.claims import claim_of_spec
 UNITS = {"gpus": "GPUs", "cpus": "CPUs", "memory_gb": "GB"}
 """The resources of a worker, the rarest first."""
 NO_GPUS = (
-    "Leave out gpus and device to train on CPUs. device: auto reserves a GPU as well; it takes the CPU only where "
-    "torch finds no CUDA device on a node with GPUs."
+    "Leave out gpus and device to train on CPUs. device: auto reserves a GPU, too; it falls back to the CPU only "
+    "where torch finds no CUDA device on a node with GPUs."
 )
 
 
@@ -52,12 +52,12 @@ def _too_large(part: str, key: str, wanted: float, there: str, seen: Seen) -> Un
         f"/{part}/{key}",
         int(wanted) if float(wanted).is_integer() else wanted,
         f"at most {there}" + _further(seen),
-        f"is more than a {one} can get, "
-        + ("no node has a GPU" if without else f"a node has {there} at most"),
+        f"is more than a {one} can get: "
+        + ("no node has a GPU" if without else f"a node has at most {there}"),
         code="infeasible",
         hint=NO_GPUS
         if without and part == "workers"
-        else f"Ask for less for each {one}, or for a larger node.",
+        else f"Ask for less for each {one}, or add a larger node.",
     )
 
 
@@ -65,12 +65,12 @@ def _too_many(claim: Claim, seen: Seen) -> Unprocessable:
     needs = f"workers.min {claim.floor} × ({claim.need})"
     if claim.servers:
         needs += f", servers {claim.servers} × ({claim.server_need})"
-    message = f"is more than the cluster can ever hold, the job needs {needs}"
+    message = f"is more than the cluster can ever hold: the job needs {needs}"
     if claim.servers and _ever_holds(seen, replace(claim, servers=0)):
         pointer, value, allowed = (
             "/servers/count",
             claim.servers,
-            "what this cluster holds beside the workers",
+            "what fits on this cluster besides the workers",
         )
     else:
         fitting = most(seen.nodes, claim.need)
@@ -80,4 +80,4 @@ def _too_many(claim: Claim, seen: Seen) -> Unprocessable:
 
 
 def _further(seen: Seen) -> str:
-    return f", which may grow to {seen.reach}" if seen.reach else ""
+    return f"; the cluster can grow to {seen.reach}" if seen.reach else ""

@@ -182,7 +182,7 @@ def _living(job: Job, attempt: int) -> None:
     if attempt != job.attempt or not job.state.holds:
         raise StaleAttempt(
             f"attempt {attempt} of job {job.id} is over: the job is {job.state} at attempt {job.attempt}.",
-            hint="The supervisor that posted this must stop.",
+            hint="The supervisor that sent this must stop.",
         )
 
 

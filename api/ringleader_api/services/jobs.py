@@ -105,7 +105,9 @@ class Jobs:
             job = load(session, job_id)
             _unchanged(job, if_match)
             if job.state is State.STOPPING or job.state.ended:
-                raise Conflict(f"job {job_id} is {job.state} and cannot be changed.", code="job_ended")
+                raise Conflict(
+                    f"job {job_id} is in state {job.state} and can no longer be changed.", code="job_ended"
+                )
             before = job.spec
             ranked: int = before.get("priority", 0)  # there were none in the first version
             merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
@@ -156,7 +158,7 @@ class Jobs:
         Raises:
             Conflict: it is ending or has ended.
         """
-        why = Why(code="paused", message=f"paused by {who}", hint="`ringleader resume` takes it up again.")
+        why = Why(code="paused", message=f"paused by {who}", hint="`ringleader resume` continues it.")
         with self._store.write() as session:
             job = load(session, job_id)
             _unchanged(job, if_match)
@@ -191,8 +193,8 @@ class Jobs:
             _unchanged(job, if_match)
             if not job.state.ended:
                 raise Conflict(
-                    f"job {job_id} is {job.state}.",
-                    hint="Cancel it first, delete it when it has ended.",
+                    f"job {job_id} is {job.state} and cannot be deleted yet.",
+                    hint="Cancel the job first, and delete it once it has ended.",
                     code="job_alive",
                 )
             job.deleted_at = self._now()
@@ -203,8 +205,9 @@ class Jobs:
         left = max(0, quota_left(session, job, self._now()))
         if asked.min > max(left, job.spec["workers"]["min"]):
             raise Conflict(
-                f"job {job.id} would hold {asked.min} workers; the quota of project {job.project} leaves it {left}.",
-                hint="Ask for fewer, wait until jobs of the project end or shrink, or have an admin raise the quota.",
+                f"job {job.id} would hold {asked.min} workers, but the quota of project {job.project} allows it "
+                f"{left}.",
+                hint="Ask for fewer, wait until jobs of the project end or shrink, or ask an admin to raise the quota.",
                 code="quota_used_up",
             )
         # Bounded by a grant: the scheduler raises it as the quota frees up, without another PATCH.
@@ -219,14 +222,17 @@ def _unchanged(job: Job, if_match: str | None) -> None:
     """Raise PreconditionFailed where the caller has seen another version of the job."""
     if if_match is None or {tag.strip() for tag in if_match.split(",")} & {"*", etag(job)}:
         return
-    raise PreconditionFailed(f"job {job.id} has changed since {if_match}; it is now {etag(job)}.")
+    raise PreconditionFailed(
+        f"job {job.id} has changed: If-Match is {if_match}, its ETag is now {etag(job)}."
+    )
 
 
 def _bounds(body: Any) -> dict[str, Any]:
     """The worker bounds in a PATCH, which may change these and the priority."""
     if not isinstance(body, dict) or not isinstance(body.get("workers", {}), dict):
         raise Unprocessable(
-            'a patch is {"workers": {"min": …, "max": …}, "priority": …}.', code="spec_invalid"
+            'the patch must have the form {"workers": {"min": …, "max": …}, "priority": …}.',
+            code="spec_invalid",
         )
     allowed = ("workers", "priority")
     wrong = [(f"/{k}", v, ", ".join(allowed)) for k, v in body.items() if k not in allowed]

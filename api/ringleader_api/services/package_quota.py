@@ -68,7 +68,7 @@ def _mark(who: str) -> str:
 
 def _used_up(who: str, would: str, most: str, setting: str) -> PackagesUsedUp:
     return PackagesUsedUp(
-        f"{who} would have {would} here, of {most}.",
-        hint="Delete jobs whose packages are not needed any more: one that no job refers to goes by itself after "
-        f"RINGLEADER_PACKAGES_KEPT_DAYS, what broke off after a day. Or have {setting} raised.",
+        f"this upload would give {who} {would}; the limit is {most}.",
+        hint="Delete jobs whose packages are no longer needed: a package that no job uses is removed after "
+        f"RINGLEADER_PACKAGES_KEPT_DAYS, an interrupted upload after a day. Or ask an operator to raise {setting}.",
     )

@@ -83,7 +83,7 @@ class Packages:
                 if row is not None:
                     row.used_at = self._now()
         if row is None or row.given_up_at is not None or not file_of(self._home, digest).exists():
-            raise NotFound(f"there is no package {name}.", hint="Upload it with PUT.")
+            raise NotFound(f"there is no package {name}.", hint="Upload it with PUT to this address.")
         return PackageView(name=f"sha256:{digest}", size_bytes=row.size_bytes)
 
     def read(self, digest: str) -> bytes:
@@ -93,8 +93,8 @@ class Packages:
             return path.read_bytes()
         except FileNotFoundError:
             raise PackageLost(
-                f"the package of the job is gone: there is no {path}.",
-                hint="Submit from the same folder again: that uploads it, and this job starts too.",
+                f"the job's package is missing: {path} does not exist.",
+                hint="Submit from the same folder again: that uploads the package, and this job starts as well.",
             ) from None
 
     def begun(self, name: str, who: str) -> int:
@@ -214,7 +214,9 @@ def file_of(home: Path, digest: str) -> Path:
 def _digest(name: str) -> str:
     match = _DIGEST.fullmatch(name)
     if match is None:
-        raise Unprocessable(f"{name!r} is no SHA-256.", hint="64 hex digits, lower case.", code="bad_digest")
+        raise Unprocessable(
+            f"{name!r} is not a SHA-256.", hint="Send 64 lowercase hex digits.", code="bad_digest"
+        )
     return match[1]
 
 
@@ -226,7 +228,9 @@ def _alone(path: Path) -> Iterator[BinaryIO]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise Conflict("you are uploading this package already.", code="upload_under_way") from None
+                raise Conflict(
+                    "another upload of this package by the same user is in progress.", code="upload_under_way"
+                ) from None
             # Between open and lock the last holder may have removed or renamed it: then this is no upload's file.
             if _lies_at(path, file):
                 yield file
@@ -265,7 +269,7 @@ def _check(path: Path, digest: str) -> None:
     if found != digest:
         raise Unprocessable(
             f"the uploaded bytes have the hash {found}, not {digest}.",
-            hint="Upload again.",
+            hint="Upload the package under the SHA-256 of the bytes sent.",
             code="wrong_hash",
         )
     package.check(path)
@@ -276,10 +280,10 @@ def _begins_elsewhere(offset: int, stored: int) -> Conflict:
         "pointer": "header: Upload-Offset",
         "value": stored,
         "allowed": str(stored),
-        "message": f"{stored} bytes are here",
+        "message": f"{stored} bytes are stored",
     }
     return Conflict(
-        f"{stored} bytes of this upload are here, and the ones sent begin at {offset}.",
+        f"{stored} bytes of this upload are stored, but Upload-Offset is {offset}.",
         code="bad_upload",
         errors=[finding],
     )

@@ -29,8 +29,8 @@ class ListCursors:
         # Encoded again, since several spellings of base64 decode to one key.
         if found is None or self.cursor(key) != cursor:
             raise Unprocessable(
-                f"the cursor {cursor!r} is not one that this list gave out.",
-                hint="Start without one.",
+                f"the cursor {cursor!r} did not come from this list.",
+                hint="Leave the cursor out to read the first page.",
                 code="bad_cursor",
             )
         return found.groups()

@@ -44,7 +44,7 @@ class Projects:
         audit.about(project=name)
         with self._store.write() as session:
             if session.get(Project, name) is not None:
-                raise Conflict(f"there is a project {name!r} already.", code="project_exists")
+                raise Conflict(f"the project {name!r} already exists.", code="project_exists")
             row = Project(name=name, created_at=self._now(), weight=1.0)
             session.add(row)
         role = role_in(who, name)

@@ -88,8 +88,9 @@ class Secrets:
         value = body.get("value") if isinstance(body, dict) and set(body) == {"value"} else None
         if not isinstance(value, str) or "\0" in value or not is_utf8(value) or not sized(value):
             raise Unprocessable(
-                f'the body is {{"value": "…"}}, {LEAST_CHARACTERS} to {MOST_CHARACTERS} characters of text.',
-                hint="Shorter ones could not be masked in logs.",
+                f'the request body must be {{"value": "…"}} with {LEAST_CHARACTERS} to {MOST_CHARACTERS} characters '
+                "of text.",
+                hint="Shorter values could not be masked in logs.",
                 code="bad_secret",
             )
         audit.about(project=project, target=name)
@@ -142,8 +143,9 @@ class Secrets:
             opened = json.loads(self._cipher().decrypt(row.sealed))
         except InvalidToken:
             raise SecretsKeyOther(
-                f"{self._key_file} does not open the secret {name!r} of project {project!r}: another key sealed it.",
-                hint=f"Put that key back, or set it anew: `ringleader secret set {name} --project {project}`.",
+                f"the secret {name!r} of project {project!r} cannot be decrypted: it was encrypted with another key "
+                f"than the one in {self._key_file}.",
+                hint=f"Restore that key, or set the secret again: `ringleader secret set {name} --project {project}`.",
             ) from None
         if (opened["project"], opened["name"]) != (project, name):
             raise _missing(project, name)  # somebody has moved rows about
@@ -167,9 +169,9 @@ class Secrets:
         key = self._key_file.read_bytes().strip()
         if not _KEY.fullmatch(key):
             raise SecretsKeyTorn(
-                f"{self._key_file} holds {len(key)} bytes that are no key of 44 characters.",
-                hint="Put back the file of a backup. Without one: delete it, start again (a new key is made), set "
-                "every secret anew, and submit anew what runs: its tokens came from the old key.",
+                f"{self._key_file} is damaged: it holds {len(key)} bytes, not a key of 44 characters.",
+                hint="Restore the file from a backup. Without one, delete it and start again (a new key is created); "
+                "then set every secret again and resubmit running jobs, whose tokens were derived from the old key.",
             )
         return key
 

@@ -59,7 +59,7 @@ class SignIn:
             if pending is not None:
                 session.delete(pending)  # used once, whatever comes of it
         if pending is None or pending.expires_at <= self._now():
-            raise _refused("it has taken too long or was used before")
+            raise _refused("it took too long, or its link was used before")
         # Between the transactions: nobody waits for the provider with the writers' turn.
         identity = self._provider.exchange(code, pending.nonce, pending.verifier)
         with self._store.write() as session:
@@ -82,10 +82,10 @@ class SignIn:
             session.add(invited)
         # The address was bound to another identity: whoever has it now at the provider is not that user.
         elif invited.subject is not None:
-            raise _refused(f"{name} is somebody else here")
+            raise _refused(f"the user {name} belongs to another identity of the provider")
         invited.subject = identity.subject
         return invited
 
 
 def _refused(why: str) -> Forbidden:
-    return Forbidden(f"the log-in is not taken: {why}.", hint="Start again at /login.", code="login_refused")
+    return Forbidden(f"the log-in was refused: {why}.", hint="Start again at /login.", code="login_refused")

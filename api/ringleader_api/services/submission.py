@@ -38,7 +38,7 @@ from ringleader_api.store.tables import Base, Event, IdempotencyKey, Job
 
 MAX_KEY = 200
 MOST_AT_ONCE = 64
-SEE_JOBS = "`ringleader jobs` lists the jobs that you may read."
+SEE_JOBS = "`ringleader jobs` lists the jobs that you can read."
 
 
 class Preview(View):
@@ -89,7 +89,7 @@ class Submissions:
         """
         if key is not None and not 0 < len(key) <= MAX_KEY:
             raise Unprocessable(
-                f"an Idempotency-Key has 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
+                f"an Idempotency-Key must have 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
             )
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         # Before the checks: a repetition is answered with its job also where today's cluster would refuse it.
@@ -174,13 +174,13 @@ class Submissions:
         if spec.working_dir is not None:
             self._package_present(spec.working_dir)
         elif isinstance(spec.requirements, str):
-            allowed = "a working_dir that holds it, or a list of name==version"
+            allowed = "a file in working_dir, or a list of name==version"
             raise wrong_key(
                 "/requirements",
                 spec.requirements,
                 allowed,
-                "is a file, and there is no working_dir to find it in",
-                hint="Name the folder that holds it in working_dir, or list the packages themselves.",
+                "is a file, but the job has no working_dir that could hold it",
+                hint="Set working_dir to the folder that holds the file, or list the packages themselves.",
             )
         self._secrets_present(spec)
         if spec.init_from is not None:
@@ -203,8 +203,8 @@ class Submissions:
                 raise wrong_key(
                     "/init_from",
                     given,
-                    "the id of a job that you may read (job_…), or the URI of another checkpoint",
-                    f"belongs to {job_id}, and there is no such job",
+                    "the ID of a job that you can read (job_…), or the URI of another checkpoint",
+                    f"belongs to {job_id}, and there is no such job that you can read",
                     hint=SEE_JOBS,
                 )
 
@@ -220,8 +220,8 @@ class Submissions:
             raise wrong_key(
                 "/init_from",
                 job_id,
-                "the id of a job that you may read, or the URI of a checkpoint",
-                "is the id of no job",
+                "the ID of a job that you can read, or the URI of a checkpoint",
+                "is not the ID of a job that you can read",
                 hint=SEE_JOBS,
             ) from None
         if optimizers and ended and not (saved and is_final(saved[0])):
@@ -236,9 +236,9 @@ class Submissions:
             raise wrong_key(
                 "/init_from",
                 job_id,
-                "a job that has succeeded, or has saved a checkpoint",
-                "is a job that has neither succeeded nor saved a checkpoint",
-                hint="Submit again once it has, or begin with another job.",
+                "a job that has succeeded or has saved a checkpoint",
+                "has neither succeeded nor saved a checkpoint",
+                hint="Submit again once it has, or start from another job.",
             )
 
     def _package_present(self, name: str) -> None:
@@ -247,8 +247,8 @@ class Submissions:
                 "/working_dir",
                 name,
                 "sha256:… of an uploaded package",
-                "is a folder of the sender's machine",
-                hint="`ringleader submit` uploads the folder; over REST, PUT /api/v1/packages/… first.",
+                "is not an uploaded package",
+                hint="`ringleader submit` uploads the folder; over REST, PUT it to /api/v1/packages/… first.",
             )
         with self._store.read() as session:
             if not packages.there(session, name):
@@ -263,10 +263,10 @@ class Submissions:
             raise wrong_key(
                 f"/secrets/{variable}",
                 spec.secrets[variable],
-                "one that has been set there",
-                f"is no secret of project {spec.project}",
+                "the name of a secret of this project",
+                f"is not a secret of project {spec.project}",
                 hint=f"Set it with `ringleader secret set {spec.secrets[variable]} --project {spec.project}`; "
-                "`ringleader secret list` shows which there are.",
+                "`ringleader secret list` shows the existing ones.",
             )
 
     def _why_waiting(self, spec: JobSpec, seen: Seen) -> Why | None:
@@ -288,7 +288,7 @@ def _not_uploaded(name: str) -> Unprocessable:
         name,
         "an uploaded package",
         "has not been uploaded",
-        hint=f"Submit again with `ringleader submit`, or PUT /api/v1/packages/{name} first.",
+        hint=f"Submit again with `ringleader submit`, or PUT it to /api/v1/packages/{name} first.",
     )
 
 
@@ -381,8 +381,8 @@ def _replay(session: Session, owner: str, key: str, digest: str) -> str | None:
 def _same_body(key: str, before: str, now: str) -> None:
     if before != now:
         raise Conflict(
-            f"the Idempotency-Key {key!r} was used for another job.",
-            hint="Use a new key for a new job.",
+            f"the Idempotency-Key {key!r} was already used for a different job file.",
+            hint="Use a new key for each new job.",
             code="idempotency_key_reused",
         )
 
@@ -416,4 +416,6 @@ def _row_of(one: _Asked, at: datetime) -> dict[str, Any]:
 
 
 def _unknown_cluster() -> Why:
-    return Why(code="cluster_unreachable", message="the cluster does not answer; accepted jobs wait for it")
+    return Why(
+        code="cluster_unreachable", message="the cluster does not answer; accepted jobs wait until it does"
+    )

@@ -76,10 +76,10 @@ class Tokens:
         now = self._now()
         limit = who.expires_at if who.token is not None else None
         if expires_at is not None and expires_at <= now:
-            raise Unprocessable("a token cannot expire in the past.", code="bad_expiry")
+            raise Unprocessable("the token would expire in the past.", code="bad_expiry")
         if limit is not None and (expires_at is None or expires_at > limit):
             raise Unprocessable(
-                f"it would outlive the token that makes it, which expires at {limit.isoformat()}.",
+                f"the new token would outlive the one used to create it, which expires at {limit.isoformat()}.",
                 code="bad_expiry",
             )
         token = random_token()
@@ -102,9 +102,9 @@ class Tokens:
         if expires_at is None or expires_at > now + self._oidc_life:
             days = f"{self._oidc_life / timedelta(days=1):g} days"
             raise Unprocessable(
-                f"{maker.name} logs in through the identity provider: a token of their making ends within {days}.",
-                hint=f"Ask for an end within {days} (expires_in_s, --expires). A service that needs more gets "
-                "it from an admin who logs in with a token; RINGLEADER_OIDC_TOKEN_DAYS is the bound.",
+                f"{maker.name} logs in through the identity provider, so their tokens must expire within {days}.",
+                hint=f"Set an expiry within {days} (expires_in_s, --expires). A service that needs a longer one gets "
+                "its token from an admin who logs in with a token. RINGLEADER_OIDC_TOKEN_DAYS sets the limit.",
                 code="bad_expiry",
             )
 
@@ -118,7 +118,9 @@ class Tokens:
         with self._store.write() as session:
             row = session.get(Token, token_id, with_for_update=True)
             if row is None or not (row.user == who.name or may(who, Action.ADMIT, EVERY)):
-                raise NotFound(f"there is no token {token_id!r}.", hint="List yours with GET /api/v1/tokens.")
+                raise NotFound(
+                    f"there is no token {token_id!r}.", hint="GET /api/v1/tokens lists your tokens."
+                )
             # The caller's own token may always be revoked: whoever leaks it must be able to close it.
             if row.id != who.token:
                 _whole(who)
@@ -130,14 +132,17 @@ def _room_for_one(session: Session, user: str, now: datetime) -> None:
     lasting = or_(Token.expires_at.is_(None), Token.expires_at > now)
     valid = select(func.count()).where(Token.user == user, Token.revoked_at.is_(None), lasting)
     if (session.scalar(valid) or 0) >= MOST:
-        raise Conflict(f"{user} has {MOST} valid tokens, and no user may have more.", code="too_many_tokens")
+        raise Conflict(
+            f"{user} already has {MOST} valid tokens, the most that a user may have.", code="too_many_tokens"
+        )
 
 
 def _whole(who: Caller) -> None:
     """Require a credential without scope: otherwise a scoped token would be a way to an unscoped one."""
     if not who.is_whole:
         raise Forbidden(
-            "a scoped token makes and revokes no others.", hint="Log in, or take a token without scope."
+            "a scoped token cannot create or revoke other tokens.",
+            hint="Log in, or use a token without a scope.",
         )
 
 

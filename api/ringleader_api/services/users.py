@@ -40,7 +40,7 @@ class Users:
         audit.about(target=name)
         with self._store.write() as session:
             if session.get(User, name) is not None:
-                raise Conflict(f"there is a user {name!r} already.", code="user_exists")
+                raise Conflict(f"the user {name!r} already exists.", code="user_exists")
             user = User(name=name, created_at=self._now())
             session.add(user)
             session.flush()
@@ -104,7 +104,7 @@ def _view(session: Session, user: User) -> UserView:
 def _load(session: Session, name: str) -> User:
     user = session.get(User, name, with_for_update=True)
     if user is None:
-        raise NotFound(f"there is no user {name!r}.", hint="List them with GET /api/v1/users.")
+        raise NotFound(f"there is no user {name!r}.", hint="GET /api/v1/users lists all users.")
     return user
 
 
@@ -116,4 +116,6 @@ def _known(session: Session, project: str) -> None:
 def _not_oneself(who: Caller, name: str) -> None:
     """Refuse changes to one's own rights: otherwise the last admin could lock everybody out."""
     if who.name == name:
-        raise Conflict("nobody changes their own rights.", hint="Ask another admin.", code="own_rights")
+        raise Conflict(
+            "you cannot change your own rights.", hint="Ask another admin to change them.", code="own_rights"
+        )

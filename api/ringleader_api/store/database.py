@@ -189,8 +189,9 @@ def _is_newest(connection: Connection, known: ScriptDirectory) -> bool:
     if there is None or there in {script.revision for script in known.walk_revisions()}:
         return there == newest
     raise DatabaseNewer(
-        f"the tables are those of a newer version of Ringleader: at {there}; this version knows them up to {newest}.",
-        hint="Start that newer version here, too. To go back to this one, restore the backup of before the upgrade.",
+        f"the database was migrated by a newer version of Ringleader: it is at revision {there}, this version knows "
+        f"revisions up to {newest}.",
+        hint="Start the newer version here, too. To go back to this one, restore the backup from before the upgrade.",
     )
 
 

@@ -37,10 +37,10 @@ def require_shared(store: Store, home: Path) -> None:
             _write(home, known)
     if (found := _read(home)) != known:
         raise OtherHome(
-            f"RINGLEADER_HOME={home} is not the folder that this database belongs to: {FILE} says "
-            f"{found or 'nothing'} there, the database {known}.",
-            hint="Control planes over one database share one folder (packages, artifacts, secrets.key, token): "
-            f"mount it here. If this is that folder, restored or moved, write {known} into {home / FILE}.",
+            f"RINGLEADER_HOME={home} is not the folder that this database belongs to: its file {FILE} holds "
+            f"{found or 'nothing'}, the database expects {known}.",
+            hint="Control planes that use the same database must share one folder (packages, artifacts, secrets.key, "
+            f"token): mount it here. If this is that folder, restored or moved, write {known} into {home / FILE}.",
         )
 
 

@@ -22,10 +22,10 @@ class IllegalMove(Conflict):
     code = "illegal_move"
 
     def __init__(self, job_id: str, before: State, to: State) -> None:
-        allowed = ", ".join(sorted(EDGES[before])) or "nothing: it has ended"
+        allowed = ", ".join(sorted(EDGES[before])) or "no other state: it has ended"
         super().__init__(
-            f"job {job_id} is {before} and cannot become {to}.",
-            hint=f"From {before} it can become {allowed}.",
+            f"job {job_id} cannot go from {before} to {to}.",
+            hint=f"From {before} it can go to {allowed}.",
         )
 
 

@@ -60,9 +60,10 @@ def require_whole(engine: Engine, home: Path) -> None:
     left = [home / name for name in OF_JOBS if any((home / name).glob("*"))]
     if not begun and left:
         raise DatabaseLost(
-            f"{_name(engine)} is empty or gone, but {left[0]} holds what jobs have left: a new database would know "
-            "of none of them.",
-            hint=f"Restore it from a backup. To begin anew without them, move {' and '.join(map(str, left))} away.",
+            f"{_name(engine)} is empty or missing, but {left[0]} holds files of jobs that a new database would not "
+            "know.",
+            hint="Restore the database from a backup. To start over without those jobs, move "
+            f"{' and '.join(map(str, left))} away.",
         )
 
 
@@ -70,14 +71,14 @@ def trouble_of(error: Exception, database: str = "the database") -> RingleaderEr
     """The trouble that an error means for whoever waits for the database, or for the disk beside it; None: it is
     neither's."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        return DiskFull(f"the disk has no room ({error.strerror}).", hint=_HINTS["full"])
+        return DiskFull(f"the disk has no space left ({error.strerror}).", hint=_HINTS["full"])
     if type(error) is DatabaseError:  # its subclasses say what was wrong with a statement
         return _damaged(database, str(error.orig))
     if not isinstance(error, OperationalError | NoConnection) or _misspelt(error):
         return None
     words = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()[0]
     return DatabaseUnavailable(
-        f"the database takes nothing now: {words}.",
+        f"the database is not available: {words}.",
         hint=next((hint for said, hint in _HINTS.items() if said in words), _LATER),
     )
 
@@ -101,11 +102,11 @@ def log_failure(log: Log, event: str, error: Exception, **about: object) -> Ring
 
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_LATER = "Ask again when it is back. Running jobs go on, and what they report waits on their nodes."
+_LATER = "Try again once it is back. Running jobs continue, and their reports wait on their nodes."
 _HINTS = {
-    "full": f"Make room on the disk of RINGLEADER_HOME. {_LATER}",
-    "locked": f"Another process holds it: end whatever else has opened ringleader.db. {_LATER}",
-    "readonly": f"See who may write to RINGLEADER_HOME, and whether its disk is mounted to be written. {_LATER}",
+    "full": f"Free space on the disk that holds RINGLEADER_HOME. {_LATER}",
+    "locked": f"Another process has locked it: close whatever else has opened ringleader.db. {_LATER}",
+    "readonly": f"Check the permissions of RINGLEADER_HOME, and whether its disk is mounted read-only. {_LATER}",
 }
 """The hints, by the words of SQLite's message."""
 
@@ -113,8 +114,8 @@ _HINTS = {
 def _damaged(database: str, found: str) -> DatabaseDamaged:
     return DatabaseDamaged(
         f"{database} is damaged: {found.rstrip('.')}.",
-        hint="Stop everything, keep a copy of it with its -wal file, and restore a backup; without one, "
-        "`sqlite3 ringleader.db .recover | sqlite3 mended.db` saves what can be read. Nothing was changed.",
+        hint="Nothing was changed. Stop the control plane, keep a copy of the file and its -wal file, and restore a "
+        "backup. Without one, `sqlite3 ringleader.db .recover | sqlite3 mended.db` recovers what can be read.",
     )
 
 
