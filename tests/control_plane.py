@@ -89,7 +89,7 @@ class FakeCluster:
     def fault(self, job_id: str, attempt: int, fault: str, worker: str | None, for_s: float) -> str:
         with self._deed("fault"):
             if worker == "nobody":
-                raise NobodyThere("there is no member nobody now.")
+                raise NobodyThere("the job has no member nobody at present.")
             self.told.append(("fault", job_id, attempt, fault, worker, for_s))
             return f"{fault} to process 7"
 

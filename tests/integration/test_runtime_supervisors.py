@@ -141,7 +141,7 @@ def test_a_supervisor_that_is_gone_for_good_takes_its_workers_with_it_and_gets_n
     ray.kill(ray.get_actor("job-orphaned-a1", namespace="ringleader"))
     wait_for("ended workers", lambda: not [p for p in pids.values() if alive(p)])
     wait_for("a supervisor less", lambda: not cluster.supervisors())
-    with pytest.raises(RingleaderError, match="has had its supervisor"):
+    with pytest.raises(RingleaderError, match="has already had a supervisor"):
         cluster.start(run.launch)
     assert not cluster.node_lost("orphaned", 1), "it has its node still: the supervisor failed"
     run.leave_nothing(orderly=False)

@@ -216,7 +216,7 @@ def test_a_head_for_which_the_cluster_may_not_grow_yet_is_overtaken_and_gets_its
     assert Admit("small", None, overtakes=True) in decide(later)
     why = {d.job_id: d.why for d in decide(later) if isinstance(d, Hold)}["head"]
     assert (why.code, "more than the cluster may grow to" in why.message) == ("waiting_for_capacity", True)
-    assert "for 10 minutes: then they start where there is room, and make room for it again" in why.hint
+    assert "they wait 10 minutes, then start where there is room and make room for it again" in why.hint
 
     snapshot = carried_out(later, decide(later))
     for _ in range(6):

@@ -340,7 +340,7 @@ def test_artifacts_are_plain_files_below_the_jobs_folder(here: Stage) -> None:
 
 
 def test_cluster_version_health_and_counters_are_told(here: Stage) -> None:
-    assert here.client.get("/readyz").status_code == 503, "the cluster has not been asked"
+    assert here.client.get("/readyz").status_code == 503, "the cluster has not been contacted"
     here.running()
     assert here.client.get("/readyz").json() == {"ok": True, "trouble": []}
     cluster = here.client.get("/api/v1/cluster").json()

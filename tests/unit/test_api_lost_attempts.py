@@ -114,7 +114,7 @@ def test_an_attempt_lost_with_its_node_or_the_whole_cluster_spends_no_failure(he
         for e in here.client.get(f"/api/v1/jobs/{job_id}/events").json()["items"]
         if e["type"] == "job.queued"
     ]
-    assert "no failure is spent" in queued[-1]["data"]["reason"]["hint"]
+    assert "this does not count against max_failures" in queued[-1]["data"]["reason"]["hint"]
 
 
 def test_without_budget_a_vanished_supervisor_fails_the_job(here: Stage) -> None:
@@ -125,7 +125,7 @@ def test_without_budget_a_vanished_supervisor_fails_the_job(here: Stage) -> None
     here.tick(2)
     job = here.job(job_id)
     assert (job["state"], job["reason"]["code"]) == ("failed", "platform_error")
-    assert "vanished" in job["reason"]["message"]
+    assert "disappeared" in job["reason"]["message"]
 
 
 def test_while_the_cluster_is_out_of_reach_nothing_is_relaunched_or_lost(here: Stage) -> None:

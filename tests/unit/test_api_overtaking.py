@@ -54,15 +54,15 @@ def test_others_go_before_a_head_that_hangs_on_no_known_end_once_it_has_waited_t
     assert not kinds(decide(held), Admit)
     told = waits_for(held, "small")
     assert told.startswith(
-        "behind_in_queue: waits behind head, which comes first and needs 3 workers of 1 CPU."
+        "behind_in_queue: waits behind head, which is ahead in the queue and needs 3 workers of 1 CPU."
     )
-    assert "once that one has waited for 10 minutes" in told
+    assert "once that job has waited for 10 minutes" in told
     later = replace(held, queued=[replace(head, waited_s=LONG), small, job("wide", 2)])
     assert [d for d in decide(later) if isinstance(d, Admit)] == [Admit("small", 1, overtakes=True)]
     assert "waits behind head" in waits_for(later, "wide")
     known = replace(later, admitted=[replace(endless, ends_in_s=9000.0)])
     assert not kinds(decide(known), Admit), "one whose start is known is never delayed"
-    assert "max_runtime_s that ends before" in waits_for(known, "small")
+    assert "if its max_runtime_s ends before" in waits_for(known, "small")
 
 
 def test_what_others_than_jobs_hold_has_no_known_end_either() -> None:
@@ -82,7 +82,7 @@ def test_who_overtook_makes_room_whatever_its_priority_but_only_for_who_waited_t
     first = ClusterSnapshot(FOUR, [small, other], [job("head", 3, waited_s=700.0)])
     evicted = [d for d in decide(first) if isinstance(d, EvictJob)]
     assert [(d.job_id, d.why.message) for d in evicted] == [
-        ("small", "made room for head, before which it had been let go")
+        ("small", "made room for head, which it had overtaken in the queue")
     ]
     assert not kinds(decide(replace(first, queued=[job("late", 3, waited_s=319.0)])), EvictJob)
     assert not kinds(decide(replace(first, admitted=[replace(small, overtook=False), other])), EvictJob)
@@ -98,7 +98,7 @@ def test_one_that_overtook_and_has_just_begun_is_waited_for_and_nobody_else_goes
     waiting = [job("head", 3, waited_s=700.0), job("next", 1)]
     at_work = ClusterSnapshot(FOUR, [starting, job("other", 1)], waiting)
     assert {type(d) for d in decide(at_work)} == {Hold}
-    assert "small leave for it" in waits_for(at_work, "head")
+    assert "makes room by preempting small" in waits_for(at_work, "head")
     running = replace(at_work, admitted=[replace(starting, evictable=True), job("other", 1)])
     assert kinds(decide(running), EvictJob) == {"small"}
     young = replace(at_work, admitted=[replace(starting, evictable=True, ran_s=299.0), job("other", 1)])
@@ -214,5 +214,5 @@ def test_the_control_plane_lets_a_job_go_before_and_has_it_make_room_again(here:
     here.tick(2)
     told = here.job(small)
     assert (told["state"], told["failures"]["spent"]) == ("queued", 0)
-    assert "before which it had been let go" in here.client.get(f"/api/v1/jobs/{small}/events").text
+    assert "which it had overtaken in the queue" in here.client.get(f"/api/v1/jobs/{small}/events").text
     assert here.cluster.starts == [(endless, 1), (small, 1), (head, 1)]

@@ -187,8 +187,8 @@ def test_a_supervisor_that_vanishes_or_does_not_end_leaves_the_job_paused(here: 
     ("steps", "begins"),
     [
         ([4, 9], ""),
-        ([4], "step 4, its newest checkpoint"),
-        ([], "the beginning: it has no checkpoint"),
+        ([4], "step 4, the newest checkpoint"),
+        ([], "step 0, because there is no checkpoint"),
     ],
 )
 def test_a_job_that_could_not_be_saved_where_it_was_paused_says_from_where_it_goes_on(
@@ -202,7 +202,7 @@ def test_a_job_that_could_not_be_saved_where_it_was_paused_says_from_where_it_go
     here.tick(2)
     job = here.job(job_id)
     assert job["state"] == "paused"
-    said = f"; step 9 was not saved, and resuming goes on from {begins}" if begins else ""
+    said = f"; step 9 was not saved, and resuming continues from {begins}" if begins else ""
     assert job["reason"]["message"] == f"paused by admin{said}"
     *_, last = here.client.get(f"/api/v1/jobs/{job_id}/events").json()["items"]
     assert (last["type"], last["data"]["reason"]) == ("job.paused", job["reason"])

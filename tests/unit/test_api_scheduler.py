@@ -258,7 +258,7 @@ def test_while_others_let_go_nobody_else_is_asked() -> None:
     )
     assert [type(d) for d in decisions] == [Hold]
     assert isinstance(decisions[0], Hold)
-    assert "first give workers back" in decisions[0].why.message
+    assert "taking workers back from first" in decisions[0].why.message
 
 
 @settings(max_examples=150, deadline=None)

@@ -26,7 +26,7 @@ def test_a_running_job_gives_surplus_back_to_one_that_waits_and_gets_it_again(he
     second = here.submit(name="second", workers=fixed(2))
     here.tick()
     reason = here.job(second)["pending_reason"]
-    assert (reason["code"], f"{first} give workers back" in reason["message"]) == (
+    assert (reason["code"], f"taking workers back from {first}" in reason["message"]) == (
         "waiting_for_capacity",
         True,
     )
@@ -86,12 +86,12 @@ def test_what_a_job_waits_for_or_makes_room_for_tells_nothing_of_another_project
         told += [here.job(job_id)["pending_reason"]["message"] for job_id in (urgent, behind, near)]
         here.time.pass_s(301)
     needs = "needs 3 workers of 1 CPU"
-    first = f"waits behind {urgent}, which comes first and {needs}"
-    others = "waits behind a job of another project, which comes first"
+    first = f"waits behind {urgent}, which is ahead in the queue and {needs}"
+    others = "waits behind a job of another project, which is ahead in the queue"
     assert told == [
-        f"{needs}, 0 fit now; workers are held by jobs of other projects",
+        f"{needs}; 0 fit now, and the rest of the cluster is in use by jobs of other projects",
         *(others, first),
-        f"{needs}; jobs of other projects leave for it",
+        f"{needs}; the scheduler makes room by preempting jobs of other projects",
         *(others, first),
     ]
     why = "made room for a job of another project, which has a higher priority"

@@ -86,7 +86,10 @@ def test_where_a_job_goes_on_is_said_when_its_attempt_ends(here: Stage) -> None:
     why = [
         e["data"]["reason"]["message"] for e in told if e["type"] == "job.queued" and "reason" in e["data"]
     ]
-    assert "attempt 2 follows from step 72, its newest checkpoint; 8 steps trained again" in why[-1]
+    assert (
+        "attempt 2 follows, starting from step 72, the newest checkpoint; 8 steps will be trained again"
+        in why[-1]
+    )
 
 
 def test_why_an_attempt_ended_is_one_sentence_with_what_follows(here: Stage) -> None:
@@ -96,7 +99,9 @@ def test_why_an_attempt_ended_is_one_sentence_with_what_follows(here: Stage) -> 
     told["reason"] |= {"message": message}
     here.post(job_id, status=status("running", step=9), records=[told])
     reason = here.job(job_id)["pending_reason"]["message"]
-    assert reason.startswith(f"attempt 1 ended ({message.removesuffix('.')}); attempt 2 follows from")
+    assert reason.startswith(
+        f"attempt 1 ended ({message.removesuffix('.')}); attempt 2 follows, starting from"
+    )
 
 
 def test_recoveries_generations_and_time_are_those_of_all_attempts(here: Stage) -> None:

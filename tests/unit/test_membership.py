@@ -149,7 +149,7 @@ def test_fewer_than_min_wait_for_replacements():
 
 
 @pytest.mark.parametrize(
-    ("placed", "said"), [(False, "none could be started"), (True, "w2 was started, and did not")]
+    ("placed", "said"), [(False, "no replacement could be started"), (True, "w2 was started but did not")]
 )
 def test_an_end_for_want_of_workers_says_whether_a_replacement_had_started(placed: bool, said: str):
     world = running(minimum=2, maximum=2, shards=2)

@@ -25,7 +25,7 @@ def test_who_waits_for_a_replacement_in_vain_stops_for_a_checkpoint_before_the_m
     world.commit()
     assert (world.end.outcome, world.end.reason) == ("preempted", "preempted")
     assert "w1 (its node is drained)" in world.end.message
-    assert "1 of at least 2 workers" in world.end.message
+    assert "1 would be left, and workers.min is 2" in world.end.message
     assert (step, world.state.failures, reported(world, "worker.lost")) == (world.commits, 0, [])
 
 

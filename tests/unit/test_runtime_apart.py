@@ -190,5 +190,5 @@ def test_an_account_that_cannot_run_python_fails_the_attempt_with_the_reason(mon
         )
         ended = actor.run(None)
     assert (ended.kind, ended.reason) == ("failed", "platform_error")
-    assert "no process can be started under the account nobody: [Errno 13]" in ended.message
-    assert "readable to all" in ended.hint
+    assert "cannot start a process under the account nobody: [Errno 13]" in ended.message
+    assert "readable by all" in ended.hint

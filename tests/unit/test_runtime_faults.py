@@ -55,7 +55,7 @@ def test_who_comes_in_the_place_of_a_killed_worker_is_killed_while_it_follows_a_
     said, struck = order(world, "joiner", "w1")
     assert struck == [("w1", "active"), ("w3", "shadowing")]
     assert said == FaultOutcome(
-        True, "SIGKILL to process 101, rank 1, and to w3, process 103, which came in its place"
+        True, "SIGKILL to process 101, rank 1, and to w3, process 103, its replacement"
     )
     world.calm()
     assert world.whole()
@@ -71,7 +71,7 @@ def test_the_worker_that_who_comes_follows_is_killed_while_another_one_holds_the
     said, struck = order(world, "donor", "w2")
     assert [phase for _, phase in struck] == ["active", "active"]
     assert struck[1][0] == world.processes["w3"].donor != "w2"
-    assert said.said.endswith("which gave w3 its state")
+    assert said.said.endswith("which was sending its state to w3")
     world.calm()
     assert world.whole()
 

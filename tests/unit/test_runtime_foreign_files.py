@@ -67,12 +67,12 @@ def test_what_a_job_has_left_is_copied_into_the_home_as_its_owners(launch: Attem
 
 def test_a_link_or_a_pipe_in_its_place_is_not_followed(launch: AttemptLaunch, secret: Path):
     (launch.left / NAME).symlink_to(secret)
-    with pytest.raises(NotFetched, match="cannot be read"):
+    with pytest.raises(NotFetched, match="cannot read"):
         fetch(launch, NAME)
     (launch.left / NAME).unlink()
     os.mkfifo(launch.left / NAME, 0o666)
     os.chown(launch.left / NAME, NOBODY, NOBODY)
-    with pytest.raises(NotFetched, match="is no file"):
+    with pytest.raises(NotFetched, match="is not a plain file"):
         fetch(launch, NAME)
     (launch.left / NAME).unlink()
     launch.left.rmdir()

@@ -79,8 +79,8 @@ def test_a_score_that_is_no_number_is_left_out_and_named_in_the_log(server: Inge
     assert told is not None
     assert (told["outcome"], told["result"]["scores"]) == ("succeeded", {"accuracy": 0.9})
     assert [line["line"] for line in server.stream("logs")] == [
-        "The score 'bad' is nan: it is left out of the result.",
-        "The score 'worse' is -inf: it is left out of the result.",
+        "The score 'bad' is nan and is left out of the result.",
+        "The score 'worse' is -inf and is left out of the result.",
     ]
     outlet.discard()
 

@@ -124,8 +124,8 @@ def test_a_lone_record_and_a_status_that_are_both_refused_are_judged_apart(
     assert poster.drained(30)
     told = sorted(line["line"].partition(": 422")[0] for line in server.stream("logs"))
     assert told == [
+        "[dropped: the control plane refused a record of the stream events, Not a type!",
         "[dropped: the control plane refused the live status",
-        "[dropped: the control plane refused this of the stream events, Not a type!",
     ]
     assert [m["step"] for m in server.stream("metrics")] == [1]
     assert spool.dropped == {"events": 1}

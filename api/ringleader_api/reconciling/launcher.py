@@ -172,7 +172,7 @@ def _checkpoints_in_reach(session: Session, job: Job, home: Path) -> None:
     # Only where it is plainly there and not here: a checkpoint that is gone altogether is the attempt's to report.
     if Path(newest.uri).is_dir() and not (folder / Path(newest.uri).name).is_dir():
         raise CheckpointsElsewhere(
-            f"the job's newest checkpoint is {newest.uri}, and its attempts look in {folder} since RINGLEADER_RUN_AS "
-            f"or RINGLEADER_RUN_AS_FOLDER was changed.",
-            hint="Set it back, and begin another job with the checkpoint: init_from.",
+            f"the job's newest checkpoint is {newest.uri}, but its attempts look in {folder} since RINGLEADER_RUN_AS "
+            "or RINGLEADER_RUN_AS_FOLDER was changed.",
+            hint="Restore the old setting to resume this job, or start another job from the checkpoint with init_from.",
         )

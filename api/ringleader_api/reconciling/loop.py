@@ -113,7 +113,7 @@ class Reconciler:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self.seen: Seen | None = None
-        self.trouble = "the cluster has not been asked yet"
+        self.trouble = "the cluster has not been contacted yet"
         self.beat_at = time.monotonic()
 
     def run(self, every_s: float) -> None:
@@ -409,8 +409,8 @@ class Reconciler:
     def _recall(self, facts: Facts) -> None:
         why = Why(
             code="places_gone",
-            message=f"attempt {facts.attempt} found no room: it went with a node, or to others",
-            hint="It starts again when there is room; no failure is spent.",
+            message=f"attempt {facts.attempt} could not be placed: its room was lost with a node, or taken by others",
+            hint="It starts again once there is room; this does not count against max_failures.",
         )
         log.warning("attempt.recalled", job=facts.job_id, attempt=facts.attempt)
         self._backend.release(facts.job_id, facts.attempt)

@@ -62,7 +62,7 @@ class JobQueue:
         why = Why(
             code="cluster_unreachable",
             message=f"the Ray cluster does not answer ({trouble})",
-            hint="Running jobs are left alone; this one starts when the cluster is back.",
+            hint="Running jobs are left alone; this one starts once the cluster is back.",
         )
         query = select(Job.id, Job.pending_reason).where(Job.state == State.QUEUED).order_by(Job.id)
         with self._store.read() as session:

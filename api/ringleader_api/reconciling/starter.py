@@ -96,5 +96,5 @@ def _why(error: Exception) -> Why:
     return Why(
         code="start_failed",
         message=f"its supervisor could not be started ({type(error).__name__}: {error})"[:TOLD],
-        hint="It is tried again, with growing pauses. The log of the control plane has the whole story.",
+        hint="It is retried with growing pauses. The control plane's log has the full traceback.",
     )

@@ -3,7 +3,7 @@
 from ringleader_api.scheduling.admission import decide, fits, most, plan
 from ringleader_api.scheduling.growth import reaches
 from ringleader_api.scheduling.lifecycle import Facts, Limits, Silence, next_act
-from ringleader_api.scheduling.needs import NodeShape, WorkerNeed
+from ringleader_api.scheduling.needs import NodeShape, WorkerNeed, count_of
 from ringleader_api.scheduling.snapshot import (
     Admit,
     Claim,
@@ -37,6 +37,7 @@ __all__ = [
     "Seen",
     "Silence",
     "WorkerNeed",
+    "count_of",
     "decide",
     "fits",
     "most",

@@ -191,7 +191,11 @@ def next_act(
     if not job.launched and (alive or job.state is State.STARTING):
         return AdoptAttempt() if alive else StartAttempt()
     if not alive:  # it may have gone before anybody confirmed it
-        return LoseAttempt(_why("its supervisor vanished")) if missing_s >= limits.vanish_after_s else None
+        return (
+            LoseAttempt(_why("its supervisor disappeared from the cluster"))
+            if missing_s >= limits.vanish_after_s
+            else None
+        )
     if job.state is State.STARTING and not placed and lasting_s > PLACES_S:
         return RecallAttempt()
     return _running(job, silence, lasting_s)
@@ -211,7 +215,7 @@ def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, li
     # Only after it was reported frozen: one missed answer alone never ends an attempt.
     if not answers and job.trouble == FROZEN and unanswered_s >= limits.frozen_after_s:
         return LoseAttempt(
-            _why("its supervisor was frozen: no post and no answer for {:.0f} s", unanswered_s)
+            _why("its supervisor froze: it sent no report and gave no answer for {:.0f} s", unanswered_s)
         )
     why = _silent(silent_s) if answers else _frozen(silent_s, limits)
     return None if job.trouble == why.code else ReportTrouble(why)
@@ -247,7 +251,7 @@ def _why(message: str, *values: object) -> Why:
     return Why(
         code=Reason.PLATFORM_ERROR,
         message=message.format(*values),
-        hint="See the job's events and logs; the cluster's own logs say why a process ended.",
+        hint="Check the job's events and logs; Ray's own logs say why a process ended.",
     )
 
 
@@ -262,16 +266,16 @@ def _overdue() -> Why:
 def _silent(silent_s: float) -> Why:
     return Why(
         code=SILENT,
-        message=f"its supervisor works, but nothing it posts has arrived for {silent_s:.0f} s",
-        hint="Its workers train on, and what it has to tell waits on its disk. See whether the address of this API can "
-        "be reached from the node of the supervisor.",
+        message=f"its supervisor is running, but no report from it has arrived for {silent_s:.0f} s",
+        hint="Training continues, and the reports wait on the disk of the supervisor's node. Check whether that node "
+        "can reach the address of this API.",
     )
 
 
 def _frozen(silent_s: float, limits: Limits) -> Why:
     return Why(
         code=FROZEN,
-        message=f"its supervisor has posted nothing for {silent_s:.0f} s and does not answer the cluster",
-        hint=f"After {limits.frozen_after_s:.0f} s without an answer it is ended; the next attempt begins with the "
-        "newest checkpoint.",
+        message=f"its supervisor has sent no report for {silent_s:.0f} s and does not answer",
+        hint=f"After {limits.frozen_after_s:.0f} s without an answer it is ended, and the next attempt starts from "
+        "the newest checkpoint.",
     )

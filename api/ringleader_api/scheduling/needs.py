@@ -35,12 +35,17 @@ class WorkerNeed:
     memory_gb: float
 
     def __str__(self) -> str:
-        parts = [f"{self.cpus:g} CPU"]
+        parts = [count_of(self.cpus, "CPU")]
         if self.gpus:
-            parts.append(f"{self.gpus:g} GPU")
+            parts.append(count_of(self.gpus, "GPU"))
         if self.memory_gb:
             parts.append(f"{self.memory_gb:g} GB")
         return ", ".join(parts)
+
+
+def count_of(number: float, noun: str) -> str:
+    """The number with its noun, which is in the singular for one."""
+    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
 
 
 def place(nodes: Sequence[NodeShape], need: WorkerNeed, count: int) -> tuple[int, tuple[NodeShape, ...]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ringleader.wire.views import Why
-from ringleader_api.scheduling.needs import NodeShape, WorkerNeed
+from ringleader_api.scheduling.needs import NodeShape, WorkerNeed, count_of
 
 Apart = tuple[WorkerNeed, int]
 """A number of servers of that shape."""
@@ -133,7 +133,7 @@ class Reach:
     gpus: float
 
     def __str__(self) -> str:
-        return f"{self.cpus:g} CPUs and {self.gpus:g} GPUs"
+        return f"{count_of(self.cpus, 'CPU')} and {count_of(self.gpus, 'GPU')}"
 
 
 Demand = Mapping[WorkerNeed, int]

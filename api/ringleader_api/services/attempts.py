@@ -27,13 +27,13 @@ def attempt_failed(session: Session, job: Job, why: Why, *, at: datetime, who: s
         return
     # At least one: the failures that the attempt has reported itself are in `spent` already.
     spent += max(1, job.failures_reported) - job.failures_reported
-    _follow(session, job, why, spent, f"{spent} of {budget} failures are spent.", at=at, who=who)
+    _follow(session, job, why, spent, f"Failures spent: {spent} of {budget} (max_failures).", at=at, who=who)
 
 
 def attempt_uprooted(session: Session, job: Job, why: Why, *, at: datetime, who: str) -> None:
     """Queue the next attempt: the node or the cluster under this one was lost, which is no failure of the job. Failures
     that the attempt had spent stay spent."""
-    hint = "Its node or the whole cluster was lost: no failure is spent."
+    hint = "Its node or the whole cluster was lost; this does not count against max_failures."
     _follow(session, job, why, failures_spent(job), hint, at=at, who=who)
 
 
@@ -43,7 +43,9 @@ def _follow(session: Session, job: Job, why: Why, spent: int, hint: str, *, at: 
         f"attempt {job.attempt} ended ({why.message.removesuffix('.')}); attempt {job.attempt + 1} follows"
     )
     if (unsaved := _unsaved(session, job)) is not None:
-        message = f"{message} from {unsaved}; {_steps(job.step - unsaved.step)} trained again"
+        message = (
+            f"{message}, starting from {unsaved}; {_steps(job.step - unsaved.step)} will be trained again"
+        )
     move(session, job, State.QUEUED, at=at, who=who, why=Why(code="retrying", message=message, hint=hint))
 
 
@@ -52,9 +54,7 @@ def paused_behind(session: Session, job: Job, why: Why) -> Why:
     unsaved = _unsaved(session, job)
     if unsaved is None:
         return why
-    message = (
-        f"{why.message.removesuffix('.')}; step {job.step} was not saved, and resuming goes on from {unsaved}"
-    )
+    message = f"{why.message.removesuffix('.')}; step {job.step} was not saved, and resuming continues from {unsaved}"
     return why.model_copy(update={"message": message})
 
 
@@ -67,9 +67,9 @@ class _Beginning:
 
     def __str__(self) -> str:
         return (
-            f"step {self.step}, its newest checkpoint"
+            f"step {self.step}, the newest checkpoint"
             if self.saved
-            else "the beginning: it has no checkpoint"
+            else "step 0, because there is no checkpoint"
         )
 
 

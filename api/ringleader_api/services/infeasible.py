@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ringleader.spec import JobSpec
 from ringleader_api.problems import Unprocessable, wrong_key
-from ringleader_api.scheduling import Claim, NodeShape, Seen, WorkerNeed, fits, most, reaches
+from ringleader_api.scheduling import Claim, NodeShape, Seen, WorkerNeed, count_of, fits, most, reaches
 from ringleader_api.services.claims import claim_of_spec
 
 UNITS = {"gpus": "GPUs", "cpus": "CPUs", "memory_gb": "GB"}
@@ -75,7 +75,7 @@ def _too_many(claim: Claim, seen: Seen) -> Unprocessable:
     else:
         fitting = most(seen.nodes, claim.need)
         pointer, value = "/workers/min", claim.floor
-        allowed = f"at most {fitting} workers of {claim.need} on this cluster"
+        allowed = f"at most {count_of(fitting, 'worker')} of {claim.need} on this cluster"
     return wrong_key(pointer, value, allowed + _further(seen), message, code="infeasible")
 
 

@@ -10,16 +10,20 @@ from ringleader.elastic.recovery import Recovery
 from ringleader.elastic.state import Loss, Membership, Phase, WorkerState
 from ringleader.wire.states import RETRIED
 
-RAISED_HINT = "Mend the training function; ringleader.local_session runs it in one process, under a debugger."
+RAISED_HINT = (
+    "Fix the training function; ringleader.local_session runs it in one process, where you can debug it."
+)
 
 GIST_CHARS = 300
 
 PREEMPTED = "preempted"
-PREEMPTED_HINT = "It goes on from its checkpoint when there is room again; no failure is spent."
+PREEMPTED_HINT = (
+    "It continues from its checkpoint once there is room again; this does not count against max_failures."
+)
 
 ASTRAY = (
-    "the program changed it while this worker followed, outside the optimiser and unseen (through .data, for example): "
-    "the worker is given the whole state while the others wait"
+    "the program changed it outside the optimiser (through .data, for example) while this worker was following, so "
+    "the change was not seen: the worker is sent the whole state while the others wait"
 )
 
 Step = tuple[Membership, tuple[Instruction, ...]]
@@ -134,8 +138,10 @@ def _spend(state: Membership, worker: str, cause: str) -> Step:
     state = replace(state, failures=state.spent + 1, failed_at=state.committed)
     if state.failures <= state.rules.max_failures:
         return state, ()
-    why = f"{state.failures} workers died before they committed a step, the last one {worker}: {cause}."
-    hint = "Look at the last log lines for what ends the workers; max_failures allows more tries."
+    why = f"{worker} died before committing a step: {cause}."
+    if state.failures > 1:
+        why = f"{state.failures} workers died before committing a step; the last one was {worker}: {cause}."
+    hint = "Check the last log lines for what ends the workers; a larger max_failures allows more tries."
     return end(state, End("failed", "min_workers_lost", why, hint))
 
 

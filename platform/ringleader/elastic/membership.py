@@ -223,7 +223,13 @@ def _form(state: Membership, now: float) -> Step:
     if start_step is None:
         why = f"every worker that held the state of step {state.committed} was lost."
         state, more = end(
-            state, End("failed", "min_workers_lost", why, "Spread the workers over more nodes.")
+            state,
+            End(
+                "failed",
+                "min_workers_lost",
+                why,
+                "Spread the workers over more nodes, so that one failure cannot take all of them.",
+            ),
         )
         return state, out + more
     if not (state.closing or state.pausing) and len(state.pool) < state.min:
@@ -268,10 +274,10 @@ def _give_up(state: Membership, now: float) -> Step:
 def _futile(state: Membership) -> End:
     whys = dict.fromkeys(w.why for w in state.members if w.why)
     why = (
-        f"the exchange broke {state.futile} times in a row, though nobody was lost, and no step was committed in"
-        f" between: {'; '.join(whys) or 'no member says why'}"
+        f"the gradient exchange broke {state.futile} times in a row without losing a worker or committing a step: "
+        f"{'; '.join(whys) or 'no member reported a cause'}"
     )
-    hint = "Look at the workers' logs, and whether their nodes reach each other on all ports."
+    hint = "Check the workers' logs, and whether their nodes can reach each other on all ports."
     return End("failed", "platform_error", f"{why}.", hint)
 
 
@@ -302,14 +308,14 @@ def _all_stand(state: Membership, now: float) -> bool:
 
 def _too_few(state: Membership) -> End:
     """The end where no replacement took part in time: none had a place, or one has yet to run the program's lines."""
-    why = f"fewer than {state.min} workers were left for {state.rules.recover_s:.0f} s"
+    why = f"fewer workers than workers.min ({state.min}) were left for {state.rules.recover_s:.0f} s"
     late = [w.id for w in state.where(lambda w: w.phase in (Phase.STARTING, Phase.SHADOWING))]
     if not late:
-        why, hint = f"{why} and none could be started.", "See `ringleader cluster` for free nodes."
+        why, hint = f"{why}, and no replacement could be started.", "`ringleader cluster` shows the nodes."
         return End("failed", "min_workers_lost", why, hint)
     were = "was" if len(late) == 1 else "were"
-    why = f"{why}: {', '.join(late)} {were} started, and did not come to where the others are."
-    hint = "`ringleader logs` shows what they do: a replacement runs the program's lines between finished loops first."
+    why = f"{why}: {', '.join(late)} {were} started but did not catch up with the others."
+    hint = "`ringleader logs` shows what they do; a replacement first runs the program's lines between finished loops."
     return End("failed", "min_workers_lost", why, hint)
 
 

@@ -36,13 +36,13 @@ def _missed(state: Membership, going: Sequence[WorkerState]) -> str:
     left = [w for w in state.pool if w not in going]
     notices = ", ".join(f"{w.id} ({w.notice or 'drain'})" for w in going)
     if len(left) < state.min:
-        return (
-            f"the machines of {notices} go away; {len(left)} of at least {state.min} workers would be left."
-        )
+        return f"the machines of {notices} are going away: {len(left)} would be left, and workers.min is {state.min}."
     rest = state
     for worker in going:
         rest = rest.drop(worker.id)
     servers = [w for w in going if w.role == "server"]
     if all(rest.copied(server) for server in servers):
         return ""
-    return f"the machines of {notices} go away; what the servers among them hold would be nowhere else."
+    return (
+        f"the machines of {notices} are going away, and the state of the servers on them exists nowhere else."
+    )

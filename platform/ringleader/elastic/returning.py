@@ -14,10 +14,10 @@ from ringleader.elastic.state import Membership, Phase, WorkerState
 
 Step = tuple[Membership, tuple[Instruction, ...]]
 
-UNREACHED = "the plan of this generation did not reach everybody before the supervisor was lost"
+UNREACHED = "the supervisor was lost before the plan of this generation had reached all workers"
 STALE = (
-    "the supervisor was killed and came back, but its workers know a later plan than it could write down: was its disk "
-    "full? The next attempt begins with the newest checkpoint."
+    "the supervisor was killed and restarted, but its workers have a later plan than it could save, perhaps because "
+    "its disk was full. The next attempt starts from the newest checkpoint."
 )
 
 

@@ -87,7 +87,7 @@ def _without_what_nobody_asks() -> None:
     for name in ("start_api_server", "start_log_monitor", "start_monitor"):
         if not hasattr(Node, name):
             raise AttributeError(
-                f"Ray's Node has no {name} any more: see what it starts now, and mend head.py."
+                f"Ray's Node no longer has {name}: check what it starts now, and adapt head.py."
             )
         setattr(Node, name, lambda self, **how: None)
 
@@ -104,7 +104,7 @@ def _abandon(lost: list[str], temp_dir: Path) -> NoReturn:
     guard."""
     from ray._private import worker
 
-    said = f"Ray's {' and '.join(lost)} ended, and with it the cluster and all that ran there."
+    said = f"Ray's {' and '.join(lost)} ended, and with it the cluster and everything that ran there."
     print(said, file=sys.stderr, flush=True)
     worker._global_node.kill_all_processes(check_alive=False)
     shutil.rmtree(temp_dir, ignore_errors=True)

@@ -26,7 +26,9 @@ def main() -> None:
     parser.add_argument("--cloud", required=True, choices=sorted(CLOUDS))
     parser.add_argument("--address", required=True, help="of the cluster's head, host:port")
     parser.add_argument("--node-ip", required=True, help="this machine's address in the cluster")
-    parser.add_argument("--metadata", default="", help="where the cloud is asked, if not where it usually is")
+    parser.add_argument(
+        "--metadata", default="", help="the address of the cloud's metadata service, if not the usual one"
+    )
     given = parser.parse_args()
     kind = CLOUDS[given.cloud]
     # No proxy: the metadata address is answered by the machine's own host.
@@ -34,7 +36,7 @@ def main() -> None:
         base_url=given.metadata or kind.METADATA, timeout=ANSWER_S, trust_env=False
     ) as metadata:
         found = awaited(kind(metadata), _say, time.sleep)
-    _say(f"{found.why}: this machine goes in {found.at - time.time():.0f} s")
+    _say(f"{found.why}: this machine goes away in {found.at - time.time():.0f} s")
     drained(lambda: drain(given.address, given.node_ip, found), _say, time.sleep)
     _say("Ray drains the node")
 
@@ -48,7 +50,7 @@ def awaited(cloud: Cloud, say: Say, pause: Callable[[float], None]) -> Notice:
         except (httpx.HTTPError, ValueError, KeyError) as error:
             silent_s += cloud.EVERY_S
             if silent_s >= LONGEST_SILENCE_S:
-                say(f"the cloud's metadata give no answer: {type(error).__name__}: {error}")
+                say(f"the cloud's metadata service does not answer: {type(error).__name__}: {error}")
                 silent_s = 0.0
         else:
             if found is not None:
@@ -63,7 +65,7 @@ def drained(drain: Callable[[], None], say: Say, pause: Callable[[float], None])
         try:
             drain()
         except Exception as error:  # whatever Ray's client raises
-            say(f"Ray was not told: {type(error).__name__}: {error}")
+            say(f"Ray could not be notified: {type(error).__name__}: {error}")
             pause(AGAIN_S)
         else:
             return
@@ -84,13 +86,13 @@ def drain(address: str, node_ip: str, notice: Notice) -> None:
         if node.state == 0 and node.node_manager_address == node_ip
     ]
     if not nodes:
-        raise NotDrained(f"no living node of the cluster is at {node_ip}.", hint="See --node-ip.")
+        raise NotDrained(f"no live node of the cluster has the address {node_ip}.", hint="See --node-ip.")
     for node in nodes:
         accepted, why = head.drain_node(
             node, DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"), notice.why, int(notice.at * 1000)
         )
         if not accepted:
-            raise NotDrained(f"Ray refuses to drain node {node}: {why}")
+            raise NotDrained(f"Ray refused to drain node {node}: {why}")
 
 
 class NotDrained(RingleaderError):

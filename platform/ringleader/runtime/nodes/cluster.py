@@ -105,7 +105,7 @@ class RayCluster:
             return
         if attempt_registry.claimed(launch.job_id, launch.attempt):
             raise AttemptUsed(
-                f"attempt {launch.attempt} of job {launch.job_id} has had its supervisor, which is gone.",
+                f"attempt {launch.attempt} of job {launch.job_id} has already had a supervisor, which is gone.",
                 hint="Start the next attempt.",
             )
         # Before there is a supervisor: an attempt without this record was on a cluster that is no more.
@@ -178,10 +178,10 @@ class RayCluster:
         try:
             supervisor = self._supervisor(job_id, attempt)
             if supervisor is None:
-                raise FaultMissed("the attempt has no supervisor now.")
+                raise FaultMissed("the attempt has no supervisor at present.")
             struck = ray.get(supervisor.fault.remote(fault, worker, for_s), timeout=CALL_S)
         except ActorUnavailableError:
-            raise FaultMissed("the supervisor was killed and is not back yet.") from None
+            raise FaultMissed("the supervisor was killed and has not been restarted yet.") from None
         except RayError as error:
             raise FaultMissed(f"the supervisor did not answer ({type(error).__name__}).") from None
         if not struck.done:
@@ -212,7 +212,7 @@ class RayCluster:
         while leftovers(name) or self._supervisor(job_id, attempt) is not None:
             if monotonic() > until:
                 raise RingleaderError(
-                    f"{name} still holds resources after {GONE_S:.0f} s.", hint="Release it again."
+                    f"{name} still holds resources after {GONE_S:.0f} s.", hint="Try the release again."
                 )
             sleep(0.05)
 

@@ -132,7 +132,7 @@ class ClusterProcess:
         # The calls that fail when the process is killed would each give a reason of their own.
         self._why = self._why or why
         self.close()
-        return OutOfReach(self._why, hint="The connection is given up, and a new one made.")
+        return OutOfReach(self._why, hint="The connection is closed and opened again.")
 
     def _exchange(self, said: bytes, within_s: float) -> bytes:
         """The pickled answer; nothing, or a part of it, where the process has ended."""

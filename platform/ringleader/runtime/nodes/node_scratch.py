@@ -28,7 +28,7 @@ def private_scratch(name: str) -> Path:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise RequirementsFailed(
-                f"{folder} is another account's, or others may write there.",
+                f"{folder} belongs to another account, or others can write to it.",
                 hint=f"Remove it, or set {SCRATCH} for Ray's processes on that node.",
             )
     return _own() / name

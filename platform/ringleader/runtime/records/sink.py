@@ -143,7 +143,9 @@ class RecordLog:
             self.event(happened.kind, happened.generation, happened.data)
         self._lines([said for line in beat.lines for said in self._told.take(beat.worker, line)])
         if beat.lines_dropped:
-            text = f"[{beat.lines_dropped} earlier lines of this worker were dropped: it prints too fast]"
+            text = (
+                f"[{beat.lines_dropped} earlier lines of this worker were dropped because it prints too fast]"
+            )
             self._line(beat.worker, PrintedLine(datetime.now(UTC).timestamp(), "error", text))
 
     def _lines(self, told: list[Said]) -> None:
@@ -273,7 +275,7 @@ class RecordLog:
         """The scores that are finite; the others are named in the log."""
         for name, value in scores.items():
             if not math.isfinite(value):
-                self.say(f"The score {name!r} is {value}: it is left out of the result.")
+                self.say(f"The score {name!r} is {value} and is left out of the result.")
         return {name: value for name, value in scores.items() if math.isfinite(value)}
 
 

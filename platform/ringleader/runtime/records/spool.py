@@ -93,7 +93,7 @@ class Spool:
             except sqlite3.OperationalError as error:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
-                raise OSError(f"{self._folder} takes no more: {error}") from error
+                raise OSError(f"cannot write to {self._folder}: {error}") from error
             self._fresh, self._noted, self._given_up = [], {}, set()
 
     def batch(self, *, max_records: int, max_bytes: int) -> list[dict[str, Any]]:

@@ -201,7 +201,7 @@ def _named(record: dict[str, Any]) -> str:
     which = record.get("type") or (
         f"step {record['step']}" if "step" in record else f"number {record['seq']}"
     )
-    return f"this of the stream {record['stream']}, {which}"
+    return f"a record of the stream {record['stream']}, {which}"
 
 
 def _line(what: str) -> dict[str, Any]:

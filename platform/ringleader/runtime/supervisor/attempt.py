@@ -73,7 +73,7 @@ class Attempt:
         if self._state is None or self._state.ended is not None:
             return
         if not written.wait(TOLD_S):
-            raise TimeoutError(f"the supervisor of {self._launch.name} is busy: tell it again.")
+            raise TimeoutError(f"the supervisor of {self._launch.name} is busy: send the request again.")
 
     def beat(self, beat: Heartbeat) -> int | None:
         """Take a worker's heartbeat. Returns the step below which its records are here; -1 where the worker is not
@@ -282,7 +282,7 @@ class Attempt:
         now = monotonic()
         self._judge(now)
         if self._records.poster.stale:
-            over = "the control plane knows this attempt no more, or a newer one has taken its place."
+            over = "the control plane no longer knows this attempt, or a newer one has replaced it."
             self._take(ev.Failed("", "platform_error", over, now))
         if self._records.poster.silent_s > self._launch.api_gone_s:
             self._take(ev.Cancel(0.0, now))

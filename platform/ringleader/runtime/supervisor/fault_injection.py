@@ -53,16 +53,18 @@ def strike(
     member = next((m for m in state.members if m.id == worker), None)
     identity = crew.identity(member.id) if member is not None else None
     if member is None or identity is None or state.plan is None or not crew.knows(member.id):
-        return FaultOutcome(False, f"there is no member {worker} now.")
+        return FaultOutcome(False, f"the job has no member {worker} at present.")
     if (member.role == "server") != (fault == "server"):
-        return FaultOutcome(False, f"{member.id} is a {member.role}: {fault} is not for it.")
+        return FaultOutcome(
+            False, f"{member.id} is a {member.role}, which the fault {fault} does not apply to."
+        )
     who = f"process {identity.pid}, rank {state.plan.rank_of(member.id)}"
     if fault == "drain":
         post(ev.Drain(member.id, monotonic() + for_s, monotonic()))
-        return FaultOutcome(True, f"notice to {who}: its machine goes away in {for_s:g} s")
+        return FaultOutcome(True, f"notice to {who} that its machine goes away in {for_s:g} s")
     if fault == "slow":
         crew.befall(member.id, hamper, for_s)
-        return FaultOutcome(True, f"{who} is stopped three quarters of the next {for_s:g} s")
+        return FaultOutcome(True, f"{who} is stopped for three quarters of the next {for_s:g} s")
     return _signal(fault, member, who, look, crew)
 
 
@@ -71,7 +73,7 @@ def _signal(
 ) -> FaultOutcome:
     donor = fault == "donor"
     if donor and len(_with_state(look())) <= WITH_STATE:
-        return FaultOutcome(False, f"behind {member.id} and a donor nobody would hold the state.")
+        return FaultOutcome(False, f"without {member.id} and a donor no worker would hold the state.")
     # Before the signal: whoever is new from here on came for the victim.
     before = {m.id for m in look().members}
     sign = signal.SIGSTOP if fault == "freeze" else signal.SIGKILL
@@ -93,10 +95,10 @@ def _ambush(look: Callable[[], Membership], crew: "WorkerGroup", before: set[str
             joins = comer.phase in (Phase.SHADOWING, Phase.ACTIVE)
             if joins and found is not None and (identity := crew.identity(found.id)) is not None:
                 crew.befall(found.id, send, signal.SIGKILL)
-                what = f"which gave {comer.id} its state" if donor else "which came in its place"
+                what = f"which was sending its state to {comer.id}" if donor else "its replacement"
                 return f"and to {found.id}, process {identity.pid}, {what}"
         time.sleep(LOOK_S)
-    return f"and nobody came in its place within {COMES_S:g} s"
+    return f"and no replacement came within {COMES_S:g} s"
 
 
 def _donor(state: Membership, comer: WorkerState) -> WorkerState | None:

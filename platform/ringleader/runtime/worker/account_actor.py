@@ -96,7 +96,7 @@ class AccountMember:
             self._process.wait()
             raise RunAsImpossible(
                 f"the account {run_as.account.name} cannot run this package here: {self._said.text()}",
-                hint=f"It has to read {sys.executable} and all that it imports.",
+                hint=f"The account must be able to read {sys.executable} and everything that it imports.",
             )
         self._send((task, package, self._identity))
         for work in (self._hear, self._outlive):
@@ -270,8 +270,9 @@ def _start(account: Account, scratch: Path) -> "tuple[subprocess.Popen[bytes], C
     except OSError as error:
         ours.close()
         raise RunAsImpossible(
-            f"no process can be started under the account {account.name}: {error}.",
-            hint=f"Ray's processes on a node have to be root's, and {sys.executable} has to be readable to all.",
+            f"cannot start a process under the account {account.name}: {error}.",
+            hint=f"Ray's processes on the node must run as root, and {sys.executable} must be readable by all "
+            "accounts.",
         ) from None
     return process, Connection(ours.detach())
 

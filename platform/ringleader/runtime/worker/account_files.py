@@ -34,19 +34,18 @@ def fetch(launch: AttemptLaunch, name: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise NotFetched(f"{source} cannot be read: {error}.") from None
+        raise NotFetched(f"cannot read {source}: {error}.") from None
     with os.fdopen(descriptor, "rb") as file:
         # Of what is open: the path may lead to another file by now.
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise NotFetched(
-                f"{source} is no file.", hint="The training function has put something in its place."
+                f"{source} is not a plain file.",
+                hint="The training function has replaced it by something else.",
             )
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if shutil.disk_usage(target.parent).free < found.st_size + SPARE_BYTES:
-            raise NotFetched(
-                f"there is no room for the {found.st_size} bytes of {source} in {target.parent}."
-            )
+            raise NotFetched(f"{target.parent} has no room for the {found.st_size} bytes of {source}.")
         partial = target.with_suffix(".partial")
         with partial.open("wb") as copy:
             left = found.st_size  # it may grow meanwhile

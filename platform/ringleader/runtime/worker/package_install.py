@@ -162,8 +162,9 @@ def _take(descriptor: int, kind: int, since: float) -> None:
         except BlockingIOError:
             if time.monotonic() - since > INSTALL_S:
                 raise RequirementsFailed(
-                    f"another worker of this node has not installed the job's requirements within {INSTALL_S:.0f} s.",
-                    hint="Is a process of the job stopped there? Ask for less, or install them on the nodes.",
+                    f"another worker on this node did not install the job's requirements within {INSTALL_S:.0f} s.",
+                    hint="Check whether a process of the job is stopped there; or require fewer packages, or install "
+                    "them on the nodes.",
                 ) from None
             time.sleep(LOOK_S)
 
@@ -190,14 +191,15 @@ def _uv(arguments: list[str], cwd: Path, since: float) -> str:
     except subprocess.TimeoutExpired:
         raise RequirementsFailed(
             f"the job's requirements were not installed within {INSTALL_S:.0f} s.",
-            hint="Ask for less, or install them on the nodes.",
+            hint="Require fewer packages, or install them on the nodes.",
         ) from None
     said = f"{done.stdout}\n{done.stderr}".strip()
     if done.returncode:
         last = "\n".join(said.splitlines()[-LAST_LINES:])
         raise RequirementsFailed(
             f"the job's requirements cannot be installed:\n{last}",
-            hint="Indexes come from UV_INDEX_URL, UV_FIND_LINKS and the like: in the job's env, or in the file.",
+            hint="Package indexes are set by UV_INDEX_URL, UV_FIND_LINKS and the like in the job's env, or in the "
+            "requirements file.",
         )
     return said
 
@@ -209,6 +211,6 @@ def _binary() -> str:
         return uv.find_uv_bin()
     except (ImportError, FileNotFoundError):
         raise RequirementsFailed(
-            "there is no uv on this node to install the job's requirements with.",
-            hint="pip install 'ringleader[engine]' there.",
+            "uv, which installs the job's requirements, is not installed on this node.",
+            hint="Run pip install 'ringleader[engine]' on the node.",
         ) from None

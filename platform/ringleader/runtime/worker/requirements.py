@@ -66,19 +66,22 @@ def read(requirements: str | Sequence[str], folder: Path) -> RequirementsLock:
     path = folder / requirements
     try:
         if not path.resolve().is_relative_to(folder.resolve()):
-            raise RequirementsFailed(f"{requirements} leads out of the working directory.")
+            raise RequirementsFailed(
+                f"the requirements file {requirements} lies outside the working directory."
+            )
         return _lock(requirements, list(entries(path.read_text())))
     except (OSError, UnicodeDecodeError) as error:
         raise RequirementsFailed(
-            f"the requirements file {requirements} cannot be read: {error}.", hint="Is it in working_dir?"
+            f"the requirements file {requirements} cannot be read: {error}.",
+            hint="Check that the file is in working_dir.",
         ) from None
 
 
 def _lock(name: str, found: Sequence[str]) -> RequirementsLock:
     if (odd := unpinned(found)) is not None:
         raise RequirementsFailed(
-            f"{name} has {odd!r}, which is no name==version and none of {', '.join(OPTIONS)}.",
-            hint="Every node has to get the same versions: `uv pip compile` and `pip freeze` write them.",
+            f"{name} has {odd!r}, which is neither name==version nor one of {', '.join(OPTIONS)}.",
+            hint="Every node must get the same versions: `uv pip compile` and `pip freeze` write such files.",
         )
     pins = (pin_of(without_options(entry)) for entry in found)
     return RequirementsLock(name, tuple(found), dict(pin for pin in pins if pin is not None))
@@ -90,9 +93,9 @@ def refuse_replacing(lock: RequirementsLock, own: Mapping[str, str]) -> None:
         # A local part, as +cpu, is a build of the same version.
         if name in own and version.partition("+")[0] != own[name].partition("+")[0]:
             raise RequirementsFailed(
-                f"{lock.name} asks for {name}=={version}; the engine on this node uses {name}=={own[name]}, which is "
-                "never replaced.",
-                hint=f"Leave {name} out, ask for that version, or change the nodes' installation.",
+                f"{lock.name} asks for {name}=={version}; the engine on this node uses {name}=={own[name]}, which "
+                "cannot be replaced.",
+                hint=f"Leave {name} out, require that version, or change the installation on the nodes.",
             )
 
 
