@@ -58,24 +58,24 @@ def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
         admin.put(f"/users/{ADA}/roles/*", json={"role": "admin"}).raise_for_status()
         page.reload()
         row = page.locator("[data-project=default]")
-        row.get_by_role("button", name="Share").click()
+        row.get_by_role("button", name="Edit").click()
         page.get_by_label("Weight").fill("2")
         page.get_by_label("Workers").fill("8")
-        page.get_by_role("dialog").get_by_role("button", name="Share").click()
+        page.get_by_role("dialog").get_by_role("button", name="Save").click()
         row.get_by_text("0 of 8").wait_for()
         quota = admin.get("/projects").json()["items"][0]["quota"]
         assert quota == {"workers": 8, "cpus": None, "gpus": None}
         page.get_by_label("Name").fill("laptop")
-        page.get_by_label("May do").select_option("viewer")
+        page.get_by_label("Rights").select_option("viewer")
         page.get_by_label("In project").fill("default")
-        days = page.get_by_label("Ends after days")
+        days = page.get_by_label("Expires after (days)")
         assert (days.input_value(), days.get_attribute("max")) == ("30", "30")
         days.evaluate("it => it.removeAttribute('max')")  # as in a page from before the bound was lowered
         days.fill("31")
-        page.get_by_role("button", name="Make a token").click()
-        page.locator(".token-form").get_by_role("alert").get_by_text("ends within 30 days").wait_for()
+        page.get_by_role("button", name="Create token").click()
+        page.locator(".token-form").get_by_role("alert").get_by_text("must expire within 30 days").wait_for()
         days.fill("30")
-        page.get_by_role("button", name="Make a token").click()
+        page.get_by_role("button", name="Create token").click()
         token = page.get_by_test_id("new-token").locator("code").inner_text()
         mine = {"Authorization": f"Bearer {token}"}
         assert httpx.get(f"{url}/api/v1/me", headers=mine).json()["roles"] == {"default": "viewer"}

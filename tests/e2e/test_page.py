@@ -185,7 +185,7 @@ def photograph(page: Page, of: str = "", there: str = "series-loss") -> None:
 
 def a_resize_takes_effect(page: Page, job: Job) -> None:
     page.get_by_role("button", name="Resize").click()
-    page.get_by_label("Most workers").fill("2")
+    page.get_by_label("Max workers").fill("2")
     page.get_by_role("dialog").get_by_role("button", name="Resize").click()
     wait_for("world of two", lambda: job.refresh().view.world_size == 2, 60)
     wait_for("two workers shown", lambda: page.get_by_test_id("workers").locator("tbody tr").count() == 2)
@@ -263,7 +263,7 @@ def test_a_wrong_job_file_is_explained_key_by_key(page: Page) -> None:
 
 def test_the_form_says_beforehand_whether_a_job_would_wait(page: Page) -> None:
     page.get_by_role("link", name="Submit", exact=True).click()
-    page.get_by_role("button", name="Would it wait?").click()
+    page.get_by_role("button", name="Preview").click()
     preview = page.get_by_test_id("preview")
     preview.wait_for()
     assert "It would" in preview.inner_text()

@@ -20,7 +20,7 @@ export function App() {
       {route.view === "submit" && <SubmitView />}
       {route.view === "access" && <AccessView />}
       {route.view === "unknown" && (
-        <Empty title="There is no page here">
+        <Empty title="This page does not exist">
           <p>
             <Link to="/">See all jobs</Link>
           </p>

@@ -180,7 +180,7 @@ function unreachable(): ApiError {
     status: 0,
     code: "api_unreachable",
     detail: "The control plane does not answer.",
-    hint: "Jobs keep running without it. This page goes on by itself when it is back.",
+    hint: "Jobs keep running without it. This page updates by itself once it is back.",
   });
 }
 

@@ -79,12 +79,12 @@ describe("an event in words", () => {
       event(7, "worker.explained", { worker: "w0", cause: "killed by Ray's memory monitor" }),
     ].map((one) => sentence(one));
     expect(told.map(({ title, detail }) => [title, detail])).toEqual([
-      ["Worker w2 makes no progress at step 40", "31 s in forward · rank 2"],
-      ["Worker w1 is slow at step 41", "500 ms a step, the others 200 ms · rank 1"],
-      ["Fault injected: freeze of w0", "SIGSTOP to process 7 · ada"],
+      ["Worker w2 is making no progress at step 40", "31 s in forward · rank 2"],
+      ["Worker w1 is slow at step 41", "500 ms per step, the others 200 ms · rank 1"],
+      ["Fault injected into w0: freeze", "SIGSTOP to process 7 · ada"],
       ["Worker w0 lost at step 42", "frozen · in exchange · rank 0"],
       ["Worker w4 lost at step 43", "raised: OSError: no x"],
-      ["Worker w3 is healed: 1.weight differs", "changed through .data"],
+      ["Worker w3 is being healed: 1.weight differs", "changed through .data"],
       ["Why worker w0 died", "killed by Ray's memory monitor"],
     ]);
   });
@@ -97,10 +97,10 @@ describe("an event in words", () => {
       event(3, "program.differs", { variable: "started", line: "train.py:4: started = time()", cure: "keep it" }),
     ].map((one) => sentence(one));
     expect(told.map(({ title, detail, tone }) => [title, detail, tone])).toEqual([
-      ["Worker w2 is put right: settings 0 differed", "the program changed it", "warn"],
-      ["Lines between loops read more weights than are recorded", "train.py:9: best = copy(net) · keep it", "warn"],
-      ["best: made of more weights than are recorded", "train.py:9: best = copy(net) · keep it", "warn"],
-      ["started is another one where lines run again", "train.py:4: started = time() · keep it", "warn"],
+      ["Worker w2 was corrected: settings 0 differed", "the program changed it", "warn"],
+      ["Lines between loops depend on weights that are not recorded", "train.py:9: best = copy(net) · keep it", "warn"],
+      ["best depends on weights that are not recorded", "train.py:9: best = copy(net) · keep it", "warn"],
+      ["started has a different value when its lines run again", "train.py:4: started = time() · keep it", "warn"],
     ]);
   });
 
@@ -110,7 +110,7 @@ describe("an event in words", () => {
       event(2, "requirements.installed", { packages: ["tiny==1.0", "small==2.0"], took_s: 1.5 }),
     ].map((one) => sentence(one));
     expect(told.map(({ title, detail }) => [title, detail])).toEqual([
-      ["Packages are being installed from requirements.txt", "packages 2"],
+      ["Installing packages from requirements.txt", "packages 2"],
       ["2 packages installed in 1.5 s", "tiny==1.0, small==2.0"],
     ]);
   });
@@ -130,8 +130,8 @@ describe("an event in words", () => {
     ].map((one) => sentence(one));
     expect(told.map(({ title, detail }) => [title, detail])).toEqual([
       ["Worker w1 left at step 7", "drain · SIGTERM"],
-      ["The supervisor is back", "start 2 · every worker was there"],
-      ["The supervisor is back", "start 3 · gone meanwhile: w1, w2"],
+      ["The supervisor was restarted", "start 2 · no worker was lost"],
+      ["The supervisor was restarted", "start 3 · lost meanwhile: w1, w2"],
     ]);
   });
 
@@ -160,9 +160,9 @@ describe("an event in words", () => {
     const restored = event(3, "checkpoint.restored", { step: 72, uri: "file:///c", steps_lost: 8 });
     expect(sentence(restored).detail).toBe("8 steps lost · file:///c");
     const none = sentence(event(4, "checkpoint.none", { step: 0, steps_lost: 1 }));
-    expect([none.title, none.detail]).toEqual(["The attempt begins from nothing", "1 step lost"]);
+    expect([none.title, none.detail]).toEqual(["The attempt starts without a checkpoint", "1 step lost"]);
     const skipped = event(2, "checkpoint.skipped", { why: "torn" });
-    expect(sentence(skipped).title).toBe("A checkpoint was passed over");
+    expect(sentence(skipped).title).toBe("A checkpoint was skipped");
   });
 
   test("tells a resize by its bounds, and a cancellation by its reason", () => {

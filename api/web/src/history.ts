@@ -110,40 +110,40 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
   }
   if (event.type === "worker.stalled") {
     const since = duration(numeric(data, "since_s") ?? 0);
-    const title = `Worker ${words(data, "worker")} makes no progress${where}`;
+    const title = `Worker ${words(data, "worker")} is making no progress${where}`;
     return { title, detail: listed([`${since} in ${words(data, "phase")}`, rankAndPid(data)]), tone: "warn" };
   }
   if (event.type === "worker.slow") {
     const own = duration(numeric(data, "step_s") ?? 0);
     const others = duration(numeric(data, "others_s") ?? 0);
-    const detail = listed([`${own} a step, the others ${others}`, rankAndPid(data)]);
+    const detail = listed([`${own} per step, the others ${others}`, rankAndPid(data)]);
     return { title: `Worker ${words(data, "worker")} is slow${where}`, detail, tone: "warn" };
   }
   if (event.type === "worker.astray") {
-    const title = `Worker ${words(data, "worker")} is healed: ${words(data, "what")} differs`;
+    const title = `Worker ${words(data, "worker")} is being healed: ${words(data, "what")} differs`;
     return { title, detail: words(data, "why"), tone: "warn" };
   }
   if (event.type === "member.differed") {
-    const title = `Worker ${words(data, "worker")} is put right: ${words(data, "what")} differed`;
+    const title = `Worker ${words(data, "worker")} was corrected: ${words(data, "what")} differed`;
     return { title, detail: words(data, "why"), tone: "warn" };
   }
   if (event.type === "program.differs") {
-    const title = `${words(data, "variable")} is another one where lines run again`;
+    const title = `${words(data, "variable")} has a different value when its lines run again`;
     return { title, detail: listed([words(data, "line"), words(data, "cure")]), tone: "warn" };
   }
   if (event.type === "boundary.unrecorded") {
     const variable = words(data, "variable");
     const title = variable
-      ? `${variable}: made of more weights than are recorded`
-      : "Lines between loops read more weights than are recorded";
+      ? `${variable} depends on weights that are not recorded`
+      : "Lines between loops depend on weights that are not recorded";
     return { title, detail: listed([words(data, "line"), words(data, "cure")]), tone: "warn" };
   }
   if (event.type === "supervisor.silent") {
     const why = data.reason as { message?: string } | undefined;
-    return { title: "Supervisor silent", detail: why?.message ?? "", tone: "bad" };
+    return { title: "The supervisor is silent", detail: why?.message ?? "", tone: "bad" };
   }
   if (event.type === "fault.injected") {
-    const title = `Fault injected: ${words(data, "fault")} of ${words(data, "target")}`;
+    const title = `Fault injected into ${words(data, "target")}: ${words(data, "fault")}`;
     return { title, detail: listed([words(data, "effect"), words(data, "who")]), tone: "warn" };
   }
   if (event.type === "worker.joined") {
@@ -159,8 +159,8 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
   }
   if (event.type === "supervisor.returned") {
     const gone = Array.isArray(data.gone) ? data.gone.map(text) : [];
-    const others = gone.length > 0 ? `gone meanwhile: ${gone.join(", ")}` : "every worker was there";
-    return { title: "The supervisor is back", detail: listed([`start ${words(data, "start")}`, others]), tone: "info" };
+    const others = gone.length > 0 ? `lost meanwhile: ${gone.join(", ")}` : "no worker was lost";
+    return { title: "The supervisor was restarted", detail: listed([`start ${words(data, "start")}`, others]), tone: "info" };
   }
   if (event.type === "generation.formed") {
     const size = plural(memberCount(data), "member");
@@ -175,7 +175,7 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     return { title, detail: rest(data, ["min", "max", "who"]), tone: "info" };
   }
   if (event.type === "requirements.installing") {
-    const title = `Packages are being installed from ${words(data, "from")}`;
+    const title = `Installing packages from ${words(data, "from")}`;
     return { title, detail: rest(data, ["from"]), tone: "plain" };
   }
   if (event.type === "requirements.installed") {
@@ -195,10 +195,10 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     return { title: `Checkpoint ${saved ? "saved" : "restored"}${where}`, detail, tone: saved ? "plain" : "good" };
   }
   if (event.type === "checkpoint.none") {
-    return { title: "The attempt begins from nothing", detail: stepsLost(data), tone: "warn" };
+    return { title: "The attempt starts without a checkpoint", detail: stepsLost(data), tone: "warn" };
   }
   if (event.type === "checkpoint.failed" || event.type === "checkpoint.skipped") {
-    const what = event.type === "checkpoint.failed" ? "could not be written" : "was passed over";
+    const what = event.type === "checkpoint.failed" ? "could not be written" : "was skipped";
     return { title: `A checkpoint ${what}`, detail: words(data, "why"), tone: "warn" };
   }
   if (event.type === "recovered") return recovered(event);

@@ -28,7 +28,7 @@ export function read(text: string): JobFile {
   if (!isMap(document.contents)) {
     return {
       spec: null,
-      fault: { line: 1, message: "A job file is a list of keys with values, such as `name: digits`." },
+      fault: { line: 1, message: "A job file must consist of keys with values, such as `name: digits`." },
     };
   }
   return { spec: value as Record<string, unknown>, fault: null };

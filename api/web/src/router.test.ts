@@ -28,7 +28,7 @@ test("links that came as data never run anything", () => {
 
 test("a resize needs two whole numbers in order", () => {
   expect(resizeFault(2, 3)).toBeNull();
-  expect(resizeFault(3, 2)).toContain("cannot be more");
+  expect(resizeFault(3, 2)).toContain("cannot be larger");
   expect(resizeFault(0, 2)).toContain("whole numbers");
   expect(resizeFault(1.5, 2)).toContain("whole numbers");
 });

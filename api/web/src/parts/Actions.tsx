@@ -48,7 +48,7 @@ function Cancel({ job, onClose, onDone }: Question) {
   const { run, busy, error } = useAction(() => cancel(job.id), onDone);
   return (
     <Dialog title={`Cancel ${job.name}?`} onClose={onClose}>
-      <p>It stops after the step it is in and cannot be taken up again. Metrics, events and logs stay.</p>
+      <p>The job stops after its current step and cannot be resumed. Its metrics, events and logs are kept.</p>
       {error && (
         <Notice tone="bad" title={error.message}>
           <p>{error.hint}</p>
@@ -78,11 +78,11 @@ function Resize({ job, onClose, onDone }: Question) {
   };
   return (
     <Dialog title={`Resize ${job.name}`} onClose={onClose}>
-      <p>Takes effect between two steps and loses nothing. Now {job.world_size} at work.</p>
+      <p>The change takes effect between two steps, and no work is lost. Workers running now: {job.world_size}.</p>
       <form onSubmit={send}>
         <div className="field-row">
           <label>
-            Fewest workers
+            Min workers
             <input
               type="number"
               name="min"
@@ -92,7 +92,7 @@ function Resize({ job, onClose, onDone }: Question) {
             />
           </label>
           <label>
-            Most workers
+            Max workers
             <input
               type="number"
               name="max"
@@ -117,7 +117,7 @@ function Resize({ job, onClose, onDone }: Question) {
         )}
         <div className="dialog-actions">
           <button type="button" onClick={onClose}>
-            Leave as it is
+            Leave unchanged
           </button>
           <button type="submit" className="primary" disabled={busy || wrong !== null}>
             Resize
@@ -130,8 +130,8 @@ function Resize({ job, onClose, onDone }: Question) {
 
 export function resizeFault(min: number, max: number): string | null {
   if (![min, max].every((value) => Number.isInteger(value) && value >= 1))
-    return "Both are whole numbers from 1 up.";
-  return min > max ? "The fewest cannot be more than the most." : null;
+    return "Both must be whole numbers, 1 or more.";
+  return min > max ? "The minimum cannot be larger than the maximum." : null;
 }
 
 function useAction(act: () => Promise<unknown>, onDone: () => void) {

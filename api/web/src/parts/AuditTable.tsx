@@ -25,11 +25,11 @@ export function AuditTable() {
               <tr>
                 <th>When</th>
                 <th>Who</th>
-                <th>Did</th>
+                <th>Request</th>
                 <th>Project</th>
-                <th>What</th>
+                <th>Target</th>
                 <th>Outcome</th>
-                <th>From</th>
+                <th>Source</th>
               </tr>
             </thead>
             <tbody>

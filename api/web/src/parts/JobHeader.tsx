@@ -18,7 +18,7 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
   const tracking = safeLink(job.tracking.url);
   return (
     <header className="job-head">
-      <nav className="crumbs" aria-label="Where you are">
+      <nav className="crumbs" aria-label="Breadcrumb">
         <Link to="/">Jobs</Link>
         <span aria-hidden="true">/</span>
         <span>{job.project}</span>
@@ -38,7 +38,7 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
         </div>
       </div>
       <div className="job-meta">
-        <Copy value={job.id} label="the job id" />
+        <Copy value={job.id} label="the job ID" />
         <span>
           attempt <b data-testid="attempt">{job.attempt}</b>
         </span>

@@ -1,7 +1,7 @@
 /** What the workers print: followed, filtered by worker and level. */
 import { useEffect, useRef, useState } from "react";
 import type { Feed } from "../feed";
-import { clock, count } from "../format";
+import { clock, count, plural } from "../format";
 import type { LogLine } from "../wire";
 
 const SHOWN = 1000;
@@ -46,7 +46,7 @@ export function LogView({ feed }: { feed: Feed<LogLine> }) {
         <span className="muted push">
           {matching.length > SHOWN
             ? `last ${count(SHOWN)} of ${count(matching.length)} lines`
-            : `${count(lines.length)} lines`}
+            : plural(lines.length, "line")}
         </span>
       </div>
       <div
@@ -59,7 +59,7 @@ export function LogView({ feed }: { feed: Feed<LogLine> }) {
         aria-live="off"
         data-testid="logs"
       >
-        {lines.length === 0 && <p className="muted pad">{feed.loaded ? "No lines." : "Reading lines…"}</p>}
+        {lines.length === 0 && <p className="muted pad">{feed.loaded ? "No lines." : "Loading lines…"}</p>}
         {lines.map((line) => (
           <div key={line.seq} className={`log-line level-${line.level}`}>
             <time dateTime={line.at}>{clock(line.at)}</time>

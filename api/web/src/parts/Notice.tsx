@@ -43,11 +43,11 @@ export function WhyNotice({ tone, title, why }: { tone: Tone; title: string; why
 export function whyTitle(state: State): string {
   if (state === "failed") return "Why it failed";
   if (state === "paused") return "Why it is paused";
-  return state === "stopping" ? "Why it stops" : "Why it ended";
+  return state === "stopping" ? "Why it is stopping" : "Why it ended";
 }
 
 export function ErrorNotice({ error, stale }: { error: ApiError; stale: boolean }) {
-  const title = stale ? "No new data right now" : "This could not be loaded";
+  const title = stale ? "The data shown may be out of date" : "This could not be loaded";
   return (
     <Notice tone={stale ? "warn" : "bad"} title={title}>
       <p>

@@ -21,7 +21,7 @@ export function Preview({ admission }: { admission: Admission }) {
           </div>
           <div>
             <dt>Logical shards</dt>
-            <dd>{shards}, for the job's whole life</dd>
+            <dd>{shards}, fixed for the lifetime of the job</dd>
           </div>
           {admission.surplus && (
             <div>

@@ -34,7 +34,7 @@ export function Projects({ mayShare }: { mayShare: boolean }) {
                     {WORDS[kind]}
                   </th>
                 ))}
-                <th className="num">At work</th>
+                <th className="num">Active</th>
                 <th className="num">Waiting</th>
                 {mayShare && <th aria-label="Actions" />}
               </tr>
@@ -57,7 +57,7 @@ export function Projects({ mayShare }: { mayShare: boolean }) {
                   {mayShare && (
                     <td>
                       <button type="button" className="quiet" onClick={() => setChosen(project)}>
-                        Share…
+                        Edit…
                       </button>
                     </td>
                   )}
@@ -84,7 +84,7 @@ function Share({ project, onClose }: { project: Project; onClose: () => void }) 
     event.preventDefault();
     const [workers, cpus, gpus] = KINDS.map((kind) => limitOf(limits[kind]));
     if (!workers || !cpus || !gpus || !(Number(weight) > 0)) {
-      setFailed("A weight is a number above 0, a limit one from 0 up.");
+      setFailed("The weight must be above 0, and each limit 0 or more.");
       return;
     }
     const quota = { workers: workers.limit, cpus: cpus.limit, gpus: gpus.limit };
@@ -93,10 +93,10 @@ function Share({ project, onClose }: { project: Project; onClose: () => void }) 
     );
   };
   return (
-    <Dialog title={`What ${project.name} is due`} onClose={onClose}>
+    <Dialog title={`Share and quota of ${project.name}`} onClose={onClose}>
       <p>
-        Projects hold the cluster by their weights. A quota is what the jobs may hold at once; empty is no limit.
-        Lowering one takes surplus workers back and ends no job.
+        Projects share the cluster in proportion to their weights. A quota limits what a project's jobs hold at once;
+        leave it empty for no limit. Lowering a quota takes surplus workers back but ends no job.
       </p>
       <form onSubmit={send}>
         <div className="field-row">
@@ -119,10 +119,10 @@ function Share({ project, onClose }: { project: Project; onClose: () => void }) 
         {failed !== null && <Notice tone="bad" title={failed} />}
         <div className="dialog-actions">
           <button type="button" onClick={onClose}>
-            Leave as it is
+            Leave unchanged
           </button>
           <button type="submit" className="primary">
-            Share
+            Save
           </button>
         </div>
       </form>

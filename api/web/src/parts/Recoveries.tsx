@@ -47,7 +47,7 @@ export function Recoveries({ recoveries, lost, attempts }: Props) {
 }
 
 function none(lost: number, attempts: number): string {
-  const within = attempts > 1 ? `within any of the ${attempts} attempts` : "from that";
-  if (lost > 0) return `${plural(lost, "worker")} lost, and no recovery ${within}.`;
-  return attempts > 1 ? `No recovery ${within}.` : "No worker was lost.";
+  const within = attempts > 1 ? ` in any of the ${attempts} attempts` : "";
+  if (lost > 0) return `${plural(lost, "worker")} lost, no recovery${within}.`;
+  return attempts > 1 ? `No recovery${within}.` : "No worker was lost.";
 }

@@ -30,7 +30,7 @@ export function ResultCard({ result }: { result: Result }) {
             <Copy
               value={result.weights_sha256}
               shown={`${result.weights_sha256.slice(0, 16)}…`}
-              label="the weights' SHA-256"
+              label="the SHA-256 of the weights"
             />
           </dd>
         </div>
@@ -38,7 +38,7 @@ export function ResultCard({ result }: { result: Result }) {
           <dt>Reproducible</dt>
           <dd>
             {result.reproducible ? (
-              <span className="good">yes: the same bits, whoever computed them</span>
+              <span className="good">yes: the same bits, whichever workers computed them</span>
             ) : (
               <span>no{result.reproducible_why && `: ${result.reproducible_why}`}</span>
             )}
@@ -48,7 +48,7 @@ export function ResultCard({ result }: { result: Result }) {
           <div>
             <dt>Weights</dt>
             <dd>
-              <Copy value={result.weights_uri} label="where the weights are" />
+              <Copy value={result.weights_uri} label="the URI of the weights" />
             </dd>
           </div>
         )}

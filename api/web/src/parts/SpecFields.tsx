@@ -36,8 +36,8 @@ export function SpecFields({ text, spec, onChange }: Props) {
       {field("Name", ["name"], "text", "")}
       {field("Project", ["project"], "text", "default")}
       <div className="field-row">
-        {field("Fewest workers", ["workers", "min"], "number", "1")}
-        {field("Most workers", ["workers", "max"], "number", "1")}
+        {field("Min workers", ["workers", "min"], "number", "1")}
+        {field("Max workers", ["workers", "max"], "number", "1")}
       </div>
       <div className="field-row">
         {field("Global batch", ["batch", "global_size"], "number", "64")}

@@ -83,8 +83,8 @@ describe("the tile of lost steps", () => {
 test("the list of recoveries does not say that nobody was lost where workers were", () => {
   const drawn = (lost: number, attempts: number) =>
     renderToStaticMarkup(<Recoveries recoveries={[]} lost={lost} attempts={attempts} />);
-  expect(drawn(2, 2)).toContain("2 workers lost, and no recovery within any of the 2 attempts.");
-  expect(drawn(0, 2)).toContain("No recovery within any of the 2 attempts.");
+  expect(drawn(2, 2)).toContain("2 workers lost, no recovery in any of the 2 attempts.");
+  expect(drawn(0, 2)).toContain("No recovery in any of the 2 attempts.");
   expect(drawn(0, 1)).toContain("No worker was lost.");
 });
 

@@ -11,7 +11,7 @@ export function Timeline({ feed }: { feed: Feed<JobEvent> }) {
   const [all, setAll] = useState(false);
   const newest = [...feed.items].reverse();
   if (newest.length === 0)
-    return <p className="muted pad">{feed.loaded ? "Nothing has happened yet." : "Reading events…"}</p>;
+    return <p className="muted pad">{feed.loaded ? "Nothing has happened yet." : "Loading events…"}</p>;
   const visible = all ? newest : newest.slice(0, FIRST);
   return (
     <>

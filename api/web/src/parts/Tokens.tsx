@@ -89,12 +89,12 @@ export function NewTokenForm({ attempt, most }: { attempt: Attempt; most: number
         <input value={name} onChange={(e) => setName(e.target.value)} maxLength={100} required />
       </label>
       <label>
-        May do
+        Rights
         <select value={role} onChange={(e) => setRole(e.target.value)}>
-          <option value="">all that I may</option>
+          <option value="">all my rights</option>
           {ROLES.map((one) => (
             <option key={one} value={one}>
-              no more than {one}
+              at most {one}
             </option>
           ))}
         </select>
@@ -109,7 +109,7 @@ export function NewTokenForm({ attempt, most }: { attempt: Attempt; most: number
         />
       </label>
       <label>
-        Ends after days
+        Expires after (days)
         <input
           type="number"
           min="0.01"
@@ -122,10 +122,10 @@ export function NewTokenForm({ attempt, most }: { attempt: Attempt; most: number
         />
       </label>
       <button type="submit" className="primary">
-        Make a token
+        Create token
       </button>
       {made !== null && (
-        <Notice tone="info" title="Copy it now: it is shown only here" testId="new-token">
+        <Notice tone="info" title="Copy the token now: it is shown only once" testId="new-token">
           <Copy value={made} label="the token" />
         </Notice>
       )}
@@ -148,10 +148,10 @@ function TokenTable({ tokens, now, revoke }: TableProps) {
           <tr>
             <th>Name</th>
             <th>User</th>
-            <th>Begins with</th>
-            <th>May do</th>
+            <th>Prefix</th>
+            <th>Rights</th>
             <th>Last used</th>
-            <th>Ends</th>
+            <th>Expires</th>
             <th aria-label="Actions" />
           </tr>
         </thead>
@@ -163,7 +163,7 @@ function TokenTable({ tokens, now, revoke }: TableProps) {
               </td>
               <td>{token.user}</td>
               <td className="mono">{token.prefix}</td>
-              <td>{isWhole(token) ? "all that the user may" : rolesText(token.scope)}</td>
+              <td>{isWhole(token) ? "all rights of the user" : rolesText(token.scope)}</td>
               <td>{token.last_used_at ? age(token.last_used_at, now) : "never"}</td>
               <td>{token.expires_at ? full(token.expires_at) : "never"}</td>
               <td>

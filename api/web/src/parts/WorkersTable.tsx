@@ -17,7 +17,7 @@ export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; e
             <th>Worker</th>
             <th>Role</th>
             <th className="num">Rank</th>
-            <th className="num">Pid</th>
+            <th className="num">PID</th>
             <th>Node</th>
             <th>State</th>
             <th className="num">Generation</th>

@@ -29,9 +29,9 @@ export function AccessView() {
             <b>{me.name}</b> <span className="muted">{roles || "no role in any project"}</span>
           </p>
           {roles === "" && (
-            <Notice tone="warn" title="You see no jobs yet">
+            <Notice tone="warn" title="You cannot see any jobs yet">
               <p>
-                An admin gives you a role: <code>ringleader user grant {me.name} ROLE --project NAME</code>
+                Ask an admin to give you a role: <code>ringleader user grant {me.name} ROLE --project NAME</code>
               </p>
             </Notice>
           )}

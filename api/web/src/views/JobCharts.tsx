@@ -2,6 +2,7 @@
 import { useCallback, useMemo, useState } from "react";
 import { metric, metricNames } from "../api";
 import { Charts } from "../chart/Charts";
+import { plural } from "../format";
 import { boundaries, lostWorkers, recoveries } from "../history";
 import { Card } from "../parts/Card";
 import { ErrorNotice } from "../parts/Notice";
@@ -60,7 +61,7 @@ export function JobCharts({ job, events, metrics, extra, onExtra }: Props) {
   const others = (data?.names ?? []).filter((name) => !(ALWAYS as readonly string[]).includes(name));
   const flip = (name: string): void =>
     onExtra(extra.includes(name) ? extra.filter((one) => one !== name) : [...extra, name]);
-  const summary = `Loss, throughput and world size by step for ${job.name}; ${happened.lost.length} workers lost. Arrow keys move the crosshair.`;
+  const summary = `Loss, throughput and world size by step for ${job.name}; ${plural(happened.lost.length, "worker")} lost. Arrow keys move the crosshair.`;
   const aside = (
     <>
       <label className="check">
@@ -69,7 +70,7 @@ export function JobCharts({ job, events, metrics, extra, onExtra }: Props) {
       </label>
       <label className="check">
         <input type="checkbox" checked={log} onChange={(event) => setLog(event.target.checked)} />
-        Log loss
+        Log scale for loss
       </label>
       {!hasEnded(job.state) && (
         <span className="live">

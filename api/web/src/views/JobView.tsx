@@ -42,7 +42,7 @@ export function JobView({ id }: { id: string }) {
   }, [job]);
   if (job === undefined && error?.status === 404) {
     return (
-      <Empty title="There is no such job">
+      <Empty title="This job does not exist">
         <p className="muted">
           It may have been deleted. <Link to="/">See all jobs</Link>
         </p>
@@ -77,7 +77,7 @@ function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => 
       {job.pending_reason && live && (
         <WhyNotice
           tone={job.state === "queued" ? "info" : "warn"}
-          title={job.state === "queued" ? "Why it waits" : "What is wrong"}
+          title={job.state === "queued" ? "Why it is waiting" : "What is wrong"}
           why={job.pending_reason}
         />
       )}

@@ -89,7 +89,7 @@ function Pages({ state }: { state: string }) {
 function JobTable({ jobs, now, state }: { jobs: readonly Job[]; now: number; state: string }) {
   if (jobs.length === 0) {
     return state ? (
-      <Empty title={`No job is ${state}`}>
+      <Empty title={`No ${state} jobs`}>
         <p>
           <Link to="/">See all jobs</Link>
         </p>

@@ -59,13 +59,13 @@ export function SubmitView() {
           </Card>
         </div>
         <div className="column-narrow">
-          <Card title="The usual changes">
+          <Card title="Common settings">
             <SpecFields text={text} spec={spec} onChange={edit} />
             {needsUpload(spec) && (
-              <Notice tone="warn" title="working_dir stays at home">
+              <Notice tone="warn" title="A browser cannot upload working_dir">
                 <p>
-                  A browser cannot pack a folder. Use <code>ringleader submit FILE</code>, or name an
-                  installed package.
+                  Use <code>ringleader submit FILE</code> instead, or an entrypoint of a package that is installed on
+                  the nodes.
                 </p>
               </Notice>
             )}
@@ -74,7 +74,7 @@ export function SubmitView() {
                 {busy === "submit" ? "Submitting…" : "Submit"}
               </button>
               <button type="button" disabled={!ready} onClick={() => void ask("preview")}>
-                {busy === "preview" ? "Asking…" : "Would it wait?"}
+                {busy === "preview" ? "Checking…" : "Preview"}
               </button>
             </div>
           </Card>
