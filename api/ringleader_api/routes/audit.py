@@ -15,11 +15,11 @@ def read_audit(
     *,
     here: Here,
     who: ByCaller,
-    by: Annotated[str | None, Query(description="only this user's requests")] = None,
+    by: Annotated[str | None, Query(description="Return only requests of this user.")] = None,
     project: str | None = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[
-        int | None, Query(ge=0, le=2**62, description="only entries older than this one")
+        int | None, Query(ge=0, le=2**62, description="Return only entries with a smaller ID than this one.")
     ] = None,
 ) -> AuditPage:
     """List the audit log, newest first."""

@@ -108,14 +108,14 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The problem responses of a route, for the OpenAPI document."""
     body = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     words = {
-        400: "No request that can be read.",
+        400: "The request cannot be read.",
         403: "Not permitted.",
-        404: "Not there, or not to be seen by the caller.",
-        409: "Not in this state.",
-        412: "Changed meanwhile.",
-        413: "Too large.",
-        415: "No JSON.",
-        422: "Wrong input.",
+        404: "Not found, or not visible to the caller.",
+        409: "Not possible in the current state.",
+        412: "Changed in the meantime.",
+        413: "The request body is too large.",
+        415: "Not JSON.",
+        422: "The input is not valid.",
         429: "Too many requests.",
     }
     with_body = (400, 413) if 415 in codes else ()

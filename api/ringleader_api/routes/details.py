@@ -24,7 +24,7 @@ def metrics(
     name: Annotated[str | None, Query(min_length=1, max_length=250)] = None,
     max_points: Annotated[int, Query(ge=4, le=20_000)] = 2000,
 ) -> MetricCurve | MetricNames:
-    """Read one metric by step, thinned with its peaks and dips kept; without a name, list the names."""
+    """Read one metric by step, thinned so that peaks and dips stay; without a name, list the names of all metrics."""
     if name is None:
         return here.curves.names(job_id)
     return here.curves.curve(job_id, name, max_points)
@@ -32,7 +32,7 @@ def metrics(
 
 @router.get("/workers", responses=refusals(404))
 def list_workers(here: Here, _: ByReader, job_id: str) -> WorkerPage:
-    """List the job's living workers and servers."""
+    """List the job's current workers and servers."""
     return workers(here.store, job_id)
 
 
@@ -60,7 +60,7 @@ def list_artifacts(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """List the files that the job has left behind, by name."""
+    """List the files that the job has written, by name."""
     return page_as_json(here.artifacts.page(job_id, limit, cursor), fields)
 
 

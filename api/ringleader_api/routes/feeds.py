@@ -12,11 +12,11 @@ from ringleader_api.services.feeds import ALL, EventPage, LogPage, Wanted
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["feeds"])
 
-After = Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="only items numbered above this")]
+After = Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="Return only items with a larger number.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
-    204: {"description": "A resumed stream with nothing left: the job has ended."},
+    204: {"description": "The job has ended, and the resumed stream has nothing left to send."},
     **refusals(404, 422),
 }
 
@@ -41,12 +41,15 @@ async def logs(
     after: After = 0,
     limit: Limit = 200,
     worker: Annotated[
-        str | None, Query(max_length=200, description="of this worker, or of the `supervisor`")
+        str | None,
+        Query(max_length=200, description="Return only lines of this worker, or of the `supervisor`."),
     ] = None,
     level: Literal["info", "error"] | None = None,
-    text: Annotated[str | None, Query(max_length=200, description="lines that hold it")] = None,
+    text: Annotated[
+        str | None, Query(max_length=200, description="Return only lines that contain this text.")
+    ] = None,
 ) -> LogPage | Response:
-    """List or stream the lines printed by its workers and its supervisor, all or those that match the filters."""
+    """List or stream the lines that the job's workers and supervisor print; filters select some of them."""
     wanted = Wanted(worker, level, text)
     if wants_stream(request):
         if wanted == ALL:

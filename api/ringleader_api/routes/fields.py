@@ -10,7 +10,9 @@ from ringleader.wire.views import JobView, View
 from ringleader_api.problems import Unprocessable
 
 Limit = Annotated[int, Query(ge=1, le=200)]
-Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before; none for the first")]
+Cursor = Annotated[
+    str | None, Query(description="The `next_cursor` of the previous page; leave it out for the first page.")
+]
 Fields = frozenset[str] | None
 """Names of fields; None: all."""
 
@@ -33,7 +35,8 @@ def fields_of(view: type[View], one: str) -> Callable[..., Awaitable[Fields]]:
 
     async def selected(
         fields: Annotated[
-            str | None, Query(description=f"fields of {one}, by commas; all without it")
+            str | None,
+            Query(description=f"The fields of {one} to return, separated by commas; all fields if left out."),
         ] = None,
     ) -> Fields:
         """The fields; None: all. Raises Unprocessable, naming those that do not exist."""

@@ -17,13 +17,13 @@ class Health(View):
 
 @router.get("/healthz")
 async def healthz() -> Health:
-    """Answer that the process lives."""
+    """Report that the process is alive."""
     return Health(ok=True)
 
 
 @router.get("/readyz", responses={503: {"model": Health}})
 def readyz(here: Here, _: ByWatcher, response: Response) -> Health:
-    """Report whether database, reconciler and cluster are there; 503 with the reasons otherwise."""
+    """Report whether database, reconciler and cluster are working; 503 with the reasons if not."""
     trouble = here.not_ready()
     response.status_code = 503 if trouble else 200
     return Health(ok=not trouble, trouble=trouble)
@@ -31,5 +31,5 @@ def readyz(here: Here, _: ByWatcher, response: Response) -> Health:
 
 @router.get("/metrics", response_class=Response)
 def prometheus(here: Here, _: ByWatcher) -> Response:
-    """Export the metrics in Prometheus's text format."""
+    """Export the control plane's metrics in Prometheus's text format."""
     return Response(here.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

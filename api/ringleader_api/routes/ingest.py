@@ -12,7 +12,7 @@ router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"], route_class=RightsF
 
 @router.post("/ingest", responses=refusals(400, 404, 409, 413, 422))
 def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowledged:
-    """Store the new records, in one transaction; the answer says which the sender may forget."""
+    """Store new records in one transaction; the answer says which of them the sender may discard."""
     if who.attempt != body.attempt:
         raise StaleAttempt(
             f"the token belongs to attempt {who.attempt}, but the records are of attempt {body.attempt}.",
@@ -27,6 +27,6 @@ def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowle
 
 @router.get("/secrets", responses=refusals(404, 409))
 def hand_out(here: Here, who: BySupervisor, job_id: str, response: Response) -> JobSecrets:
-    """Hand out the secrets that the job names, to the supervisor of its living attempt and nobody else."""
+    """Return the secrets that the job names, only to the supervisor of its current attempt."""
     response.headers["Cache-Control"] = "no-store"
     return JobSecrets(values=here.intake.hand_out(job_id, who.attempt))

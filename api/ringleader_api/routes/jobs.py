@@ -70,11 +70,14 @@ PATCH: dict[str, Any] = {
 }
 
 
-IfMatch = Annotated[str | None, Header(description="the ETag that the caller has seen; 412 if it is another")]
+IfMatch = Annotated[
+    str | None,
+    Header(description="The ETag that the caller has seen; the answer is 412 if the job has changed since."),
+]
 
 
 class CancelBody(BaseModel):
-    """The time, in seconds, that the job may take to end by itself."""
+    """The time, in seconds, that the job has to end by itself."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -86,7 +89,8 @@ async def _filter(
     project: str | None = None,
     name: str | None = None,
     label: Annotated[
-        list[str] | None, Query(max_length=LABELS, description="key=value; several must all match")
+        list[str] | None,
+        Query(max_length=LABELS, description="A label as key=value; a job must match all that are given."),
     ] = None,
 ) -> Filter:
     pairs = [text.partition("=") for text in label or []]
@@ -102,7 +106,7 @@ async def _filter(
     dependencies=[AsJson],
     openapi_extra=JOB_FILE,
     responses={
-        200: {"description": "The same submission again, or a dry run."},
+        200: {"description": "A repeated submission of the same job, or a dry run."},
         **refusals(404, 409, 415, 422),
     },
 )
@@ -114,7 +118,7 @@ def submit(
     dry_run: bool = False,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Accept a job. Once the answer is 201, the job is stored and will be started."""
+    """Submit a job. Once the answer is 201, the job is stored and will be started."""
     seen = here.reconciler.seen
     if dry_run:
         preview = here.submissions.preview(who, body, seen)
@@ -149,7 +153,7 @@ def list_jobs(
 
 @router.get("/{job_id}", response_model=JobView | Partial, responses=refusals(404, 422))
 def read_job(here: Here, _: ByReader, job_id: str, fields: Annotated[Fields, Depends(selected)]) -> Response:
-    """Read one job. The ETag changes with its state and its bounds, not with its progress."""
+    """Read one job. Its ETag changes with its state and its bounds, but not with its progress."""
     view, tag = here.jobs.view(job_id)
     return as_json(view, fields, {"ETag": tag})
 
@@ -166,7 +170,7 @@ def change_job(
     body: Annotated[Any, Body(media_type="application/merge-patch+json")],
     if_match: IfMatch = None,
 ) -> JobView:
-    """Merge `workers.min`, `workers.max` and `priority`; the job follows between two steps."""
+    """Change `workers.min`, `workers.max` or `priority`; the change takes effect between two steps."""
     view, response.headers["ETag"] = here.jobs.change(job_id, body, if_match, here.reconciler.seen, who)
     here.reconciler.wake()
     return view
@@ -174,7 +178,7 @@ def change_job(
 
 @router.delete("/{job_id}", status_code=204, responses=refusals(404, 409, 412))
 def delete_job(here: Here, _: BySteerer, job_id: str, if_match: IfMatch = None) -> None:
-    """Delete an ended job and its files."""
+    """Delete a job that has ended, with its files."""
     here.jobs.delete(job_id, if_match)
     here.reconciler.wake()
 
@@ -189,7 +193,7 @@ def cancel_job(
     body: CancelBody | None = None,
     if_match: IfMatch = None,
 ) -> JobView:
-    """Ask the job to end; asking again while it is ending changes nothing."""
+    """Cancel the job. Repeating the request while the job is ending changes nothing."""
     grace_s = body.grace_s if body else None
     view, response.headers["ETag"] = here.jobs.cancel(job_id, grace_s, who.name, if_match)
     here.reconciler.wake()
@@ -200,7 +204,7 @@ def cancel_job(
 def pause_job(
     here: Here, who: BySteerer, job_id: str, response: Response, if_match: IfMatch = None
 ) -> JobView:
-    """Ask the job to save a checkpoint after the step it is in, and to release its places."""
+    """Pause the job: it saves a checkpoint after the current step and releases its resources."""
     view, response.headers["ETag"] = here.jobs.pause(job_id, who.name, if_match)
     here.reconciler.wake()
     return view
@@ -210,7 +214,7 @@ def pause_job(
 def resume_job(
     here: Here, who: BySteerer, job_id: str, response: Response, if_match: IfMatch = None
 ) -> JobView:
-    """Queue a paused job again: its next attempt begins with the newest checkpoint."""
+    """Resume a paused job: it is queued again, and its next attempt starts from the newest checkpoint."""
     view, response.headers["ETag"] = here.jobs.resume(job_id, who.name, if_match)
     here.reconciler.wake()
     return view
@@ -218,6 +222,6 @@ def resume_job(
 
 @router.post("/{job_id}/faults", dependencies=[AsJson], responses=refusals(403, 404, 409, 415, 422))
 def inject_fault(here: Here, who: ByBreaker, job_id: str, body: FaultOrder) -> FaultView:
-    """Inject a fault into the running job, and report its effect. Refused (403) unless the job file says `debug:
+    """Inject a fault into the running job, and report its effect. The answer is 403 unless the job file sets `debug:
     {faults: true}` or the control plane allows faults for all jobs."""
     return here.faults.inject(job_id, body, who.name)

@@ -13,13 +13,13 @@ router = APIRouter(prefix="/packages", tags=["packages"])
 
 
 Offset = Annotated[
-    int | None, Header(ge=0, description="where the bytes sent begin, to go on with an upload that broke off")
+    int | None, Header(ge=0, description="The offset of the bytes sent, to continue an interrupted upload.")
 ]
 
 
 @router.head("/{name}", status_code=200, responses=refusals(404, 422))
 async def has_package(here: Here, who: BySubmitter, name: str) -> Response:
-    """Tell whether a package is stored; a 404 says in `Upload-Offset` how much of it is."""
+    """Check whether a package is stored; with a 404, `Upload-Offset` says how many bytes of it are."""
     try:
         await to_thread.run_sync(here.packages.find, name)
     except NotFound as absent:
@@ -31,7 +31,7 @@ async def has_package(here: Here, who: BySubmitter, name: str) -> Response:
 @router.put(
     "/{name}",
     status_code=201,
-    responses={200: {"description": "Stored before."}, **refusals(400, 409, 413, 422)},
+    responses={200: {"description": "The package was stored already."}, **refusals(400, 409, 413, 422)},
 )
 async def put_package(
     *,
@@ -42,10 +42,10 @@ async def put_package(
     response: Response,
     upload_offset: Offset = None,
 ) -> PackageView:
-    """Store a package: streamed, hashed, every entry checked; nothing of it is unpacked here.
+    """Store a package. It is streamed, hashed and checked entry by entry, but not unpacked here.
 
-    The bytes of an upload that broke off stay for a day. `Upload-Offset` sends the rest from there on; if it is not the
-    end of the stored bytes, the answer (409, `bad_upload`) says where that is.
+    The bytes of an interrupted upload are kept for a day. `Upload-Offset` continues it from there; if the offset is not
+    the end of the stored bytes, the answer (409, `bad_upload`) says where that is.
     """
     view, new = await here.packages.take(name, who.name, request.stream(), upload_offset)
     response.status_code = 201 if new else 200

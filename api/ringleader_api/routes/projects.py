@@ -51,7 +51,7 @@ def add_project(here: Here, who: ByFounder, body: NewProject) -> ProjectView:
 
 @router.patch("/{project}", dependencies=[AsJson], responses=refusals(404, 415, 422))
 def share_out(here: Here, who: ByFounder, project: ProjectName, body: Due) -> ProjectView:
-    """Set a project's weight and quotas. Jobs above a lowered quota give surplus back; none is ended."""
+    """Set a project's weight and quotas. Jobs above a lowered quota give surplus workers back; no job is ended."""
     view = here.projects.share(who, project, body.weight, body.quota)
     here.reconciler.wake()
     return view

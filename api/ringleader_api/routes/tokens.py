@@ -15,9 +15,9 @@ router = APIRouter(prefix="/tokens", tags=["tokens"], route_class=RightsFirst)
 
 
 class NewToken(BaseModel):
-    """The purpose of the token. Without a scope it may do what its user may; without `expires_in_s` it does not expire.
+    """The token to create. Without a scope it has all rights of its user; without `expires_in_s` it does not expire.
 
-    Users who log in through the identity provider have to give an end, within `RINGLEADER_OIDC_TOKEN_DAYS`.
+    Users who log in through the identity provider must set an expiry within `RINGLEADER_OIDC_TOKEN_DAYS`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -38,19 +38,19 @@ def list_tokens(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """List one's own tokens, newest first; an admin of all projects sees everybody's. The tokens themselves are never
-    shown."""
+    """List your own tokens, newest first; an admin of all projects sees those of all users. The tokens themselves are
+    never shown."""
     return page_as_json(here.tokens.page(who, user, limit, cursor), fields)
 
 
 @router.post("", status_code=201, dependencies=[AsJson], responses=refusals(404, 415, 422))
 def make_token(here: Here, who: ByCaller, body: NewToken) -> NewTokenView:
-    """Create a token. This answer is the only one that holds it."""
+    """Create a token. Only this answer contains it."""
     expires_at = here.now() + timedelta(seconds=body.expires_in_s) if body.expires_in_s else None
     return here.tokens.make(who, body.user or who.name, body.name, body.scope, expires_at)
 
 
 @router.delete("/{token_id}", status_code=204, responses=refusals(404))
 def revoke_token(here: Here, who: ByCaller, token_id: str) -> None:
-    """Revoke a token: from now on it opens nothing."""
+    """Revoke a token: it is refused from now on."""
     here.tokens.revoke(who, token_id)

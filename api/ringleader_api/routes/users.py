@@ -58,13 +58,13 @@ def list_users(
 
 @router.post("/users", status_code=201, dependencies=[AsJson], responses=refusals(404, 409, 415, 422))
 def add_user(here: Here, _: ByAdmitter, body: NewUser) -> UserView:
-    """Create a user; POST /tokens then creates a token for them."""
+    """Create a user. POST /tokens then creates a token for them."""
     return here.users.add(body.name, body.roles)
 
 
 @router.delete("/users/{name}", status_code=204, responses=refusals(404, 409))
 def disable_user(here: Here, who: ByAdmitter, name: str) -> None:
-    """Disable a user: none of their credentials opens anything; their jobs and history stay."""
+    """Disable a user: all their credentials are refused; their jobs and history stay."""
     here.users.disable(who, name)
 
 
@@ -78,8 +78,8 @@ def enable_user(here: Here, _: ByAdmitter, name: str) -> UserView:
 def grant(
     here: Here, who: ByGranter, name: str, project: Annotated[ProjectOrEvery, Path()], body: GrantBody
 ) -> UserView:
-    """Give a role in the project (`*`: in all), replacing the one before. The answer shows the user's roles where the
-    caller is an admin."""
+    """Give the user a role in the project (`*`: in all projects), replacing the previous one. The answer shows the
+    roles of the user in projects where the caller is an admin."""
     return here.users.grant(who, name, project, body.role)
 
 

@@ -47,7 +47,7 @@ class Preview(View):
     Attributes:
         reproducible: whether the weights will not depend on who computes what.
         reproducible_why: the setting that makes them depend on it; empty where none does.
-        surplus: the source of workers above `workers.min`; empty where there are none, and none are asked for.
+        surplus: where workers above `workers.min` come from; empty if there are none and none are requested.
     """
 
     starts_now: bool

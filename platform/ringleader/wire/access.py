@@ -37,8 +37,8 @@ Roles = dict[ProjectOrEvery, Role]
 
 
 class MeView(View):
-    """The user who asks. `roles` are those that the credential leaves of the user's own; `longest_token_s` is the
-    longest life of a token that they make now, null for no limit."""
+    """The calling user. `roles` are those of the user's roles that the credential allows; `longest_token_s` is the
+    longest lifetime of a token that they create now, null for no limit."""
 
     name: str
     roles: Roles
@@ -61,7 +61,7 @@ class UserPage(View):
 
 
 class TokenView(View):
-    """A token without its secret: `prefix` is how it begins. `scope` caps the roles of its user."""
+    """A token without its secret: `prefix` is its beginning. `scope` limits the roles of its user."""
 
     id: str
     user: str
@@ -75,7 +75,7 @@ class TokenView(View):
 
 
 class NewTokenView(TokenView):
-    """The only answer that holds the token itself."""
+    """The only answer that contains the token itself."""
 
     token: str
 
@@ -86,7 +86,7 @@ class TokenPage(View):
 
 
 class Quota(View):
-    """The most that the jobs of a project may hold at once, parameter servers included; null is no limit."""
+    """The most that the jobs of a project may hold at once, parameter servers included; null means no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -109,7 +109,7 @@ class Held(View):
 
 
 class ProjectView(View):
-    """A project, the asking user's role in it, its weight against the other projects, its quota and what it holds."""
+    """A project: the caller's role in it, its weight among the projects, its quota, and what its jobs hold."""
 
     name: str
     role: Role
@@ -125,7 +125,7 @@ class ProjectPage(View):
 
 
 class SecretView(View):
-    """A secret's name; its value never leaves the control plane but for the jobs that name it."""
+    """A secret's name. Its value never leaves the control plane, except for the jobs that name it."""
 
     project: str
     name: str
@@ -155,7 +155,7 @@ class AuditEntry(View):
 
 
 class AuditPage(View):
-    """Newest first; `next` is the id to ask before, null on the last page."""
+    """Newest first; `next` is the value of `before` for the next page, null on the last one."""
 
     items: list[AuditEntry]
     next: int | None

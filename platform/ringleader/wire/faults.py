@@ -31,7 +31,9 @@ class FaultOrder(View):
     @model_validator(mode="after")
     def _has_a_victim(self) -> Self:
         if (self.worker is None) != (self.fault == "supervisor"):
-            raise ValueError("every fault but supervisor names a worker; allowed: the id of a member")
+            raise ValueError(
+                "every fault except supervisor needs a worker, and supervisor takes none; allowed: the ID of a member"
+            )
         return self
 
 

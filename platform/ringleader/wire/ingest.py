@@ -86,7 +86,7 @@ class LogRecord(View):
 
 class OutcomeRecord(View):
     """The end of the attempt: the last record a supervisor sends. `preempted`: its machines go away, so it has saved
-    its state and is to go on elsewhere."""
+    its state and should continue elsewhere."""
 
     stream: Literal["outcome"] = "outcome"
     seq: Seq
@@ -100,7 +100,7 @@ Record = Annotated[EventRecord | MetricRecord | LogRecord | OutcomeRecord, Field
 
 
 class Status(View):
-    """The attempt as it is now; the newest status replaces the one before, of which nothing is kept."""
+    """The current state of the attempt; each status replaces the previous one, which is not kept."""
 
     state: Literal[State.STARTING, State.RUNNING, State.RECOVERING]
     generation: Whole
@@ -127,6 +127,7 @@ class Acknowledged(View):
 
 
 class JobSecrets(View):
-    """The answer of `GET /jobs/{id}/secrets` to the living attempt's supervisor: values by environment variable."""
+    """The answer of `GET /jobs/{id}/secrets` to the supervisor of the current attempt: values by environment "
+    "variable."""
 
     values: Annotated[dict[str, str], Field(repr=False)]

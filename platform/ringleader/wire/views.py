@@ -42,7 +42,7 @@ class Why(View):
 
 
 class Progress(View):
-    """Committed steps, all steps where they are known, and the epoch."""
+    """The number of committed steps, that of all steps if it is known, and the epoch."""
 
     step: Whole = 0
     total_steps: Whole | None = None
@@ -71,7 +71,7 @@ class Urls(View):
 
 
 class Spent(View):
-    """The use of the time of one attempt, or of several, in seconds."""
+    """How one attempt, or several, spent their time, in seconds."""
 
     wall_s: Real = 0.0
     compute_s: Real = 0.0
@@ -85,7 +85,7 @@ class Totals(Spent):
 
     Attributes:
         recoveries: how often members were lost and the others went on.
-        steps_lost: committed steps that had to be trained again, because an attempt began behind them.
+        steps_lost: committed steps that had to be trained again, because a later attempt started from an earlier step.
     """
 
     attempts: int = 0
@@ -99,10 +99,10 @@ class Result(View):
     attempts together.
 
     Attributes:
-        steps_lost: committed steps that had to be trained again, because an attempt began behind them.
-        staleness: gradients by how many updates lay between the pull of their weights and their own: none, 1, ..., 15,
-            more. Empty where workers do not lease items.
-        skipped_updates: steps whose gradient had overflowed, with `precision: fp16`: they changed no weight.
+        steps_lost: committed steps that had to be trained again, because a later attempt started from an earlier step.
+        staleness: the number of gradients by how many updates came between pulling their weights and applying them:
+            none, 1, ..., 15, more. Empty if workers do not lease items.
+        skipped_updates: steps whose gradient overflowed with `precision: fp16`, so that they changed no weight.
     """
 
     steps: Whole
@@ -134,8 +134,8 @@ class JobView(View):
     """A job as `GET /jobs/{id}` shows it.
 
     Attributes:
-        surplus: the source of workers above `workers.min` on this cluster, in words; empty where there are none, and
-            none are asked for.
+        surplus: where workers above `workers.min` come from on this cluster, in words; empty if there are none and
+            none are requested.
     """
 
     id: str
@@ -172,7 +172,7 @@ class JobPage(View):
 class EventView(View):
     """Something that happened: job.<state>, worker.joined, worker.left, worker.lost, generation.formed, recovered,
     exchange.chosen (`algorithm`, `ways`, `costs`: which schedule sums which buckets), warning (`about`, `message`,
-    `hint`: a request of the job that is not met, or something that will fail)."""
+    `hint`: something that the job asked for and does not get, or that will fail)."""
 
     seq: int
     type: str
@@ -205,7 +205,7 @@ class MetricPoint(View):
 
 
 class LogLine(View):
-    """One line a worker or the supervisor printed."""
+    """One line printed by a worker or the supervisor."""
 
     seq: int
     at: datetime
@@ -215,7 +215,7 @@ class LogLine(View):
 
 
 class Finding(View):
-    """One wrong key: a JSON pointer, the value given and what is allowed."""
+    """One wrong key: its JSON pointer, the value given, and what is allowed."""
 
     pointer: str
     value: Any = None
