@@ -60,11 +60,11 @@ class RunAs:
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
                 os.chown(path, self.account.uid, self.account.gid, follow_symlinks=False)
             elif not stat.S_ISDIR(found.st_mode) or found.st_uid != self.account.uid:
-                raise RunAsImpossible(f"{path} is another account's.", hint="Move it away.")
+                raise RunAsImpossible(f"{path} belongs to another account.", hint="Move it out of the way.")
         except OSError as error:
             raise RunAsImpossible(
-                f"{path} cannot be given to the account {self.account.name}: {error}.",
-                hint="A node runs jobs under other accounts where its Ray processes are root's.",
+                f"cannot give {path} to the account {self.account.name}: {error}.",
+                hint="A node runs jobs under other accounts only if its Ray processes run as root.",
             ) from None
 
 
@@ -83,8 +83,8 @@ def owner_only(folder: Path) -> None:
         others_write = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
         if not mine or others_write or not found.st_mode & 0o001:
             raise RunAsImpossible(
-                f"{place} is another account's, or others may write there, or may not pass through it.",
-                hint="RINGLEADER_RUN_AS_FOLDER is below root's own folders, of mode 0755 or 0711, such as /var/lib.",
+                f"{place} belongs to another account, or others can write to it, or cannot pass through it.",
+                hint="RINGLEADER_RUN_AS_FOLDER must be below folders of root with mode 0755 or 0711, such as /var/lib.",
             )
 
 
@@ -98,13 +98,13 @@ def accounts_of(table: str) -> Mapping[str, Account]:
         return {}
     if sys.platform != "linux" or platform.machine() not in SETGROUPS or os.geteuid() != 0:
         raise RunAsImpossible(
-            "RINGLEADER_RUN_AS needs a stack that root has started, on Linux: only root may change to other accounts.",
-            hint="Start it as root, or give each circle of people a stack of its own.",
+            "RINGLEADER_RUN_AS needs a stack started by root on Linux: only root can change to other accounts.",
+            hint="Start the stack as root, or give each group of users a separate stack.",
         )
     pairs = [part.strip() for part in table.split(",") if part.strip()]
     found = dict(_pair(part) for part in pairs)
     if len(found) < len(pairs):
-        raise RunAsImpossible("RINGLEADER_RUN_AS names a user twice.")
+        raise RunAsImpossible("RINGLEADER_RUN_AS lists a user twice.")
     return found
 
 
@@ -114,13 +114,13 @@ def _pair(part: str) -> tuple[str, Account]:
         entry = pwd.getpwnam(name.strip())
     except KeyError:
         raise RunAsImpossible(
-            f"RINGLEADER_RUN_AS names {name.strip()!r}, which is no account of this machine.",
-            hint=f"useradd --system {name.strip()}",
+            f"RINGLEADER_RUN_AS names {name.strip()!r}, which is not an account of this machine.",
+            hint=f"Create it: useradd --system {name.strip()}",
         ) from None
     if entry.pw_uid in (0, os.geteuid()) or entry.pw_gid == 0:
         raise RunAsImpossible(
             f"RINGLEADER_RUN_AS names {entry.pw_name}, which has the rights of the stack's owner.",
-            hint="Name an account that may do nothing else.",
+            hint="Name an account that has no other rights.",
         )
     return user.strip() or EVERYBODY, Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
@@ -140,7 +140,7 @@ def files_as(account: Account | None) -> Iterator[None]:
         libc.setfsuid(account.uid)
         # They return what was there before, and say nothing of a failure.
         if (libc.setfsgid(_SAME), libc.setfsuid(_SAME)) != (account.gid, account.uid):
-            raise RunAsImpossible(f"this process may not read files as {account.name}.")
+            raise RunAsImpossible(f"this process cannot access files as {account.name}.")
         yield
     finally:
         libc.setfsuid(user)
@@ -152,4 +152,4 @@ def _set_groups(libc: ctypes.CDLL, groups: list[int]) -> None:
     numbers = (ctypes.c_uint * len(groups))(*groups)
     if libc.syscall(SETGROUPS[platform.machine()], len(groups), numbers):
         error = ctypes.get_errno()
-        raise RunAsImpossible(f"this process may not change its groups: {os.strerror(error)}.")
+        raise RunAsImpossible(f"this process cannot change its groups: {os.strerror(error)}.")

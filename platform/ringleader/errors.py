@@ -189,8 +189,8 @@ class WordRefused(RingleaderError):
     def __init__(self, key: str) -> None:
         self.key = key
         super().__init__(
-            f"the word {key!r} was not said by a member of this attempt, and is not believed.",
-            hint="Somebody else reaches the ports of these nodes: keep the network between them private.",
+            f"the entry {key!r} of the rendezvous is not from a member of this attempt and was refused.",
+            hint="Others can reach the ports of these nodes: keep the network between them private.",
         )
 
 
@@ -198,7 +198,7 @@ class ObjectRefused(ExchangeBroken):
     """An object from a peer does not carry a member's seal: nothing of it was unpickled, and members meet again."""
 
     def __init__(self) -> None:
-        why = "an object was refused that no member of this generation has sealed; nothing of it was made"
+        why = "an object was refused because no member of this generation has sealed it; it was not unpickled"
         super().__init__(rank=-1, phase="object", bucket=None, why=why)
 
 
@@ -206,7 +206,9 @@ class ObjectUnexpected(RingleaderError):
     """A member's object names a type that its message never holds."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"an object from a peer names {name}, which no such message holds.")
+        super().__init__(
+            f"an object from a peer holds the type {name}, which messages of its kind never contain."
+        )
 
 
 class Dismissed(BaseException):

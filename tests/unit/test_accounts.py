@@ -30,7 +30,7 @@ def test_a_table_names_an_account_for_each_user_or_one_for_all():
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ("no-such-account", "no account of this machine"),
+        ("no-such-account", "not an account of this machine"),
         ("root", "rights of the stack's owner"),
         ("ada=nobody, ada=daemon", "a user twice"),
     ],
@@ -42,7 +42,7 @@ def test_a_table_that_gives_a_job_the_owners_rights_or_nobodys_is_refused(table:
 
 def test_only_root_may_give_jobs_other_accounts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(RunAsImpossible, match="only root may change"):
+    with pytest.raises(RunAsImpossible, match="only root can change"):
         accounts_of("nobody")
 
 
@@ -55,7 +55,7 @@ def test_a_folder_for_a_job_is_its_accounts_alone_and_what_leads_there_is_the_st
             RunAs(SOMEBODY, folder).have(place)
         assert (place.stat().st_uid, place.stat().st_mode & 0o777) == (NOBODY, 0o700)
         assert {(p.stat().st_uid, p.stat().st_mode & 0o777) for p in (folder, place.parent)} == {(0, 0o711)}
-        with pytest.raises(RunAsImpossible, match="another account's"):
+        with pytest.raises(RunAsImpossible, match="belongs to another account"):
             RunAs(Account("other", 12345, 12345), folder).have(place)
 
 
@@ -64,7 +64,7 @@ def test_a_folder_for_a_job_is_its_accounts_alone_and_what_leads_there_is_the_st
 def test_a_folder_below_one_in_which_others_write_or_that_none_may_enter_is_refused(mode: int):
     with open_folder() as base:
         base.chmod(mode)
-        with pytest.raises(RunAsImpossible, match="others may write there, or may not pass"):
+        with pytest.raises(RunAsImpossible, match="others can write to it, or cannot pass"):
             owner_only(base / "jobs")
         base.chmod(0o755)
 
@@ -127,7 +127,7 @@ def test_the_rights_are_those_of_one_thread_and_come_back(monkeypatch: pytest.Mo
     assert found == ["mine", "mine"]
     assert (os.getgroups(), os.geteuid()) == before
     monkeypatch.setitem(accounts.SETGROUPS, accounts.platform.machine(), 999_999)
-    with pytest.raises(RunAsImpossible, match="may not change its groups"), files_as(SOMEBODY):
+    with pytest.raises(RunAsImpossible, match="cannot change its groups"), files_as(SOMEBODY):
         pytest.fail("it went on with the groups of root")
 
 

@@ -118,8 +118,11 @@ def test_a_job_whose_checkpoints_are_out_of_reach_since_the_table_changed_does_n
         ({"run_as": "nobody"}, "needs RINGLEADER_RUN_AS_FOLDER"),
         ({"run_as": "nobody", "run_as_folder": "below"}, "an absolute path outside RINGLEADER_HOME"),
         ({"run_as": "nobody", "run_as_folder": "HOME"}, "an absolute path outside RINGLEADER_HOME"),
-        ({"run_as": "nobody", "run_as_folder": "/tmp/closed/jobs"}, "may not pass through it"),
-        ({"run_as": "no-such-account", "run_as_folder": "/tmp/closed/jobs"}, "no account of this machine"),
+        ({"run_as": "nobody", "run_as_folder": "/tmp/closed/jobs"}, "cannot pass through it"),
+        (
+            {"run_as": "no-such-account", "run_as_folder": "/tmp/closed/jobs"},
+            "not an account of this machine",
+        ),
     ],
 )
 def test_settings_that_would_be_no_wall_keep_the_control_plane_from_starting(

@@ -211,7 +211,7 @@ def test_a_checkpoint_of_another_job_is_named_and_passed_over(tmp_path: Path) ->
     found, (error,) = newest(mine)
     assert found is not None
     assert found.place.endswith(name_at(5))
-    assert "it is of job job_b" in error.message
+    assert "it belongs to job job_b" in error.message
 
 
 def test_a_manifest_of_another_step_is_named_and_passed_over(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_whoever_answers_in_the_place_of_the_store_is_not_believed():
         connection.sendall(bytes(NONCE_BYTES))
         assert connection.recv(1 << 10)
         connection.sendall(bytes(TAG_BYTES))
-        with pytest.raises(WordRefused, match="not said by a member"):
+        with pytest.raises(WordRefused, match="not from a member"):
             met.result(HANG_S)
         connection.close()
 

@@ -93,7 +93,9 @@ def test_a_stranger_who_writes_itself_into_a_pair_is_not_believed_and_nobody_con
 ):
     stranger = Stranger(store)
     stranger.write(frame)
-    with pytest.raises(ExchangeBroken, match=r"the word '\w+/0' was not said by a member of this attempt"):
+    with pytest.raises(
+        ExchangeBroken, match=r"the entry '\w+/0' of the rendezvous is not from a member of this attempt"
+    ):
         joined(call(store, 1, kinds))
     assert not stranger.visited
     stranger.close()
@@ -148,7 +150,7 @@ def test_who_takes_the_place_of_a_peer_at_gloos_port_has_nothing_to_prove_it_wit
 
     with ThreadPoolExecutor(2) as pool:
         member, _ = pool.map(join, range(2))
-    assert "'peer/1' was not said by a member of this attempt" in member
+    assert "'peer/1' of the rendezvous is not from a member of this attempt" in member
 
 
 def test_proofs_do_not_fit_the_other_way_round_nor_another_meeting():
@@ -186,7 +188,7 @@ def test_members_that_are_known_to_be_on_one_node_never_use_a_socket(monkeypatch
 
     with ThreadPoolExecutor(2) as pool:
         whys = {error.why for error in pool.map(join, range(2))}
-    assert whys == {"only shared may be used, and that does not connect all of these members"}
+    assert whys == {"only shared may be used, which does not connect all of these members"}
     assert opened == []
     store.close()
 

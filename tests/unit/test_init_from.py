@@ -110,7 +110,7 @@ def test_a_file_that_is_none_of_weights_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointUnreadable, match=r"weights.safetensors cannot be read"):
         run_local(job(str(path)), Tuned(classes=3), tmp_path / "artifacts")
     path.write_bytes(b"no weights at all")
-    with pytest.raises(CheckpointUnreadable, match="it is no weights file"):
+    with pytest.raises(CheckpointUnreadable, match="it is not a weights file"):
         run_local(job(path.as_uri()), Tuned(classes=3), tmp_path / "artifacts")
 
 
@@ -136,5 +136,5 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_that_its_job_has_removed_is_named_as_such(tmp_path: Path) -> None:
     uri = saved(tmp_path, net_of(3, seed=1))
     (Path(uri) / "manifest.json").unlink()
-    with pytest.raises(CheckpointUnreadable, match="it is not there; a job keeps its newest"):
+    with pytest.raises(CheckpointUnreadable, match="it does not exist; a job keeps only its newest"):
         run_local(job(uri), Tuned(classes=3), tmp_path / "artifacts")

@@ -103,7 +103,7 @@ def test_where_the_process_that_writes_is_killed_the_next_checkpoint_has_another
     saver.save(state, CheckpointPart(), at(1))
     assert saver.written()
     saved_while_stopped(saver, state, 2, lambda pid: os.kill(pid, signal.SIGKILL))
-    assert heard.failed == [(2, "the process that writes ended with -9")]
+    assert heard.failed == [(2, "the writing process ended with -9")]
     saver.save(state, CheckpointPart(), at(3))
     assert saver.written()
     last = process_of(saver)
@@ -124,7 +124,7 @@ def test_where_the_process_that_writes_stays_stopped_the_next_checkpoint_has_ano
     os.kill(process_of(saver), signal.SIGSTOP)
     saver.save(state, CheckpointPart(), at(2))
     assert saver._idle.wait(HANG_GUARD_S)
-    assert heard.failed == [(2, "the process that writes ended with -9")]
+    assert heard.failed == [(2, "the writing process ended with -9")]
     saver.save(state, CheckpointPart(), at(3))
     assert saver.written()
     saver.close()

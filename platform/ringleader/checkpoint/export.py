@@ -159,7 +159,7 @@ class _Reader:
                     else:
                         file.close()
         if missing := wanted - found.keys():
-            raise CheckpointUnreadable(self._uri, f"{len(missing)} of its weights are in none of its files")
+            raise CheckpointUnreadable(self._uri, f"{len(missing)} of its weights are missing from its files")
         return found
 
     def checking(self) -> Iterator[None]:

@@ -118,8 +118,8 @@ class Folder:
         for piece, info in zip(pieces, infos, strict=True):
             if info.size != piece.size_bytes:
                 why = (
-                    f"{piece.name} was written, but is not there: workers on several nodes need checkpoint.uri in a "
-                    f"place that all of them share"
+                    f"{piece.name} was written but cannot be seen from here: with workers on several nodes, "
+                    "checkpoint.uri must be in a place that all of them share"
                 )
                 raise CheckpointUnreadable(self.place_of(name), why)
 
@@ -241,7 +241,9 @@ def _unread(place: str, file: str, error: Exception) -> CheckpointUnreadable:
 
 
 def _gone(place: str) -> CheckpointUnreadable:
-    return CheckpointUnreadable(place, "it is not there; a job keeps its newest checkpoint.keep of them")
+    return CheckpointUnreadable(
+        place, "it does not exist; a job keeps only its newest checkpoints, as many as checkpoint.keep says"
+    )
 
 
 def _local(path: str) -> tuple[fs.FileSystem, str]:

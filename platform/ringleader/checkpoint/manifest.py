@@ -195,9 +195,9 @@ class Manifest:
             body, sent = outer["manifest"], outer["sha256"]
             known = body.pop("format")
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise CheckpointUnreadable(place, "its manifest is no whole JSON document") from None
+            raise CheckpointUnreadable(place, "its manifest is not a complete JSON document") from None
         if known != FORMAT:
-            raise CheckpointUnreadable(place, f"it has format {known!r}, this program reads {FORMAT}")
+            raise CheckpointUnreadable(place, f"it has the format {known!r}, but this version reads {FORMAT}")
         if _digest(body | {"format": known}) != sent:
             raise CheckpointUnreadable(place, "its manifest has changed since it was written")
         pieces = tuple(CheckpointFile(**piece) for piece in body.pop("pieces"))

@@ -168,7 +168,7 @@ def newest(folder: Folder) -> tuple[FoundCheckpoint | None, list[CheckpointUnrea
         try:
             found = read(folder, name)
             if found.manifest.job not in ("", folder.job):
-                raise CheckpointUnreadable(found.place, f"it is of job {found.manifest.job}")
+                raise CheckpointUnreadable(found.place, f"it belongs to job {found.manifest.job}")
             return found, passed_over
         except CheckpointsUnreachable:
             raise  # it would be passed over otherwise, as a kind of CheckpointUnreadable
@@ -188,12 +188,12 @@ def _numbered(place: str, file: str, content: bytes) -> dict[int, Tensor]:
     try:
         return {int(number): tensor for number, tensor in tensors_of(content).items()}
     except (SafetensorError, ValueError) as error:
-        raise CheckpointUnreadable(place, f"{file} is no tensor file ({error})") from None
+        raise CheckpointUnreadable(place, f"{file} is not a tensor file ({error})") from None
 
 
 def _restored(place: str, skeleton: bytes, tensors: Mapping[int, Tensor]) -> Any:
     try:
         return put_together(skeleton, [tensors[number] for number in range(len(tensors))])
     except Exception as error:  # unpickling runs whatever classes the state is made of
-        why = f"its state cannot be put together ({type(error).__name__}: {error})"
+        why = f"its state cannot be restored ({type(error).__name__}: {error})"
         raise CheckpointUnreadable(place, why) from error

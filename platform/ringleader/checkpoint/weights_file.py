@@ -33,7 +33,7 @@ def weights_at(uri: str) -> list[dict[str, Tensor]]:
         size = int.from_bytes(content[:HEAD_BYTES], "little")
         told: dict[str, str] = json.loads(content[HEAD_BYTES : HEAD_BYTES + size]).get("__metadata__", {})
     except (SafetensorError, ValueError) as error:
-        raise BeginningUnreadable(uri, f"it is no weights file ({error})") from None
+        raise BeginningUnreadable(uri, f"it is not a weights file ({error})") from None
     for name, same in told.items():  # one tensor under several names is in the file once
         if name not in tensors and same in tensors:
             tensors[name] = tensors[same]

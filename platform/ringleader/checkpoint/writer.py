@@ -115,7 +115,7 @@ class Writer:
         except (OSError, EOFError):
             code = process.wait()
             self.close()
-            raise NotWritten(f"the process that writes ended with {code}") from None
+            raise NotWritten(f"the writing process ended with {code}") from None
         finally:
             self._haste.clear()
         pieces, why = answer

@@ -133,7 +133,7 @@ class SparseTables:
         if not gradient.is_sparse:
             raise StepMisuse(
                 f"the weight {self.names[number]!r} of an embedding with sparse=True received a dense gradient: "
-                f"something else uses it too.",
+                "something else uses it as well.",
                 hint="Make the embedding with sparse=False, or do not tie its weight.",
             )
         self._put(number, rows_of(gradient.detach()))

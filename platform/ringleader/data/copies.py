@@ -78,7 +78,7 @@ class NodeCopies:
             raise CopyFailed(source, str(error)) from error
         if found != size:
             raise CopyFailed(
-                source, f"it has {size} bytes now, and had {found} when the first worker copied it"
+                source, f"it has {size} bytes now, but had {found} when the first worker copied it"
             )
         return str(copy)
 
@@ -94,7 +94,8 @@ class NodeCopies:
                     size, since = now, monotonic()
                 elif monotonic() - since > self._stalled_s:
                     raise CopyFailed(
-                        source, f"another worker copies it, and for {self._stalled_s:g} s nothing came of it"
+                        source,
+                        f"another worker is copying it, but has made no progress for {self._stalled_s:g} s",
                     )
                 sleep(AGAIN_S)
             yield
@@ -138,14 +139,14 @@ def _use(folder: Path) -> None:
             return
         os.close(mark)
         sleep(AGAIN_S)
-    raise CopyFailed(str(folder), "another process is removing this folder and does not come to an end")
+    raise CopyFailed(str(folder), "another process is removing this folder and does not finish")
 
 
 def _own(base: Path) -> None:
     """Make the folder of all copies, which no other user may look into."""
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     if base.is_symlink() or base.stat().st_uid != os.getuid():
-        raise CopyFailed("any file", f"{base} belongs to somebody else")
+        raise CopyFailed("any file", f"{base} belongs to another account")
 
 
 def _got(lock: Callable[[int, int], object], file: int, how: int) -> bool:
@@ -172,7 +173,7 @@ def _fetch(filesystem: pafs.FileSystem, path: str, size: int, copy: Path) -> Non
     """
     free = shutil.disk_usage(copy.parent).free
     if size > free:
-        raise OSError(f"it has {size} bytes, and {copy.parent} has room for {free}")
+        raise OSError(f"it has {size} bytes, but {copy.parent} has room for only {free}")
     partial = _partial(copy)
     try:
         written = _write(filesystem, path, partial)
@@ -180,7 +181,7 @@ def _fetch(filesystem: pafs.FileSystem, path: str, size: int, copy: Path) -> Non
             there = hashlib.file_digest(file, hashlib.blake2b).digest()
         if there != written or partial.stat().st_size != size:
             raise OSError(
-                f"the {size} bytes of the source are not the {partial.stat().st_size} that were written"
+                f"the {partial.stat().st_size} bytes written differ from the {size} bytes of the source"
             )
         partial.replace(copy)
     finally:

@@ -25,7 +25,9 @@ Seq = Annotated[Whole, Field(ge=1)]
 def _spelt_out(given: object) -> object:
     # Pydantic would take a number, or a text of digits, for seconds since 1970.
     if not isinstance(given, datetime) and not (isinstance(given, str) and _DATE_AND_TIME.match(given)):
-        raise ValueError(f"{given!r} is no moment; allowed: a date and a time, as in 2026-01-31T12:00:00Z")
+        raise ValueError(
+            f"{given!r} is not a point in time; allowed: a date and a time, as in 2026-01-31T12:00:00Z"
+        )
     return given
 
 
@@ -36,7 +38,7 @@ def _of_utc(given: datetime) -> datetime:
     try:
         return given.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{given.isoformat()} is no moment in UTC") from None
+        raise ValueError(f"{given.isoformat()} does not exist in UTC") from None
 
 
 Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out), AfterValidator(_of_utc)]
@@ -46,7 +48,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out), AfterValidator(_o
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
     if not is_plain(given, DEEP, MANY):
         raise ValueError(
-            f"allowed: JSON of {MANY} values at most, nested {DEEP} deep at most, without half of a surrogate pair"
+            f"allowed: JSON of at most {MANY} values, nested at most {DEEP} deep, without lone surrogates"
         )
     return given
 

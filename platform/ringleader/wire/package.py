@@ -189,7 +189,7 @@ def _check_table(entries: list[zipfile.ZipInfo]) -> None:
         taken = files | folders if not entry.is_dir() else files
         if folded in taken or parents & files:
             raise PackageRefused(
-                entry.filename, "another entry has the same name (upper and lower case are one)"
+                entry.filename, "another entry has the same name (ignoring upper and lower case)"
             )
         folders |= parents
         (folders if entry.is_dir() else files).add(folded)
@@ -239,7 +239,7 @@ def _within(count: int, total_bytes: int, name: str) -> None:
     if count > MAX_ENTRIES:
         raise PackageRefused(name, f"there are more than {MAX_ENTRIES} entries")
     if total_bytes > MAX_UNPACKED_BYTES:
-        raise PackageRefused(name, f"unpacked there are more than {MAX_UNPACKED_BYTES >> 20} MB")
+        raise PackageRefused(name, f"the package holds more than {MAX_UNPACKED_BYTES >> 20} MB unpacked")
 
 
 def _content(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
@@ -276,7 +276,7 @@ def _inflated(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
                 yield inflater.decompress(pending, _CHUNK)
                 pending = inflater.unconsumed_tail
                 if inflater.unused_data:
-                    raise PackageRefused(entry.filename, "its content goes on after its end")
+                    raise PackageRefused(entry.filename, "its content continues after its end")
         yield inflater.flush()  # what a full chunk held back, a few hundred bytes
     except zlib.error:
         raise PackageRefused(entry.filename, "its content is damaged") from None

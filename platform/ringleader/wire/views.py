@@ -11,7 +11,7 @@ from ringleader.wire.states import State
 def _number(given: object) -> object:
     # Pydantic would take "1" for a number, and true for 1.
     if isinstance(given, (bool, str)):
-        raise ValueError(f"{given!r} is no number; allowed: a number")
+        raise ValueError(f"{given!r} is not a number; allowed: a number")
     return given
 
 

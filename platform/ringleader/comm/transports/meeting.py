@@ -179,9 +179,9 @@ class _Meeting:
         why = ""
         while not why and not self.ended.wait(POLL_S):
             if cancelled():
-                why = "the meeting was called off"
+                why = "the meeting was cancelled"
             elif time.monotonic() > until:
-                why = f"not everybody came within {deadline_s} s"
+                why = f"not all members came within {deadline_s} s"
         with self.lock:
             self.given_up = self.transport is None or bool(why)
             transport = self.transport
@@ -232,7 +232,7 @@ def _join_near(call: MeetingCall, words: MemberStore, near: SharedTransport | No
         near = None
     if GLOO not in call.kinds:
         raise OSError(
-            f"only {', '.join(call.kinds)} may be used, and that does not connect all of these members"
+            f"only {', '.join(call.kinds)} may be used, which does not connect all of these members"
         )
     far = GlooTransport.join(words, call.rank, call.size, call.deadline_s, call.host)
     if scattered:  # each on a node of its own

@@ -51,7 +51,7 @@ def main(descriptor: int, parent: int) -> None:
 def _bind(parent: int) -> None:
     """Renounce more rights than this process has, whichever program it runs, and have it die with its parent."""
     if not renounce_rights():
-        raise OSError("the kernel does not let this process renounce rights")
+        raise OSError("the kernel does not let this process give up its rights")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     end_with_parent()
     if os.getppid() != parent:

@@ -288,7 +288,10 @@ def _ended(train: Callable[[], RunEnded]) -> RunEnded:  # noqa: PLR0911 - one li
     except EntrypointRaised as error:
         if _out_of_memory(error.__cause__):
             return RunEnded(
-                "failed", Reason.OUT_OF_MEMORY, error.message, "Smaller slices: more logical_shards."
+                "failed",
+                Reason.OUT_OF_MEMORY,
+                error.message,
+                "Use smaller slices: increase batch.logical_shards, or lower batch.global_size.",
             )
         return RunEnded("raised", error.code, error.message, error.hint, error.step, error.shard)
     except PackageRefused as error:
