@@ -10,7 +10,7 @@ from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 router = APIRouter(prefix="/audit", tags=["audit"])
 
 
-@router.get("", responses=refusals(422))
+@router.get("", responses=refusals(422), summary="List the audit log")
 def read_audit(
     *,
     here: Here,

@@ -39,7 +39,7 @@ class VersionView(View):
     python: str
 
 
-@router.get("/cluster", responses=refusals())
+@router.get("/cluster", responses=refusals(), summary="List nodes")
 def cluster(here: Here, _: ByCaller) -> ClusterView:
     """List the nodes and their resources."""
     seen = here.reconciler.seen
@@ -57,7 +57,7 @@ def cluster(here: Here, _: ByCaller) -> ClusterView:
     )
 
 
-@router.get("/version", responses=refusals())
+@router.get("/version", responses=refusals(), summary="Show versions")
 def version(_: ByCaller) -> VersionView:
     """Show the versions of the control plane, its API and Python."""
     return VersionView(version=__version__, api="v1", python=platform.python_version())

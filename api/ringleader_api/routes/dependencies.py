@@ -109,6 +109,7 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     body = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
     words = {
         400: "The request cannot be read.",
+        401: "The request carries no valid credential.",
         403: "Not permitted.",
         404: "Not found, or not visible to the caller.",
         409: "Not possible in the current state.",

@@ -16,7 +16,7 @@ from ringleader_api.services.workers import WorkerPage, workers
 router = APIRouter(prefix="/jobs/{job_id}", tags=["details"])
 
 
-@router.get("/metrics", responses=refusals(404, 422))
+@router.get("/metrics", responses=refusals(404, 422), summary="Read metrics")
 def metrics(
     here: Here,
     _: ByReader,
@@ -30,19 +30,24 @@ def metrics(
     return here.curves.curve(job_id, name, max_points)
 
 
-@router.get("/workers", responses=refusals(404))
+@router.get("/workers", responses=refusals(404), summary="List workers")
 def list_workers(here: Here, _: ByReader, job_id: str) -> WorkerPage:
     """List the job's current workers and servers."""
     return workers(here.store, job_id)
 
 
-@router.get("/checkpoints", responses=refusals(404))
+@router.get("/checkpoints", responses=refusals(404), summary="List checkpoints")
 def list_checkpoints(here: Here, _: ByReader, job_id: str) -> CheckpointPage:
     """List the checkpoints that a later attempt can start from."""
     return checkpoints(here.store, job_id)
 
 
-@router.get("/checkpoints/{name}/weights", response_class=Response, responses=refusals(404, 409))
+@router.get(
+    "/checkpoints/{name}/weights",
+    response_class=Response,
+    responses=refusals(404, 409),
+    summary="Export the weights of a checkpoint",
+)
 def export_checkpoint(here: Here, _: ByReader, job_id: str, name: str) -> Response:
     """Export the weights of a checkpoint, or of the `newest`, as a safetensors file."""
     export = here.exports.begin(job_id, name)
@@ -50,7 +55,12 @@ def export_checkpoint(here: Here, _: ByReader, job_id: str, name: str) -> Respon
     return StreamedBody(export.chunks(), export.end, media_type="application/octet-stream", headers=size)
 
 
-@router.get("/artifacts", response_model=ArtifactPage | PartialPage, responses=refusals(404, 422))
+@router.get(
+    "/artifacts",
+    response_model=ArtifactPage | PartialPage,
+    responses=refusals(404, 422),
+    summary="List artifacts",
+)
 def list_artifacts(
     *,
     here: Here,
@@ -64,7 +74,9 @@ def list_artifacts(
     return page_as_json(here.artifacts.page(job_id, limit, cursor), fields)
 
 
-@router.get("/artifacts/{name}", response_class=FileResponse, responses=refusals(404))
+@router.get(
+    "/artifacts/{name}", response_class=FileResponse, responses=refusals(404), summary="Download an artifact"
+)
 def read_artifact(here: Here, _: ByReader, job_id: str, name: str) -> FileResponse:
     """Download one artifact."""
     path = here.artifacts.path(job_id, name)

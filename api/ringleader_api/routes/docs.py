@@ -10,7 +10,7 @@ from ringleader_api.routes.dependencies import ByCaller
 router = APIRouter(include_in_schema=False)
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringleader REST API</title>
-<h1>Ringleader REST API</h1><p>The whole contract: <a href="openapi.json">openapi.json</a></p>
+<h1>Ringleader REST API</h1><p>The full contract: <a href="openapi.json">openapi.json</a></p>
 <table><tr><th>method<th>path<th>what it does</tr>{rows}</table></html>"""
 
 

@@ -21,7 +21,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.get("/events", response_model=EventPage, responses=STREAMED)
+@router.get("/events", response_model=EventPage, responses=STREAMED, summary="List or stream events")
 async def events(
     request: Request, here: Here, _: ByReader, job_id: str, after: After = 0, limit: Limit = 200
 ) -> EventPage | Response:
@@ -31,7 +31,7 @@ async def events(
     return await to_thread.run_sync(here.feeds.event_page, job_id, after, limit)
 
 
-@router.get("/logs", response_model=LogPage, responses=STREAMED)
+@router.get("/logs", response_model=LogPage, responses=STREAMED, summary="List or stream log lines")
 async def logs(
     *,
     request: Request,

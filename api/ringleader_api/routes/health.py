@@ -15,13 +15,13 @@ class Health(View):
     trouble: list[str] = []
 
 
-@router.get("/healthz")
+@router.get("/healthz", summary="Check that the process is alive")
 async def healthz() -> Health:
     """Report that the process is alive."""
     return Health(ok=True)
 
 
-@router.get("/readyz", responses={503: {"model": Health}})
+@router.get("/readyz", responses={503: {"model": Health}}, summary="Check that the control plane is ready")
 def readyz(here: Here, _: ByWatcher, response: Response) -> Health:
     """Report whether database, reconciler and cluster are working; 503 with the reasons if not."""
     trouble = here.not_ready()
@@ -29,7 +29,7 @@ def readyz(here: Here, _: ByWatcher, response: Response) -> Health:
     return Health(ok=not trouble, trouble=trouble)
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=Response, summary="Export Prometheus metrics")
 def prometheus(here: Here, _: ByWatcher) -> Response:
     """Export the control plane's metrics in Prometheus's text format."""
     return Response(here.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -10,7 +10,7 @@ from ringleader_api.routes.dependencies import BySupervisor, Here, refusals
 router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"], route_class=RightsFirst)
 
 
-@router.post("/ingest", responses=refusals(400, 404, 409, 413, 422))
+@router.post("/ingest", responses=refusals(400, 404, 409, 413, 422), summary="Store a supervisor's records")
 def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowledged:
     """Store new records in one transaction; the answer says which of them the sender may discard."""
     if who.attempt != body.attempt:
@@ -25,7 +25,7 @@ def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowle
     return acknowledged
 
 
-@router.get("/secrets", responses=refusals(404, 409))
+@router.get("/secrets", responses=refusals(404, 409), summary="Read a job's secrets")
 def hand_out(here: Here, who: BySupervisor, job_id: str, response: Response) -> JobSecrets:
     """Return the secrets that the job names, only to the supervisor of its current attempt."""
     response.headers["Cache-Control"] = "no-store"

@@ -109,6 +109,7 @@ async def _filter(
         200: {"description": "A repeated submission of the same job, or a dry run."},
         **refusals(404, 409, 415, 422),
     },
+    summary="Submit a job",
 )
 def submit(
     *,
@@ -137,7 +138,7 @@ def submit(
     return as_json(view, None, headers, status=200 if row is None else 201)
 
 
-@router.get("", response_model=JobPage | PartialPage, responses=refusals(422))
+@router.get("", response_model=JobPage | PartialPage, responses=refusals(422), summary="List jobs")
 def list_jobs(
     *,
     here: Here,
@@ -151,7 +152,7 @@ def list_jobs(
     return page_as_json(here.jobs.page(which, limit, cursor, visible(who)), fields)
 
 
-@router.get("/{job_id}", response_model=JobView | Partial, responses=refusals(404, 422))
+@router.get("/{job_id}", response_model=JobView | Partial, responses=refusals(404, 422), summary="Read a job")
 def read_job(here: Here, _: ByReader, job_id: str, fields: Annotated[Fields, Depends(selected)]) -> Response:
     """Read one job. Its ETag changes with its state and its bounds, but not with its progress."""
     view, tag = here.jobs.view(job_id)
@@ -159,7 +160,11 @@ def read_job(here: Here, _: ByReader, job_id: str, fields: Annotated[Fields, Dep
 
 
 @router.patch(
-    "/{job_id}", dependencies=[AsJson], openapi_extra=PATCH, responses=refusals(404, 409, 412, 415, 422)
+    "/{job_id}",
+    dependencies=[AsJson],
+    openapi_extra=PATCH,
+    responses=refusals(404, 409, 412, 415, 422),
+    summary="Change a job",
 )
 def change_job(
     *,
@@ -176,14 +181,19 @@ def change_job(
     return view
 
 
-@router.delete("/{job_id}", status_code=204, responses=refusals(404, 409, 412))
+@router.delete("/{job_id}", status_code=204, responses=refusals(404, 409, 412), summary="Delete a job")
 def delete_job(here: Here, _: BySteerer, job_id: str, if_match: IfMatch = None) -> None:
     """Delete a job that has ended, with its files."""
     here.jobs.delete(job_id, if_match)
     here.reconciler.wake()
 
 
-@router.post("/{job_id}/cancel", status_code=202, responses=refusals(400, 404, 409, 412, 413, 422))
+@router.post(
+    "/{job_id}/cancel",
+    status_code=202,
+    responses=refusals(400, 404, 409, 412, 413, 422),
+    summary="Cancel a job",
+)
 def cancel_job(
     *,
     here: Here,
@@ -200,7 +210,7 @@ def cancel_job(
     return view
 
 
-@router.post("/{job_id}/pause", status_code=202, responses=refusals(404, 409, 412))
+@router.post("/{job_id}/pause", status_code=202, responses=refusals(404, 409, 412), summary="Pause a job")
 def pause_job(
     here: Here, who: BySteerer, job_id: str, response: Response, if_match: IfMatch = None
 ) -> JobView:
@@ -210,7 +220,7 @@ def pause_job(
     return view
 
 
-@router.post("/{job_id}/resume", status_code=202, responses=refusals(404, 409, 412))
+@router.post("/{job_id}/resume", status_code=202, responses=refusals(404, 409, 412), summary="Resume a job")
 def resume_job(
     here: Here, who: BySteerer, job_id: str, response: Response, if_match: IfMatch = None
 ) -> JobView:
@@ -220,7 +230,12 @@ def resume_job(
     return view
 
 
-@router.post("/{job_id}/faults", dependencies=[AsJson], responses=refusals(403, 404, 409, 415, 422))
+@router.post(
+    "/{job_id}/faults",
+    dependencies=[AsJson],
+    responses=refusals(403, 404, 409, 415, 422),
+    summary="Inject a fault",
+)
 def inject_fault(here: Here, who: ByBreaker, job_id: str, body: FaultOrder) -> FaultView:
     """Inject a fault into the running job, and report its effect. The answer is 403 unless the job file sets `debug:
     {faults: true}` or the control plane allows faults for all jobs."""

@@ -103,7 +103,7 @@ def from_provider(here: Here, request: Request, state: str = "", code: str = "")
     return page
 
 
-@router.post("/login", status_code=204, responses=refusals(413, 422))
+@router.post("/login", status_code=204, responses=refusals(413, 422), summary="Log in")
 async def log_in(here: Here, request: Request) -> Response:
     """Exchange the token ({"token": …} or a form) for a session cookie."""
     if here.tried.take(source(request.scope)) > 0:  # before a stranger's body is read
@@ -126,7 +126,7 @@ async def log_in(here: Here, request: Request) -> Response:
     return response
 
 
-@router.delete("/login", status_code=204, responses=refusals())
+@router.delete("/login", status_code=204, responses=refusals(), summary="Log out")
 async def log_out(here: Here, _: ByCaller, request: Request) -> Response:
     """End this session."""
     await to_thread.run_sync(here.credentials.log_out, request.cookies.get(here.credentials.cookie, ""))

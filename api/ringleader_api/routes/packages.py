@@ -17,7 +17,7 @@ Offset = Annotated[
 ]
 
 
-@router.head("/{name}", status_code=200, responses=refusals(404, 422))
+@router.head("/{name}", status_code=200, responses=refusals(404, 422), summary="Check a package")
 async def has_package(here: Here, who: BySubmitter, name: str) -> Response:
     """Check whether a package is stored; with a 404, `Upload-Offset` says how many bytes of it are."""
     try:
@@ -32,6 +32,7 @@ async def has_package(here: Here, who: BySubmitter, name: str) -> Response:
     "/{name}",
     status_code=201,
     responses={200: {"description": "The package was stored already."}, **refusals(400, 409, 413, 422)},
+    summary="Upload a package",
 )
 async def put_package(
     *,

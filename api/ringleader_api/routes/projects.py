@@ -30,7 +30,7 @@ class Due(BaseModel):
     quota: Quota | None = None
 
 
-@router.get("", response_model=ProjectPage | PartialPage, responses=refusals(422))
+@router.get("", response_model=ProjectPage | PartialPage, responses=refusals(422), summary="List projects")
 def list_projects(
     *,
     here: Here,
@@ -43,13 +43,17 @@ def list_projects(
     return page_as_json(here.projects.page(who, limit, cursor), fields)
 
 
-@router.post("", status_code=201, dependencies=[AsJson], responses=refusals(409, 415, 422))
+@router.post(
+    "", status_code=201, dependencies=[AsJson], responses=refusals(409, 415, 422), summary="Create a project"
+)
 def add_project(here: Here, who: ByFounder, body: NewProject) -> ProjectView:
     """Create a project. An admin of all projects also creates one by submitting to it."""
     return here.projects.add(who, body.name)
 
 
-@router.patch("/{project}", dependencies=[AsJson], responses=refusals(404, 415, 422))
+@router.patch(
+    "/{project}", dependencies=[AsJson], responses=refusals(404, 415, 422), summary="Set weight and quotas"
+)
 def share_out(here: Here, who: ByFounder, project: ProjectName, body: Due) -> ProjectView:
     """Set a project's weight and quotas. Jobs above a lowered quota give surplus workers back; no job is ended."""
     view = here.projects.share(who, project, body.weight, body.quota)

@@ -28,7 +28,7 @@ VALUE: dict[str, Any] = {
 }
 
 
-@router.get("", response_model=SecretPage | PartialPage, responses=refusals(422))
+@router.get("", response_model=SecretPage | PartialPage, responses=refusals(422), summary="List secrets")
 def list_secrets(
     *,
     here: Here,
@@ -43,7 +43,11 @@ def list_secrets(
 
 
 @router.put(
-    "/{project}/{name}", dependencies=[AsSecretJson], openapi_extra=VALUE, responses=refusals(404, 415, 422)
+    "/{project}/{name}",
+    dependencies=[AsSecretJson],
+    openapi_extra=VALUE,
+    responses=refusals(404, 415, 422),
+    summary="Set a secret",
 )
 def put_secret(
     *,
@@ -57,7 +61,7 @@ def put_secret(
     return here.secrets.put(who, project, name, body)
 
 
-@router.delete("/{project}/{name}", status_code=204, responses=refusals(404))
+@router.delete("/{project}/{name}", status_code=204, responses=refusals(404), summary="Delete a secret")
 def drop_secret(here: Here, _: ByKeeper, project: str, name: str) -> None:
     """Delete a secret."""
     here.secrets.drop(project, name)

@@ -28,7 +28,7 @@ class NewToken(BaseModel):
     expires_in_s: Annotated[float, Field(strict=True, gt=0, le=10 * 366 * 86_400)] | None = None
 
 
-@router.get("", response_model=TokenPage | PartialPage, responses=refusals(422))
+@router.get("", response_model=TokenPage | PartialPage, responses=refusals(422), summary="List tokens")
 def list_tokens(
     *,
     here: Here,
@@ -43,14 +43,16 @@ def list_tokens(
     return page_as_json(here.tokens.page(who, user, limit, cursor), fields)
 
 
-@router.post("", status_code=201, dependencies=[AsJson], responses=refusals(404, 415, 422))
+@router.post(
+    "", status_code=201, dependencies=[AsJson], responses=refusals(404, 415, 422), summary="Create a token"
+)
 def make_token(here: Here, who: ByCaller, body: NewToken) -> NewTokenView:
     """Create a token. Only this answer contains it."""
     expires_at = here.now() + timedelta(seconds=body.expires_in_s) if body.expires_in_s else None
     return here.tokens.make(who, body.user or who.name, body.name, body.scope, expires_at)
 
 
-@router.delete("/{token_id}", status_code=204, responses=refusals(404))
+@router.delete("/{token_id}", status_code=204, responses=refusals(404), summary="Revoke a token")
 def revoke_token(here: Here, who: ByCaller, token_id: str) -> None:
     """Revoke a token: it is refused from now on."""
     here.tokens.revoke(who, token_id)

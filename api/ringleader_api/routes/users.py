@@ -31,7 +31,7 @@ class GrantBody(BaseModel):
     role: Role
 
 
-@router.get("/me", responses=refusals())
+@router.get("/me", responses=refusals(), summary="Show the caller")
 def me(here: Here, who: ByCaller) -> MeView:
     """Show the caller, and their roles with this credential."""
     longest = here.tokens.longest(who)
@@ -43,7 +43,7 @@ def me(here: Here, who: ByCaller) -> MeView:
     )
 
 
-@router.get("/users", response_model=UserPage | PartialPage, responses=refusals(422))
+@router.get("/users", response_model=UserPage | PartialPage, responses=refusals(422), summary="List users")
 def list_users(
     *,
     here: Here,
@@ -56,25 +56,36 @@ def list_users(
     return page_as_json(here.users.page(limit, cursor), fields)
 
 
-@router.post("/users", status_code=201, dependencies=[AsJson], responses=refusals(404, 409, 415, 422))
+@router.post(
+    "/users",
+    status_code=201,
+    dependencies=[AsJson],
+    responses=refusals(404, 409, 415, 422),
+    summary="Create a user",
+)
 def add_user(here: Here, _: ByAdmitter, body: NewUser) -> UserView:
     """Create a user. POST /tokens then creates a token for them."""
     return here.users.add(body.name, body.roles)
 
 
-@router.delete("/users/{name}", status_code=204, responses=refusals(404, 409))
+@router.delete("/users/{name}", status_code=204, responses=refusals(404, 409), summary="Disable a user")
 def disable_user(here: Here, who: ByAdmitter, name: str) -> None:
     """Disable a user: all their credentials are refused; their jobs and history stay."""
     here.users.disable(who, name)
 
 
-@router.post("/users/{name}/enable", responses=refusals(404))
+@router.post("/users/{name}/enable", responses=refusals(404), summary="Enable a user")
 def enable_user(here: Here, _: ByAdmitter, name: str) -> UserView:
     """Enable a disabled user again."""
     return here.users.enable(name)
 
 
-@router.put("/users/{name}/roles/{project}", dependencies=[AsJson], responses=refusals(404, 409, 415, 422))
+@router.put(
+    "/users/{name}/roles/{project}",
+    dependencies=[AsJson],
+    responses=refusals(404, 409, 415, 422),
+    summary="Give a role",
+)
 def grant(
     here: Here, who: ByGranter, name: str, project: Annotated[ProjectOrEvery, Path()], body: GrantBody
 ) -> UserView:
@@ -83,7 +94,9 @@ def grant(
     return here.users.grant(who, name, project, body.role)
 
 
-@router.delete("/users/{name}/roles/{project}", status_code=204, responses=refusals(404, 409))
+@router.delete(
+    "/users/{name}/roles/{project}", status_code=204, responses=refusals(404, 409), summary="Take a role away"
+)
 def take_away(here: Here, who: ByGranter, name: str, project: str) -> None:
     """Take away the user's role in the project."""
     here.users.take_away(who, name, project)

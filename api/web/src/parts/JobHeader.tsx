@@ -56,7 +56,7 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
       <div className="job-progress">
         <ProgressBar progress={job.progress} state={job.state} />
         <span className="muted">
-          epoch {job.progress.epoch} · ran {ranFor(job.started_at, job.finished_at, now)}
+          epoch {job.progress.epoch} · run time {ranFor(job.started_at, job.finished_at, now)}
           {remaining(job, rate)}
         </span>
       </div>
