@@ -9,7 +9,8 @@ from control_plane import SPEC, FakeCluster, Stage, stage
 
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader_api.scheduling import NodeShape, Reach, Seen
+from ringleader_api.scheduling import Claim, NodeShape, Reach, Seen, WorkerNeed
+from ringleader_api.scheduling.pending_reasons import gang
 from ringleader_api.services.infeasible import placeable
 
 CPUS = (NodeShape("a", 4, 0, 16), NodeShape("b", 8, 0, 8))
@@ -71,3 +72,10 @@ def test_who_asks_for_a_gpu_where_there_is_none_hears_how_to_train_on_cpus(
     assert answer["hint"].startswith("Leave out gpus and device to train on CPUs.")
     assert "device: auto reserves a GPU, too" in answer["hint"]
     assert here.client.post("/api/v1/jobs", json={**SPEC, **one()}).status_code == 201
+
+
+def test_numbers_agree_with_their_nouns() -> None:
+    one, several = WorkerNeed(1, 0, 0), WorkerNeed(0.5, 2, 8)
+    assert gang(Claim("j", one, 1, 1)) == "1 worker of 1 CPU"
+    assert gang(Claim("j", several, 2, 2)) == "2 workers of 0.5 CPUs, 2 GPUs, 8 GB"
+    assert str(Reach(1, 0)) == "1 CPU and 0 GPUs"

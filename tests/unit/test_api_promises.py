@@ -148,7 +148,7 @@ def test_what_others_use_is_not_there_for_jobs() -> None:
     head = Claim("head", WorkerNeed(1, 0, 0), 2, 2)
     decision = decide(ClusterSnapshot(nodes, [], [head], others={"a": WorkerNeed(1, 0, 0)}))[0]
     assert isinstance(decision, Hold)
-    assert (decision.why.code, "by other workloads on the cluster" in decision.why.message) == (
+    assert (decision.why.code, "is in use by other workloads" in decision.why.message) == (
         "waiting_for_capacity",
         True,
     )

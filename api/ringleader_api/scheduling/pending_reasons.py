@@ -57,8 +57,8 @@ def above_quota(claim: Claim, most: int) -> Why:
 
 
 def no_room(claim: Claim, found: int, admitted: Sequence[Claim], missing: str | None) -> Why:
-    own = [f"{c.job_id} ({c.holds})" for c in admitted if c.project == claim.project]
-    holders = _listed(own, others=len(own) < len(admitted)) or "other workloads on the cluster"
+    own = [f"{c.job_id} ({count_of(c.holds, 'worker')})" for c in admitted if c.project == claim.project]
+    holders = _listed(own, others=len(own) < len(admitted)) or "other workloads"
     fit = f"{found} of the workers fit" if claim.apart else f"{found} fit"
     nodes = (
         ""
@@ -125,7 +125,7 @@ def making_room(claim: Claim, shrinking: Sequence[Claim], leaving: Sequence[Clai
     ]
     return Why(
         code="waiting_for_capacity",
-        message=f"needs {gang(claim)}; the scheduler makes room by {', and by '.join(parts)}",
+        message=f"needs {gang(claim)}; the scheduler makes room by {' and by '.join(parts)}",
         hint="It starts as soon as that is done.",
     )
 
@@ -156,7 +156,7 @@ def gang(claim: Claim) -> str:
 
 
 def _alone(claim: Claim) -> str:
-    return " of these workers, without the servers" if claim.apart else ""
+    return " of these workers (without the servers)" if claim.apart else ""
 
 
 def _named(other: Claim, project: str) -> str:
