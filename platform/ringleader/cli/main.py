@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from ringleader.cli import access, chaos, check, control, jobs, submit, up, watch
+from ringleader.cli import access, bench, chaos, check, cluster, jobs, submit, up, watch
 from ringleader.cli.output import CommandSession, complain, connect
 from ringleader.client import Client
 from ringleader.errors import ApiProblem, PackageRefused, RingleaderError, SpecInvalid
@@ -42,7 +42,7 @@ for _command in (
     check.check,
     *(watch.logs, watch.events, watch.workers, watch.metrics),
     *(access.whoami, access.token, access.user, access.project, access.secret, access.audit),
-    *(control.cluster, control.bench, control.login, control.version),
+    *(cluster.cluster, cluster.login, cluster.version, bench.bench),
 ):
     cli.add_command(_command)
 

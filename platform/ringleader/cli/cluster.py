@@ -1,8 +1,5 @@
-"""Commands on the control plane: cluster, login, version, bench."""
+"""Commands on the cluster and its control plane: cluster, login, version."""
 
-import importlib.util
-import subprocess
-import sys
 from typing import Any
 
 import click
@@ -10,13 +7,7 @@ import click
 import ringleader
 from ringleader.cli.output import PATIENCE_S, CommandSession, pairs, table, with_output
 from ringleader.client import Client, profile
-from ringleader.errors import ApiProblem, ApiUnreachable, RingleaderError
-
-
-class BenchMissing(RingleaderError):
-    """The benchmarks' packages are not installed."""
-
-    code = "bench_missing"
+from ringleader.errors import ApiProblem, ApiUnreachable
 
 
 @click.command()
@@ -51,18 +42,6 @@ def version(session: CommandSession) -> None:
         session.note(f"control plane: {error}")
     server = (versions["server"] or {}).get("version", "not reached")
     session.show(versions, f"ringleader {versions['client']}, control plane {server}")
-
-
-@click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, add_help_option=False
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def bench(arguments: tuple[str, ...]) -> int:
-    """Run the benchmark NAME (`bench --help` lists them)."""
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("ray") is None:
-        raise BenchMissing("the benchmarks need the engine.", hint='Install "ringleader[engine,server]".')
-    # Its own process: benchmarks load torch and ray, the command line never does.
-    return subprocess.run([sys.executable, "-m", "ringleader.bench.main", *arguments], check=False).returncode
 
 
 def _cluster_text(answer: dict[str, Any]) -> str:
