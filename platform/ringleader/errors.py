@@ -179,7 +179,7 @@ class ExchangeBroken(RingleaderError):
         self.why = why
         where = f"bucket {bucket}" if bucket is not None else "no bucket"
         who = f"rank {rank}" if rank >= 0 else "some rank"
-        super().__init__(f"the exchange broke at {who} in phase {phase} ({where}): {why}")
+        super().__init__(f"the exchange with {who} failed in phase {phase} ({where}): {why}")
 
 
 class WordRefused(RingleaderError):

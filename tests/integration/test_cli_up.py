@@ -52,4 +52,4 @@ def test_up_detaches_answers_refuses_a_second_and_leaves_nothing_when_killed() -
             assert _ringleader(home, "status").returncode == 1
         finally:
             _ringleader(home, "down")
-        assert "nothing runs" in _ringleader(home, "down").stdout
+        assert "no stack is running" in _ringleader(home, "down").stdout

@@ -63,7 +63,7 @@ PREVIEW: dict[str, Any] = {
     "logical_shards": 3,
     "reproducible": True,
     "reproducible_why": "",
-    "surplus": "workers above min (2) use free places only: autoscale: {surplus: true} asks for nodes",
+    "surplus": "workers above min (2) use free capacity only: autoscale: {surplus: true} would add nodes for them",
 }
 SUCCEEDED: dict[str, Any] = {"state": "succeeded", "result": RESULT}
 FAILED: dict[str, Any] = {

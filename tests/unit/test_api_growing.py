@@ -283,19 +283,23 @@ def test_a_dry_run_says_where_surplus_comes_from(here: Stage, tmp_path: Path) ->
         body = {"name": "x", "entrypoint": "a:b", "workers": {"min": 1, "max": 3}, **keys}
         return str(at.client.post("/api/v1/jobs?dry_run=true", json=body).json()["surplus"])
 
-    free = "workers above min (1) use free places only"
-    assert told(here) == f"{free}: autoscale: {{surplus: true}} asks for nodes"
-    assert "nodes are asked for up to max (3)" in told(here, autoscale={"surplus": True})
+    free = "workers above min (1) use free capacity only"
+    assert told(here) == f"{free}: autoscale: {{surplus: true}} would add nodes for them"
+    assert "the autoscaler adds nodes for up to max (3)" in told(here, autoscale={"surplus": True})
     assert told(here, workers=fixed(1)) == ""
     (tmp_path / "fixed").mkdir()
     assert (
-        told(stage(tmp_path / "fixed"), autoscale={"surplus": True}) == f"{free}: this cluster does not grow"
+        told(stage(tmp_path / "fixed"), autoscale={"surplus": True})
+        == f"{free}: this cluster does not autoscale"
     )
 
 
 def test_a_job_says_where_its_surplus_comes_from_on_this_cluster(here: Stage, tmp_path: Path) -> None:
     (tmp_path / "fixed").mkdir()
-    grows, stays = "nodes are asked for up to max (3)", "free places only: this cluster does not grow"
+    grows, stays = (
+        "the autoscaler adds nodes for up to max (3)",
+        "free capacity only: this cluster does not autoscale",
+    )
     for at, says in ((here, grows), (stage(tmp_path / "fixed"), stays)):
         job_id = at.submit(workers={"min": 1, "max": 3}, autoscale={"surplus": True})
         (listed,) = at.client.get("/api/v1/jobs").json()["items"]

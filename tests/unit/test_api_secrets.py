@@ -185,7 +185,7 @@ def test_a_value_that_is_given_twice_is_not_told_back(here: Stage, body: str) ->
 
 
 def test_a_variable_comes_from_one_place() -> None:
-    with pytest.raises(SpecInvalid, match="A is in env and in secrets"):
+    with pytest.raises(SpecInvalid, match="A is in both env and secrets"):
         JobSpec.parse({**SPEC, "env": {"A": "1"}, "secrets": {"A": "hub"}})
 
 

@@ -12,7 +12,7 @@ from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.line import Cell, Figure, Target
 from ringleader.bench.machine import describe
 from ringleader.bench.main import main
-from ringleader.bench.registry import BENCHMARKS, Wish, load
+from ringleader.bench.registry import BENCHMARKS, SUMMARIES, Wish, load
 
 
 class Fake:
@@ -76,6 +76,14 @@ def test_a_broken_promise_is_an_error_that_names_it(capsys: pytest.CaptureFixtur
     assert "two steps were lost" in capsys.readouterr().err
 
 
+def test_the_help_says_what_each_benchmark_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert sorted(SUMMARIES) == sorted(BENCHMARKS)
+    for name, summary in SUMMARIES.items():
+        assert [line for line in lines if line.split()[:1] == [name] and line.endswith(summary)]
+
+
 def test_cases_seed_and_length_are_passed_on() -> None:
     fake = Fake()
     assert main(["step", "--case", "b", "--full", "--seed", "7"], lambda name: fake) == 0
@@ -97,7 +105,7 @@ def test_wrong_names_are_refused_with_the_right_ones(capsys: pytest.CaptureFixtu
     assert main(["speed"], lambda name: Fake()) == 2
     assert "recovery" in capsys.readouterr().err
     assert main(["step", "--case", "c"], lambda name: Fake()) == 2
-    assert "there are a, b" in capsys.readouterr().err
+    assert "choose from a, b" in capsys.readouterr().err
 
 
 def test_help_is_no_error() -> None:

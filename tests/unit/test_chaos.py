@@ -131,7 +131,7 @@ def test_a_job_that_does_not_recover_is_named_behind_the_report_of_what_was_done
     said = capsys.readouterr()
     act, toll = map(json.loads, said.out.splitlines())
     assert (act["fault"], toll["acts"]) == ("kill", 1)
-    assert "no 2 workers at work" in said.err
+    assert "fewer than 2 active workers" in said.err
 
 
 def test_a_word_that_is_no_fault_is_named(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def test_a_user_with_a_token_is_made_used_and_shut_out(run: Run) -> None:
     code, token, note = run("token", "create", "laptop", "--user", "ada", "--expires", "90d")
     token = token.strip()
     assert (code, token[:3]) == (0, "rl_")
-    assert "not stored" in note
+    assert "cannot be shown again" in note
     assert run("whoami", token=token)[1] == "user   ada\nroles  vision=submitter\n"
     assert run("project", "list", token=token)[1].splitlines()[1].split()[:2] == ["vision", "submitter"]
     assert run("user", "grant", "ada", "operator", "--project", "vision")[1] == "ada: vision=operator\n"
@@ -118,7 +118,7 @@ def test_a_project_is_shared_out_and_the_list_shows_what_is_held_of_the_quota(ru
     assert (code, said) == (0, "vision: weight=2.5 workers=8 cpus=none gpus=4\n")
     assert run("project", "share", "vision", "--gpus", "none")[1].endswith("cpus=none gpus=none\n")
     rows = [row.split() for row in run("project", "list")[1].splitlines()]
-    assert rows[0][2:8] == ["WEIGHT", "WORKERS", "CPUS", "GPUS", "AT", "WORK"]
+    assert rows[0][2:8] == ["WEIGHT", "WORKERS", "CPUS", "GPUS", "RUNNING", "WAITING"]
     assert next(row for row in rows if row[0] == "vision")[2:8] == ["2.5", "0/8", "0", "0", "0", "0"]
     assert run("project", "share", "vision")[0] == 2
     assert run("project", "share", "vision", "--workers", "many")[0] == 2

@@ -47,7 +47,7 @@ def test_a_program_that_ends_its_process_is_said_to(
 ) -> None:
     assert main(["check", job(tmp_path, "import os\n\ndef train(session):\n    os._exit(3)\n")]) == 1
     said = capsys.readouterr().err
-    assert "the first run ended with code 3 and left no word" in said
+    assert "the first run ended with code 3 and printed no error" in said
     assert "os._exit" in said
 
 

@@ -109,7 +109,7 @@ def test_jobs_are_a_table_with_the_reason_for_waiting(api: FakeApi, run: Run) ->
     code, out, _ = run("jobs")
     header, first, second = out.splitlines()
     assert code == 0
-    assert header.split() == ["ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", "WHY"]
+    assert header.split() == ["ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", "REASON"]
     assert first.split()[:4] == [job_id(1), "digits-1", "running", "7/920"]
     assert second.endswith("3 CPUs are free, 4 needed")
     assert header.index("STATE") == first.index("running") == second.index("queued")
@@ -135,7 +135,7 @@ def test_of_several_jobs_of_a_name_the_newest_is_meant_and_that_is_said(api: Fak
     api.jobs.append(job_view(3, name="cifar"))
     code, out, err = run("describe", "cifar", "-o", "json")
     assert (code, json.loads(out)["id"]) == (0, job_id(2))
-    assert err == f"2 jobs are named 'cifar': this is {job_id(2)}, the newest, queued.\n"
+    assert err == f"2 jobs are named 'cifar'; using the newest, {job_id(2)} (queued).\n"
 
 
 def test_a_dry_run_says_what_would_come_of_it_and_submits_nothing(
@@ -148,7 +148,10 @@ def test_a_dry_run_says_what_would_come_of_it_and_submits_nothing(
         ("would start", "later"),
         ("would wait because", "3 CPUs are free (no_capacity) Wait."),
         ("logical shards", "3"),
-        ("surplus", "workers above min (2) use free places only: autoscale: {surplus: true} asks for nodes"),
+        (
+            "surplus",
+            "workers above min (2) use free capacity only: autoscale: {surplus: true} would add nodes for them",
+        ),
         ("reproducible", "yes"),
     ]
     assert out.splitlines()[-1] == "nothing was submitted."
@@ -171,7 +174,7 @@ def test_a_job_that_is_unclear_or_unknown_is_an_error_that_says_what_to_do(run: 
     assert job_id(2) in err
     code, _, err = run("cancel", "nothing")
     assert code == 1
-    assert "`ringleader jobs` lists them" in err
+    assert "List the jobs with `ringleader jobs`" in err
 
 
 def test_describe_shows_result_reason_and_events(api: FakeApi, run: Run) -> None:
@@ -185,8 +188,8 @@ def test_describe_shows_result_reason_and_events(api: FakeApi, run: Run) -> None
 
 
 def test_describe_and_a_dry_run_say_where_surplus_comes_from(api: FakeApi, run: Run, job_file: str) -> None:
-    free = "free places only: autoscale: {surplus: true} asks for nodes"
-    api.jobs[0]["surplus"] = "workers above min (1) use free places only: this cluster does not grow"
+    free = "free capacity only: autoscale: {surplus: true} would add nodes for them"
+    api.jobs[0]["surplus"] = "workers above min (1) use free capacity only: this cluster does not autoscale"
     assert f"surplus       {api.jobs[0]['surplus']}" in run("describe", "digits-1")[1]
     assert f"workers above min (2) use {free}" in run("submit", job_file, "--dry-run")[1]
 
@@ -204,13 +207,13 @@ def test_describe_says_what_the_job_has_cost_over_all_its_attempts(api: FakeApi,
     totals = {"attempts": 2, "generations": 5, "recoveries": 1, "steps_lost": 12, "wall_s": 20.04}
     api.jobs[0] |= SUCCEEDED | {"totals": totals}
     _, out, _ = run("describe", "digits-1")
-    (shown,) = [line.split(maxsplit=2)[2] for line in out.splitlines() if line.startswith("so far")]
-    assert shown == "2 attempts, 5 generations, 1 recovery, 12 steps lost, trained for 20.0 s"
+    (shown,) = [line.split(maxsplit=1)[1] for line in out.splitlines() if line.startswith("totals")]
+    assert shown == "2 attempts, 5 generations, 1 recovery, 12 steps lost, 20.0 s of training"
 
 
 @pytest.mark.parametrize(
     ("saved", "risk"),
-    [((), ["40 steps, there is no checkpoint"]), ((10, 25), ["15 steps, since"]), ((40,), [])],
+    [((), ["40 steps without a checkpoint"]), ((10, 25), ["15 steps since"]), ((40,), [])],
 )
 def test_describe_says_how_much_would_be_lost_with_all_workers_at_once(
     saved: tuple[int, ...], risk: list[str], api: FakeApi, run: Run
@@ -246,7 +249,7 @@ def test_submit_says_what_the_folder_does_not_hold(
     code, _, err = run("submit", *options, str(file))
     assert (code, err) == (
         0,
-        f"elsewhere is not in {tmp_path / 'code'}: it has to be installed on the nodes.\n",
+        f"the module elsewhere is not in {tmp_path / 'code'}, so it must be installed on the nodes.\n",
     )
 
 
@@ -275,7 +278,7 @@ def test_a_failed_wait_shows_reason_hint_and_last_lines(api: FakeApi, run: Run) 
 def test_a_wait_that_times_out_exits_with_124_and_the_job_goes_on(run: Run) -> None:
     code, _, err = run("wait", "digits-1", "--timeout", "0")
     assert code == 124
-    assert "It goes on" in err
+    assert "It keeps running" in err
 
 
 def test_ctrl_c_detaches_and_says_so(api: FakeApi, run: Run) -> None:
@@ -286,7 +289,7 @@ def test_ctrl_c_detaches_and_says_so(api: FakeApi, run: Run) -> None:
     api.history[job_id(1)] = CtrlC([{}])
     code, _, err = run("wait", "digits-1")
     assert code == 130
-    assert f"detached: {job_id(1)} goes on" in err
+    assert f"detached; {job_id(1)} keeps running" in err
 
 
 def test_wrong_usage_and_wrong_job_files_exit_with_2(
@@ -297,7 +300,7 @@ def test_wrong_usage_and_wrong_job_files_exit_with_2(
     assert run("resize", "digits-1")[0] == 2
     assert run("jobs", "--nonsense")[0] == 2
     assert run("nonsense")[0] == 2
-    assert "go together" in run("up", "--ray-address", "10.0.0.10:6379")[2]
+    assert "must be given together" in run("up", "--ray-address", "10.0.0.10:6379")[2]
     code, _, err = run("validate", str(wrong))
     assert code == 2
     assert "wrokers: unknown key" in err
@@ -334,7 +337,7 @@ def test_pause_and_resume(api: FakeApi, run: Run) -> None:
 def test_resize_cancel_delete(api: FakeApi, run: Run) -> None:
     assert run("resize", "digits-1", "--min", "1", "--max", "6")[:2] == (
         0,
-        f"{job_id(1)}: workers 1-6 asked for\n",
+        f"{job_id(1)}: resizing to 1-6 workers\n",
     )
     assert run("cancel", "digits-1")[:2] == (0, f"{job_id(1)}: cancelled\n")
     assert run("delete", "digits-1")[:2] == (0, f"{job_id(1)}: deleted\n")

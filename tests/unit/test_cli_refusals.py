@@ -39,7 +39,7 @@ def test_what_is_allowed_is_told_where_the_message_does_not(api: FakeApi, run: R
 
 @pytest.mark.parametrize(
     ("state", "says"),
-    [("paused", "paused because"), ("stopping", "stops because"), ("cancelled", "ended because")],
+    [("paused", "paused because"), ("stopping", "stopping because"), ("cancelled", "ended because")],
 )
 def test_a_job_that_is_paused_has_not_ended(api: FakeApi, run: Run, state: str, says: str) -> None:
     reason = {"code": "paused", "message": "paused by admin", "hint": ""}
@@ -56,11 +56,11 @@ def test_a_metric_that_an_ended_job_never_logged_is_refused_with_those_there_are
     code, out, err = run("metrics", "digits-1", "nosuch")
     assert (code, out) == (1, "")
     assert err == (
-        f"error (metric_not_found): job {job_id(1)} has no metric 'nosuch'.\n  → It has accuracy, loss.\n"
+        f"error (metric_not_found): job {job_id(1)} has no metric 'nosuch'.\n  → Its metrics are accuracy, loss.\n"
     )
     assert json.loads(run("metrics", "digits-1", "nosuch", "-o", "json")[2])["code"] == "metric_not_found"
     api.points.clear()
-    assert "It logged no metrics at all." in run("metrics", "digits-1", "loss")[2]
+    assert "It logged no metrics." in run("metrics", "digits-1", "loss")[2]
 
 
 def test_a_metric_of_a_job_at_work_may_still_come(api: FakeApi, run: Run) -> None:

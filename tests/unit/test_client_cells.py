@@ -90,17 +90,17 @@ def test_a_lambda_that_is_not_what_its_cell_says_is_refused_by_name(tmp_path: Pa
     ("arguments", "told"),
     [
         pytest.param(
-            ["-"], "'train' cannot be packed: Python read it from <stdin>, which is no file.", id="pipe"
+            ["-"], "'train' cannot be packaged: Python read it from <stdin>, which is not a file.", id="pipe"
         ),
         pytest.param(
             ["-i"],
-            "'train' cannot be packed: it was typed at Python's prompt or given with -c",
+            "'train' cannot be packaged: its source is not kept by Python's prompt",
             marks=KEPT,
             id="prompt",
         ),
         pytest.param(
             ["-c", SUBMIT + "def train(session): ...\nsubmit(train)"],
-            "or given with -c, which keep no source",
+            "its source is not kept by Python's prompt or `python -c`",
             marks=KEPT,
             id="command",
         ),
@@ -127,7 +127,8 @@ def test_a_function_whose_source_is_kept_nowhere_is_refused_in_a_sentence(
 def test_a_requirements_file_does_not_go_with_a_function() -> None:
     client = Client(URL, TOKEN, transport=FakeApi())
     with pytest.raises(
-        FunctionRefused, match=r"'lock\.txt', and a function has no working_dir .* Give the list"
+        FunctionRefused,
+        match=r"'lock\.txt', but a function is submitted without a working_dir.* Give the packages as a list",
     ):
         client.submit({"name": "a", "requirements": "lock.txt"}, function=unpack)
 

@@ -156,7 +156,7 @@ def test_a_script_that_would_submit_again_wherever_it_is_imported_is_refused(tmp
     (tmp_path / "bare.py").write_text(SUBMIT + "def train(session): ...\nsubmit(train)\n")
     line = SUBMIT.count("\n") + 2
     refused = told(tmp_path, tmp_path / "bare.py", tmp_path / "package")["refused"]
-    assert f"line {line} of bare.py submits whenever bare.py is imported" in refused
+    assert f"line {line} of bare.py submits the job on import" in refused
 
 
 def test_a_function_of_a_notebook_is_packed_with_all_that_it_uses(tmp_path: Path, expected: str) -> None:
@@ -210,10 +210,10 @@ def test_what_a_definition_needs_stands_before_it(tmp_path: Path) -> None:
             "class Net: ...\nnet = Net()\ndef make(): return net\ndef train(session): make()",
             "'make' uses 'net', a value of type",
         ),
-        ("train = lambda session: None", "no function at the top of a module"),
+        ("train = lambda session: None", "is not a top-level function of a module"),
         (
             "def outer():\n    def train(session): ...\n    return train\ntrain = outer()",
-            "no function at the top",
+            "is not a top-level function",
         ),
         (
             "def wrap(f):\n    return lambda session: f\nhelp_ = wrap(1)\ndef train(s): help_()",
@@ -246,5 +246,5 @@ def test_a_function_takes_the_place_of_entrypoint_and_working_dir(tmp_path: Path
         {"name": "a", "working_dir": "."},
         tmp_path / "job.yaml",
     ):
-        with pytest.raises(FunctionRefused, match="takes the place of"):
+        with pytest.raises(FunctionRefused, match="function= replaces entrypoint and working_dir"):
             client.submit(given, function=test_a_function_takes_the_place_of_entrypoint_and_working_dir)

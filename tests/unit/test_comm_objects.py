@@ -80,7 +80,7 @@ def strangers(value: Any) -> list[Tensor]:
 
 def test_nothing_of_what_a_stranger_sends_is_unpickled(sign: Path):
     for payload in strangers({"kind": Harm(sign)}):
-        with pytest.raises(ObjectRefused, match="no member of this generation has sealed"):
+        with pytest.raises(ObjectRefused, match="without the signature of a member of this generation"):
             unpacked_of_any_type(payload, SEAL)
         with pytest.raises(ObjectRefused):
             unpacked(payload, SEAL)
@@ -224,7 +224,7 @@ def test_a_mate_unpickles_nothing_of_a_stranger_that_plays_its_conductor(sign: P
         stranger.isend(message, 1, 16)
     communicator = Communicator(member)
     crew = NodeGroup(communicator, [0, 1], Gossip(), together=False)
-    with pytest.raises(ExchangeBroken, match="no member of this generation has sealed"):
+    with pytest.raises(ExchangeBroken, match="without the signature of a member of this generation"):
         crew.hear()
     assert not sign.exists()
     communicator.close()

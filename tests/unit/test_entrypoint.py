@@ -63,8 +63,8 @@ def test_a_function_that_may_be_there_passes_and_its_module_is_not_imported(
         ("class Net:\n    def main(self): ...", "it has none;"),
         ("def train():\n    def main(): ...\n    main = 1", "it has train;"),
         ("\n".join(f"def f{n}(): ..." for n in range(12)), "f9 and 2 more;"),
-        ("def main(session:\n", "train.py, line 3 is no Python 3"),
-        ("\0", "is no Python 3"),
+        ("def main(session:\n", "train.py, line 3 is not valid Python 3"),
+        ("\0", "is not valid Python 3"),
     ],
 )
 def test_a_function_that_is_not_there_is_refused_with_those_that_are(
@@ -84,11 +84,11 @@ def test_a_function_that_is_not_there_is_refused_with_those_that_are(
         ("import torch.nn as main", "'main' in train.py is the module torch.nn;"),
         ("import main.deeper", "is the module main.deeper;"),
         ("class main:\n    def __init__(self, session): ...", "is a class;"),
-        ("async def main(session): ...", "is async, and nobody awaits"),
-        ("def main(): ...", "takes no parameter;"),
-        ("def main(*, session=None): ...", "takes no parameter;"),
-        ("def main(session, rate, width=1): ...", "needs more than the session: rate;"),
-        ("def main(session, *, rate, width=1): ...", "needs more than the session: rate;"),
+        ("async def main(session): ...", "is an async function, which is not supported"),
+        ("def main(): ...", "takes no parameters;"),
+        ("def main(*, session=None): ...", "takes no parameters;"),
+        ("def main(session, rate, width=1): ...", "has required parameters besides the session: rate;"),
+        ("def main(session, *, rate, width=1): ...", "has required parameters besides the session: rate;"),
     ],
 )
 def test_what_cannot_be_called_with_a_session_alone_is_refused(text: str, told: str, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_module_that_is_missing_in_a_package_that_is_there_is_refused(tmp_path
         check_entrypoint(spec("pk.nothere:main"), tmp_path)
     with pytest.raises(SpecInvalid, match="the package pk has no module 'nothere'"):
         check_entrypoint(spec("pk.nothere.deeper:main"), tmp_path)
-    with pytest.raises(SpecInvalid, match=r"one\.py is a module and no package, it has no 'train'"):
+    with pytest.raises(SpecInvalid, match=r"one\.py is a module, not a package: 'train' cannot"):
         check_entrypoint(spec("one.train:main"), tmp_path)
     for installed in ("pk.fast:main", "pk.plain.train:main", "plain.train:main"):
         assert not check_entrypoint(spec(installed), tmp_path)

@@ -27,7 +27,7 @@ def test_init_from_says_what_it_takes() -> None:
     ((pointer, message),) = found(init_from="spiral")
     assert pointer == "/init_from"
     assert message.startswith(
-        "'spiral' is no id of a job, no absolute path and no URI, and init_from looks up no name;"
+        "'spiral' is not a job id, an absolute path or a URI (init_from takes no job names);"
     )
     assert "allowed: the id of a job (job_ and 26" in message
 
@@ -37,14 +37,14 @@ def test_init_from_says_what_it_takes() -> None:
     [
         (
             {"env": {"a b": "1"}},
-            ("/env/a b", "'a b' is no name of a variable; allowed: letters, digits and '_'"),
+            ("/env/a b", "'a b' is not a valid variable name; allowed: letters, digits and '_'"),
         ),
-        ({"secrets": {"A": "a b"}}, ("/secrets/A", "'a b' is no name; allowed: letters, digits,")),
+        ({"secrets": {"A": "a b"}}, ("/secrets/A", "'a b' is not a valid name; allowed: letters, digits,")),
         (
             {"labels": {"a": "1\n2"}},
-            ("/labels/a", r"'1\n2' has control characters; allowed: text of one line"),
+            ("/labels/a", r"'1\n2' has control characters; allowed: a single line of text"),
         ),
-        ({"name": "a b"}, ("/name", "'a b' is no name; allowed:")),
+        ({"name": "a b"}, ("/name", "'a b' is not a valid name; allowed:")),
     ],
 )
 def test_no_pattern_is_told(keys: dict[str, Any], told: tuple[str, str]) -> None:

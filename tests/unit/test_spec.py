@@ -25,8 +25,8 @@ WRONG = [
     ),
     ({"workers": {"device": "tpu"}}, "/workers/device", "'auto', 'cuda' or 'cpu'"),
     ({"workers": {"device": "cuda"}}, "/workers/device", "cuda or auto with gpus 1"),
-    ({"workers": {"device": "auto"}}, "/workers/device", "a worker has no device of its own: gpus is 0"),
-    ({"workers": {"device": "cpu", "gpus": 1}}, "/workers/device", "reserves one: gpus is 1"),
+    ({"workers": {"device": "auto"}}, "/workers/device", "a worker has no GPU with gpus: 0"),
+    ({"workers": {"device": "cpu", "gpus": 1}}, "/workers/device", "reserves a GPU with gpus: 1"),
     ({"servers": {"count": 2}}, "/servers/count", "servers is not used by ring"),
     ({"servers": {"cpus": 2.0}}, "/servers", "servers is not used by ring; allowed: leave it out"),
     ({"sync": "parameter_server", "servers": {"count": 0}}, "/servers/count", "greater than or equal to 1"),
@@ -34,19 +34,19 @@ WRONG = [
     (
         {"sync": SERVERS | {"servers": 2}, "servers": {"count": 3}},
         "/servers/count",
-        "servers.count (3) and sync.servers (2) name two numbers of servers",
+        "servers.count (3) and sync.servers (2) contradict each other",
     ),
     ({"data": {"distribution": "copied"}}, "/data/distribution", "'sharded' or 'replicated'"),
-    ({"data": "replicated"}, "/data", "a mapping with keys of distribution"),
+    ({"data": "replicated"}, "/data", "a mapping with keys from distribution"),
     ({"workers": {"min": True}}, "/workers/min", "integer"),
     ({"workers": {"cpus": "1"}}, "/workers/cpus", "number"),
     ({"workers": {"cpus": True}}, "/workers/cpus", "number"),
     ({"workers": {"max": 4}, "batch": {"logical_shards": 2}}, "", "logical_shards >= workers.max"),
-    ({"workers": {"max": 4}, "batch": {"global_size": 2}}, "", "a row or more for every shard"),
+    ({"workers": {"max": 4}, "batch": {"global_size": 2}}, "", "at least one row for every shard"),
     ({"entrypoint": "no_colon"}, "/entrypoint", "module:function"),
     ({"entrypoint": "os:abort\n"}, "/entrypoint", "module:function"),
-    ({"env": {"A": "x\x00y"}}, "/env/A", "has a NUL character; allowed: text without one"),
-    ({"env": {"1A": "x"}}, "/env/1A", "'1A' is no name of a variable; allowed: letters, digits and '_'"),
+    ({"env": {"A": "x\x00y"}}, "/env/A", "has a NUL character; allowed: text without NUL"),
+    ({"env": {"1A": "x"}}, "/env/1A", "'1A' is not a valid variable name; allowed: letters, digits and '_'"),
     ({"sync": "rung"}, "/sync/intra_node", "'ring', 'parameter_server', 'local_sgd' or 'token_ring'"),
     (
         {"sync": {"intra_node": "ring", "inter_node": "local_sgd"}},
@@ -59,7 +59,7 @@ WRONG = [
     (
         {"sync": SERVERS | {"servers": 1, "server_backups": 1}},
         "/sync/servers",
-        "servers 2 or more, or leave it out",
+        "servers 2 or more, or leave servers out",
     ),
     (
         {"sync": SERVERS | {"backup_workers": 3}, "workers": {"max": 3}},
@@ -86,7 +86,7 @@ WRONG = [
     (
         {"precision": "fp16", "sync": "local_sgd"},
         "/precision",
-        "makes its steps alone; allowed: precision bf16",
+        "makes its own steps; allowed: precision bf16",
     ),
     ({"precision": "fp16", "sync": "token_ring"}, "/precision", "no two workers make the same update"),
     ({"precision": "fp16", "sync": {"inter_node": "token_ring"}}, "/precision", "precision bf16"),
@@ -95,9 +95,9 @@ WRONG = [
     (
         {"precision": "fp16", "sync": SERVERS | {"backup_workers": 1}, "workers": {"max": 3}},
         "/precision",
-        "lease items",
+        "here workers compute single items",
     ),
-    ({"precision": "fp16", "sync": {"codec": "int8"}}, "/precision", "codec: int8 keeps what it lost"),
+    ({"precision": "fp16", "sync": {"codec": "int8"}}, "/precision", "codec: int8 carries residuals over"),
     ({"precision": "fp16", "sync": {"codec": "fp16"}}, "/precision", "codec none or bf16"),
     (
         {"sync": {"intra_node": "parameter_server", "inter_node": "parameter_server", "codec": "onebit"}},
@@ -198,7 +198,7 @@ WRONG = [
     (
         {"sync": {"intra_node": "token_ring", "inter_node": "ring"}},
         "/sync/intra_node",
-        "no batch has an end; allowed: inter",
+        "no common end of a batch; allowed: inter",
     ),
     (
         {"sync": PUSHED | {"consistency": "async"}},
@@ -210,11 +210,11 @@ WRONG = [
         "/sync/reproducible",
         "parameter_server/token_ring exclude each other",
     ),
-    ({"sync": PUSHED | {"tokens": 1, "servers": 2}}, "/sync/tokens", "as many tokens as servers, or more"),
+    ({"sync": PUSHED | {"tokens": 1, "servers": 2}}, "/sync/tokens", "at least as many tokens as servers"),
     (
         {"sync": PUSHED | {"server_backups": 1}},
         "/sync/server_backups",
-        "each hold their tokens' weights alone",
+        "their tokens' weights without copies",
     ),
     (
         {"sync": PUSHED | {"codec": "int8"}},

@@ -36,16 +36,16 @@ def train(session: ringleader.Session) -> None:
         (
             "OMP_NUM_THREADS",
             "7",
-            "says how many threads compute in a worker, 2 here; allowed: leave it out, and set w",
+            "sets the number of threads of a worker, 2 here; allowed: leave it out and set w",
         ),
-        ("MKL_NUM_THREADS", "7", "allowed: leave it out, and set workers.cpus: 7"),
-        ("OPENBLAS_NUM_THREADS", "all", "allowed: leave it out, and set workers.cpus: as many"),
+        ("MKL_NUM_THREADS", "7", "allowed: leave it out and set workers.cpus: 7"),
+        ("OPENBLAS_NUM_THREADS", "all", "allowed: leave it out and set workers.cpus: as many"),
         (
             "PYTHONHASHSEED",
             "5",
-            "has no effect here (got '5'): a worker's process has started before it gets",
+            "has no effect here (got '5'): a worker's process starts before it gets",
         ),
-        ("LD_LIBRARY_PATH", "/lib", "set it where the nodes' Ray is started"),
+        ("LD_LIBRARY_PATH", "/lib", "set it where Ray is started on the nodes"),
         ("LD_PRELOAD", "a.so", "ctypes.CDLL"),
     ],
 )
@@ -97,8 +97,8 @@ def test_a_folder_of_the_path_that_is_not_there_is_a_warning_of_the_first_worker
         told[worker] = [event.data for event in one._desk.beat().events if event.kind == "warning"]
     assert [warning["about"] for warning in told["w0"]] == ["PYTHONPATH"] * 3
     for warning, folder in zip(told["w0"], ("nowhere", "$HOME/lib", f"{tmp_path}/absent"), strict=True):
-        assert f"PYTHONPATH names the folder {folder}, which is not there" in warning["message"]
-        assert "$HOME are not filled in" in warning["hint"]
+        assert f"the PYTHONPATH folder {folder} does not exist" in warning["message"]
+        assert "$HOME are not expanded" in warning["hint"]
     assert told["w1"] == [], "all workers find the same, and one speaks"
 
 
@@ -110,9 +110,7 @@ def test_validate_says_of_the_path_what_is_not_there(
         "name: a\nentrypoint: member_job:train\nworking_dir: .\nenv: {PYTHONPATH: nowhere}\n"
     )
     assert main(["validate", str(tmp_path / "job.yaml")]) == 0
-    assert capsys.readouterr().err.startswith(
-        "PYTHONPATH names the folder nowhere, which is not there: nothing"
-    )
+    assert capsys.readouterr().err.startswith("the PYTHONPATH folder nowhere does not exist, so nothing")
 
 
 def test_a_local_session_has_the_jobs_variables_for_as_long_as_it_lasts(
@@ -137,4 +135,4 @@ def test_a_local_session_warns_of_a_folder_that_is_not_there(
     monkeypatch.chdir(tmp_path)
     with ringleader.local_session(GOOD | {"env": {"PYTHONPATH": "nowhere"}}) as session:
         train(session)
-    assert "ringleader: PYTHONPATH names the folder nowhere, which is not there" in capsys.readouterr().out
+    assert "ringleader: the PYTHONPATH folder nowhere does not exist" in capsys.readouterr().out

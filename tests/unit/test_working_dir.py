@@ -23,14 +23,14 @@ def job(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        ("working_dir: nothere", "/nothere; allowed: a folder, relative to the job file"),
-        ("working_dir: job.yaml", "job.yaml is no folder; allowed: a folder"),
+        ("working_dir: nothere", "/nothere does not exist; allowed: a folder, relative to the job file"),
+        ("working_dir: job.yaml", "job.yaml is not a folder; allowed: a folder"),
         (
             PINNED,
-            "lock.txt is a file of the working directory, and the job has none; allowed: a working_dir, or a list",
+            "lock.txt is a path in the working directory, but the job has none; allowed: a working_dir, or a list",
         ),
         (f"working_dir: code\n{PINNED}", "lock.txt cannot be read"),
-        ("working_dir: code\nrequirements: two.txt", "two.txt has einops==0.8.0 and einops==0.8.1"),
+        ("working_dir: code\nrequirements: two.txt", "two.txt has both einops==0.8.0 and einops==0.8.1"),
         (
             "requirements: [A-b==1, a_b==2]",
             "A-b==1 and a_b==2 cannot both be installed; allowed: one version",
@@ -69,7 +69,7 @@ def test_a_module_that_only_the_nodes_may_have_is_valid_and_that_is_said(
     assert main(["validate", str(job)]) == 0
     out, err = capsys.readouterr()
     assert "is valid" in out
-    assert err == f"nomod is not in {job.parent / 'code'}: it has to be installed on the nodes.\n"
+    assert err == f"the module nomod is not in {job.parent / 'code'}, so it must be installed on the nodes.\n"
     job.write_text("name: a\nentrypoint: train:main\nworking_dir: code\n")
     assert main(["validate", str(job), "-o", "json"]) == 0
     assert capsys.readouterr().err == ""

@@ -15,15 +15,15 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 BROKEN = {
     "deep": ("[" * 20_000, "nested too deeply"),
     "deep params": ("name: a\nparams: " + "{a: " * 400 + "1" + "}" * 400, "nested too deeply"),
-    "twice": ("name: a\nname: b\n", "'name' is there twice"),
-    "twice inside": ("name: a\nworkers:\n  min: 1\n  max: 2\n  min: 2\n", "'min' is there twice"),
+    "twice": ("name: a\nname: b\n", "'name' appears twice"),
+    "twice inside": ("name: a\nworkers:\n  min: 1\n  max: 2\n  min: 2\n", "'min' appears twice"),
     "bomb": (BOMB, "more than 10000 values"),
-    "bomb of keys": (BOMB + "j: {? *i\n: 1, ? *i\n: 2}\n", "that is no text is there twice"),
-    "endless list": ("name: a\nparams: {b: &a [*a]}\n", "names what it is part of"),
-    "endless": ("name: a\nparams: &a {b: *a}\n", "names what it is part of"),
+    "bomb of keys": (BOMB + "j: {? *i\n: 1, ? *i\n: 2}\n", "a key appears twice"),
+    "endless list": ("name: a\nparams: {b: &a [*a]}\n", "refers to a value that contains it"),
+    "endless": ("name: a\nparams: &a {b: *a}\n", "refers to a value that contains it"),
     "no date": ("name: 2026-13-45\n", "month must be in 1..12"),
     "no mapping for a key": ("? {a: 1}\n: 2\n", "unhashable key"),
-    "no text": ('name: "\\ud800"\n', "surrogate pair"),
+    "no text": ('name: "\\ud800"\n', "unpaired surrogate"),
     "not UTF-8": (b"name: \xff\n", "utf-8"),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ringleader.bench.line import Figure
 from ringleader.bench.machine import describe
-from ringleader.bench.registry import BENCHMARKS, Benchmark, Wish, load
+from ringleader.bench.registry import BENCHMARKS, SUMMARIES, Benchmark, Wish, load
 from ringleader.bench.table import Table
 from ringleader.errors import RingleaderError
 
@@ -25,7 +25,7 @@ def main(argv: Sequence[str], find: Callable[[str], Benchmark] = load) -> int:
         unknown = [name for name in asked.case if not any(map(Wish((name,)).wants, benchmark.CASES))]
         if unknown:
             parser.error(
-                f"no case {', '.join(unknown)} in {asked.name}; there are {', '.join(benchmark.CASES)}"
+                f"{asked.name} has no case {', '.join(unknown)}; choose from {', '.join(benchmark.CASES)}"
             )
     except SystemExit as end:
         # argparse leaves this way for --help too, with code 0.
@@ -41,18 +41,27 @@ def main(argv: Sequence[str], find: Callable[[str], Benchmark] = load) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="ringleader bench", description="Measure Ringleader beside what a user would pick instead."
+        prog="ringleader bench",
+        description="Benchmark Ringleader, side by side with its alternatives where there are any.",
+        epilog="benchmarks:\n" + "\n".join(f"  {name:<12}{SUMMARIES[name]}" for name in sorted(BENCHMARKS)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", choices=sorted(BENCHMARKS), help="which benchmark")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
-    parser.add_argument("--full", action="store_true", help="more runs; may take longer than ten minutes")
+    parser.add_argument(
+        "name", metavar="NAME", choices=sorted(BENCHMARKS), help="the benchmark to run, from the list below"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object per line instead of a table"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="measure more runs; may take longer than ten minutes"
+    )
     parser.add_argument(
         "--case",
         action="append",
         default=[],
-        help="only this case and its variants (cifar: cifar-L2, cifar-L8); may be given again",
+        help="run only this case and its variants (cifar: cifar-L2, cifar-L8); repeat for several",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of everything drawn at random (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (default 0)")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The list of benchmarks. A new one is a new file with `CASES` and `run`, and a line here."""
+"""The list of benchmarks. A new one is a new file with `CASES` and `run`, a line in BENCHMARKS and one in SUMMARIES."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -58,6 +58,27 @@ BENCHMARKS: dict[str, str] = {
     "token_ring": "ringleader.bench.training.token_ring",
 }
 """Name → module, loaded only when it runs: each brings torch or ray."""
+
+SUMMARIES: dict[str, str] = {
+    "api": "requests to the control plane under load: submit, list, follow, kill",
+    "allreduce": "gradient sums on one node: shared memory and gloo",
+    "autoscale": "time to the first step on a cluster that the autoscaler has to grow",
+    "checkpoint": "what a 100 MB checkpoint costs training, and torch.save",
+    "codec": "training time over 1 Gbit/s links: int8, bf16 and no compression",
+    "guard": "latency of the control plane for others during an attack",
+    "join": "pause of training when a worker joins, and Ray Train's resize",
+    "network": "gradient sums between hosts over 1 Gbit/s links: ours and gloo",
+    "overhead": "cost of a session, of reproducible sums and of comparing members",
+    "ps": "a step through a parameter server and through a ring",
+    "recovery": "time from a kill to the next step: ours, torchft and Ray Train",
+    "scheduler": "a scheduling pass over a long queue and a large, full cluster",
+    "soak": "seeded random faults; every job must end with the same weights",
+    "step": "a training step: ours and DistributedDataParallel",
+    "submit": "time from submit to the first step: ours and Ray Train",
+    "sync": "all sync modes on CIFAR-10 and two nodes",
+    "token_ring": "the token ring over slow and fast links",
+}
+"""Name → what it measures, for `ringleader bench --help`."""
 
 
 def load(name: str) -> Benchmark:

@@ -13,7 +13,9 @@ from ringleader.wire.access import EVERY, ProjectView, Role, TokenView, UserView
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 ROLE = click.Choice([role.value for role in Role])
-PROJECT = click.option("--project", default=EVERY, show_default=True, help="Where; * is all projects.")
+PROJECT = click.option(
+    "--project", default=EVERY, show_default=True, help="The project; * means all projects."
+)
 
 
 def _seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
@@ -22,7 +24,7 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str | None
         return None
     match = re.fullmatch(r"(\d+)([smhd])", text)
     if match is None:
-        raise click.BadParameter("give a number and s, m, h or d, for example 90d.")
+        raise click.BadParameter("expected a number with a unit s, m, h or d, for example 90d.")
     return float(int(match[1]) * _SECONDS[match[2]])
 
 
@@ -44,57 +46,60 @@ def _limit(_context: click.Context, _option: click.Parameter, text: str | None) 
     except ValueError:
         limit = -1.0
     if not 0 <= limit < inf:
-        raise click.BadParameter("give a number from 0 up, or none for no limit.")
+        raise click.BadParameter("expected a number of at least 0, or none for no limit.")
     return limit
 
 
 @click.command()
 @with_output
 def whoami(session: CommandSession) -> None:
-    """Show whose token is used, and what it may do."""
+    """Show the current user and their roles."""
     me = session.client().access.me()
     session.show(me.model_dump(mode="json"), lambda: pairs({"user": me.name, "roles": _text(me.roles)}))
 
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke tokens."""
+    """Manage API tokens: create, list, revoke."""
 
 
 @token.command("create")
 @click.argument("name")
-@click.option("--user", help="Whose it is; by default one's own.")
+@click.option("--user", help="The user that the token is for; you by default.")
 @click.option(
     "--scope",
     multiple=True,
     callback=_roles,
     metavar="[PROJECT=]ROLE",
-    help="No more than this; may be given several times. Without it, what the user may do.",
+    help="Limit the token to this role; repeat for several projects. By default it has the user's roles.",
 )
 @click.option(
     "--expires",
     callback=_seconds,
     metavar="90d",
-    help="After s, m, h or d; without it, never (refused after a log-in through the provider).",
+    help="Lifetime in s, m, h or d; unlimited by default. Required if you logged in through an identity provider.",
 )
 @with_output
 def create_token(
     session: CommandSession, name: str, user: str | None, scope: dict[str, str], expires: float | None
 ) -> None:
-    """Make a token called NAME. It is printed once and can never be shown again."""
+    """Create a token called NAME.
+
+    The token is printed once and cannot be shown again.
+    """
     made = session.client().access.make_token(name, user=user, scope=scope or None, expires_in_s=expires)
     session.show(made.model_dump(mode="json"), made.token)
     if not session.as_json:
-        session.note(f"{made.id}, of {made.user}. Keep it now: it is not stored.")
+        session.note(f"{made.id}, for {made.user}. Save it now: it cannot be shown again.")
 
 
 @token.command("list")
-@click.option("--user", help="Only those of this user.")
+@click.option("--user", help="Only tokens of this user.")
 @with_output
 def list_tokens(session: CommandSession, user: str | None) -> None:
-    """List one's own tokens; an admin's list holds everybody's."""
+    """List your tokens; admins see the tokens of all users."""
     found = session.client().access.tokens(user)
-    header = ("ID", "USER", "NAME", "BEGINS", "SCOPE", "USED", "STATE")
+    header = ("ID", "USER", "NAME", "PREFIX", "SCOPE", "LAST USED", "STATE")
     session.show(
         [t.model_dump(mode="json") for t in found],
         lambda: table(header, (_token_row(t) for t in found), empty="no tokens"),
@@ -105,14 +110,14 @@ def list_tokens(session: CommandSession, user: str | None) -> None:
 @click.argument("token_id", metavar="ID")
 @with_output
 def revoke_token(session: CommandSession, token_id: str) -> None:
-    """Let the token ID open nothing any more."""
+    """Revoke the token ID. Requests with it are refused from now on."""
     session.client().access.revoke_token(token_id)
     session.show({"id": token_id}, f"{token_id}: revoked")
 
 
 @click.group()
 def user() -> None:
-    """Make users, give and take their roles."""
+    """Manage users and their roles."""
 
 
 @user.command("create")
@@ -123,11 +128,14 @@ def user() -> None:
     multiple=True,
     callback=_roles,
     metavar="[PROJECT=]ROLE",
-    help="May be given several times.",
+    help="A role of the user; repeat for several projects.",
 )
 @with_output
 def create_user(session: CommandSession, name: str, roles: dict[str, str]) -> None:
-    """Make the user NAME; `ringleader token create … --user NAME` makes them a token."""
+    """Create the user NAME.
+
+    `ringleader token create TOKEN --user NAME` then creates a token for them.
+    """
     _show_user(session, session.client().access.add_user(name, roles))
 
 
@@ -148,7 +156,7 @@ def list_users(session: CommandSession) -> None:
 @PROJECT
 @with_output
 def grant(session: CommandSession, name: str, role: str, project: str) -> None:
-    """Give the user NAME a ROLE, in the place of the one before."""
+    """Grant the user NAME a ROLE, replacing the previous one."""
     _show_user(session, session.client().access.grant(name, project, role))
 
 
@@ -157,7 +165,7 @@ def grant(session: CommandSession, name: str, role: str, project: str) -> None:
 @PROJECT
 @with_output
 def withdraw(session: CommandSession, name: str, project: str) -> None:
-    """Take the role of the user NAME."""
+    """Withdraw the role of the user NAME."""
     session.client().access.withdraw(name, project)
     session.show({"name": name, "project": project}, f"{name}: no role in {project}")
 
@@ -166,7 +174,7 @@ def withdraw(session: CommandSession, name: str, project: str) -> None:
 @click.argument("name")
 @with_output
 def disable(session: CommandSession, name: str) -> None:
-    """Let no token and no log-in of the user NAME open anything."""
+    """Disable the user NAME: refuse their tokens and logins."""
     session.client().access.disable_user(name)
     session.show({"name": name}, f"{name}: disabled")
 
@@ -175,30 +183,30 @@ def disable(session: CommandSession, name: str) -> None:
 @click.argument("name")
 @with_output
 def enable(session: CommandSession, name: str) -> None:
-    """Undo `disable`."""
+    """Enable the user NAME again after `disable`."""
     _show_user(session, session.client().access.enable_user(name))
 
 
 @click.group()
 def project() -> None:
-    """Make and list projects, and share the cluster out between them."""
+    """Manage projects: create, list, set weights and quotas."""
 
 
 @project.command("create")
 @click.argument("name")
 @with_output
 def create_project(session: CommandSession, name: str) -> None:
-    """Make the project NAME."""
+    """Create the project NAME."""
     made = session.client().access.add_project(name)
-    session.show(made.model_dump(mode="json"), f"{name}: made")
+    session.show(made.model_dump(mode="json"), f"{name}: created")
 
 
 @project.command("list")
 @with_output
 def list_projects(session: CommandSession) -> None:
-    """List the projects in which one has a role: what their jobs hold of their quotas, and how many wait."""
+    """List your projects with their quotas, usage and waiting jobs."""
     found = session.client().access.projects()
-    header = ("NAME", "ROLE", "WEIGHT", "WORKERS", "CPUS", "GPUS", "AT WORK", "WAITING", "AGE")
+    header = ("NAME", "ROLE", "WEIGHT", "WORKERS", "CPUS", "GPUS", "RUNNING", "WAITING", "AGE")
     session.show([p.model_dump(mode="json") for p in found], lambda: table(header, map(_project_row, found)))
 
 
@@ -212,11 +220,15 @@ def _number(limit: float) -> float | None:
 @project.command("share")
 @click.argument("name")
 @click.option(
-    "--weight", type=click.FloatRange(min=0.001, max=1000), help="Against the other projects; 1 at first."
+    "--weight",
+    type=click.FloatRange(min=0.001, max=1000),
+    help="Share of the cluster relative to other projects; 1 for a new project.",
 )
-@click.option("--workers", callback=_limit, metavar="N|none", help="Parameter servers count, too.")
-@click.option("--cpus", callback=_limit, metavar="N|none")
-@click.option("--gpus", callback=_limit, metavar="N|none")
+@click.option(
+    "--workers", callback=_limit, metavar="N|none", help="Most workers and parameter servers at a time."
+)
+@click.option("--cpus", callback=_limit, metavar="N|none", help="Most CPUs at a time.")
+@click.option("--gpus", callback=_limit, metavar="N|none", help="Most GPUs at a time.")
 @with_output
 def share_project(
     session: CommandSession,
@@ -227,29 +239,32 @@ def share_project(
     cpus: float | None,
     gpus: float | None,
 ) -> None:
-    """Set the weight of the project NAME, and what its jobs may hold at once; what is left out stays.
+    """Set the weight and quota of the project NAME.
 
-    Lowering a quota takes surplus workers back and ends no job.
+    Options that are left out keep their values. A lower quota takes surplus workers back, but ends no job.
     """
     limits = {"workers": workers, "cpus": cpus, "gpus": gpus}
     quota = {kind: _number(limit) for kind, limit in limits.items() if limit is not None}
     if weight is None and not quota:
-        raise click.UsageError("give --weight, --workers, --cpus or --gpus.")
+        raise click.UsageError("expected at least one of --weight, --workers, --cpus and --gpus.")
     made = session.client().access.share_out(name, weight=weight, quota=quota or None)
     session.show(made.model_dump(mode="json"), f"{name}: {' '.join(_shares(made))}")
 
 
 @click.group()
 def secret() -> None:
-    """Set, list and delete the secrets that jobs name in `secrets:`."""
+    """Manage the secrets that jobs use: set, list, delete."""
 
 
 @secret.command("set")
 @click.argument("name")
-@click.option("--project", default="default", show_default=True)
+@click.option("--project", default="default", show_default=True, help="The project of the secret.")
 @with_output
 def set_secret(session: CommandSession, name: str, project: str) -> None:
-    """Set the secret NAME; its value is read from standard input, or asked for."""
+    """Set the secret NAME.
+
+    The value is read from standard input, or prompted for on a terminal.
+    """
     # No option: a command's arguments are seen by everybody on the machine.
     value = (
         click.prompt("Value", hide_input=True) if sys.stdin.isatty() else sys.stdin.read().removesuffix("\n")
@@ -259,10 +274,10 @@ def set_secret(session: CommandSession, name: str, project: str) -> None:
 
 
 @secret.command("list")
-@click.option("--project", help="Only those of this project.")
+@click.option("--project", help="Only secrets of this project.")
 @with_output
 def list_secrets(session: CommandSession, project: str | None) -> None:
-    """List names; values are never told."""
+    """List the names of secrets; values are never shown."""
     found = session.client().access.secrets(project)
     rows = [(s.project, s.name, s.set_by, ago(s.set_at)) for s in found]
     header = ("PROJECT", "NAME", "SET BY", "AGE")
@@ -271,30 +286,38 @@ def list_secrets(session: CommandSession, project: str | None) -> None:
 
 @secret.command("delete")
 @click.argument("name")
-@click.option("--project", default="default", show_default=True)
+@click.option("--project", default="default", show_default=True, help="The project of the secret.")
 @with_output
 def delete_secret(session: CommandSession, name: str, project: str) -> None:
-    """Forget the secret NAME; later attempts of jobs that name it fail."""
+    """Delete the secret NAME.
+
+    Later attempts of jobs that use it fail.
+    """
     session.client().access.drop_secret(project, name)
     session.show({"project": project, "name": name}, f"{project}/{name}: deleted")
 
 
 @click.command()
-@click.option("--by", help="Only what this user did.")
-@click.option("--project", help="Only what concerns this project.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
+@click.option("--by", help="Only actions of this user.")
+@click.option("--project", help="Only actions on this project.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most entries to show."
+)
 @with_output
 def audit(session: CommandSession, by: str | None, project: str | None, limit: int) -> None:
-    """Show who changed what, and who was refused, newest first."""
+    """Show the audit log: who changed what, and what was refused.
+
+    The newest entry comes first.
+    """
     # 1000 is the most that the API gives in one page.
     log = session.client().access.audit(by=by, project=project, page=min(limit, 1000))
     found = list(islice(log, limit))
-    header = ("AT", "WHO", "DID", "PROJECT", "WHAT", "OUTCOME")
+    header = ("TIME", "USER", "REQUEST", "PROJECT", "TARGET", "OUTCOME")
     rows = [
         (e.at.isoformat(timespec="seconds"), e.who, f"{e.method} {e.path}", e.project, e.target, e.outcome)
         for e in found
     ]
-    session.show([e.model_dump(mode="json") for e in found], lambda: table(header, rows, empty="nothing yet"))
+    session.show([e.model_dump(mode="json") for e in found], lambda: table(header, rows, empty="no entries"))
 
 
 def _project_row(project: ProjectView) -> tuple[str, ...]:

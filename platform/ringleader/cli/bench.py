@@ -20,8 +20,11 @@ class BenchMissing(RingleaderError):
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> int:
-    """Run the benchmark NAME (`bench --help` lists them)."""
+    """Run a benchmark (`ringleader bench --help` lists them)."""
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("ray") is None:
-        raise BenchMissing("the benchmarks need the engine.", hint='Install "ringleader[engine,server]".')
+        raise BenchMissing(
+            "the benchmarks need the packages torch and ray, which are not both installed.",
+            hint='Install them with: pip install "ringleader[engine,server]".',
+        )
     # Its own process: benchmarks load torch and ray, the command line never does.
     return subprocess.run([sys.executable, "-m", "ringleader.bench.main", *arguments], check=False).returncode

@@ -1,4 +1,4 @@
-"""`ringleader chaos`: seeded faults into a running job, and what it did about them."""
+"""`ringleader chaos`: inject seeded faults into a running job, and report how it recovered."""
 
 import click
 
@@ -13,46 +13,48 @@ SETTLE_S = 15.0
 
 
 class FaultUnknown(RingleaderError):
-    """A word that is no fault."""
+    """The name of a fault that does not exist."""
 
     code = "fault_unknown"
 
 
 @click.command()
 @click.argument("job")
-@click.option("--seed", type=int, required=True, help="What is drawn depends on it and on who is there.")
-@click.option("--faults", default="kill", help=f"Which, by commas: {','.join(FAULTS)}.")
+@click.option("--seed", type=int, required=True, help="Seed of the random choice of faults and members.")
 @click.option(
-    "--acts", type=click.IntRange(min=1), default=10, help="How many faults are to happen (default 10)."
+    "--faults", default="kill", help=f"Comma-separated faults, kill by default: {', '.join(FAULTS)}."
 )
+@click.option("--acts", type=click.IntRange(min=1), default=10, help="Number of faults that happen (default 10).")
 @click.option(
-    "--every-s", type=click.FloatRange(min=0.1), default=5.0, help="Seconds between two (default 5)."
+    "--every-s", type=click.FloatRange(min=0.1), default=5.0, help="Mean seconds between faults (default 5)."
 )
 @click.option(
     "--for-s",
     type=click.FloatRange(min=0.1, max=600),
     default=15.0,
-    help="How long a worker is slow (default 15).",
+    help="Seconds for which a worker is slow (default 15).",
 )
 @with_output
 def chaos(
     session: CommandSession, job: str, *, seed: int, faults: str, acts: int, every_s: float, for_s: float
 ) -> int:
-    """Harm the running JOB on purpose, and say what it did.
+    """Inject faults into a running JOB and report how it recovers.
 
-    It takes the role operator, and a job file with `debug: {faults: true}` or a control plane that allows faults, as
-    that of `ringleader up` does. Exit code 1: the job took steps back, or failed.
+    Requires the role operator, and `debug: {faults: true}` in the job file or a control plane that allows faults, as
+    with `ringleader up`. Exit code 1 if the job lost steps or failed.
     """
     found = find_job(session.client(), job)
     run = Chaos(found, seed=seed, faults=_kinds(faults), acts=acts, every_s=every_s, for_s=for_s)
-    session.note(f"seed {seed}: {acts} of {faults} into {found.id}, one about every {every_s:g} s")
+    session.note(
+        f"seed {seed}: injecting {acts} faults ({faults}) into {found.id}, about one every {every_s:g} s"
+    )
     try:
         for act in run.acts():
             session.show(as_json(act), _line(act))
         run.settle(SETTLE_S)
     except KeyboardInterrupt:
-        session.note("\nno more faults: the job goes on.")
-    except WaitTimeout:  # what came of those that were done is told all the same
+        session.note("\nstopped injecting faults; the job keeps running.")
+    except WaitTimeout:  # what the injected faults caused is reported all the same
         _report(session, run.toll())
         raise
     toll = run.toll()
@@ -62,8 +64,11 @@ def chaos(
 
 def _kinds(words: str) -> list[Fault]:
     given = [word.strip() for word in words.split(",") if word.strip()]
-    if wrong := [word for word in given if word not in FAULTS] or not given:
-        raise FaultUnknown(f"{wrong or words!r} is no fault.", hint=f"There are {', '.join(FAULTS)}.")
+    wrong = [word for word in given if word not in FAULTS]
+    if wrong or not given:
+        raise FaultUnknown(
+            f"unknown fault: {', '.join(wrong) or repr(words)}.", hint=f"Choose from {', '.join(FAULTS)}."
+        )
     # In one order, each once: what a seed draws must not depend on how the option lists them.
     return [fault for fault in FAULTS if fault in given]
 
@@ -81,9 +86,9 @@ def _text(toll: Toll) -> str:
         "faults": toll.acts,
         "members lost": toll.lost,
         "recoveries": toll.recoveries,
-        "longest": f"{number(toll.worst_s)} s" if toll.recoveries else "",
+        "longest recovery": f"{number(toll.worst_s)} s" if toll.recoveries else "",
         "new attempts": toll.attempts,
         "steps lost": toll.steps_lost,
-        "the job": f"{toll.state} at step {toll.step}",
+        "job": f"{toll.state} at step {toll.step}",
     }
     return "\n" + pairs(facts)

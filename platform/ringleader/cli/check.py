@@ -20,10 +20,11 @@ from ringleader.spec.entrypoint import check_entrypoint
 BUDGET_S = 120.0
 """The time for both runs together, imports included."""
 ENGINE = "ringleader.train.program_check.two_runs"
+_RUNS = {"first": "first", "again": "second"}
 
 
 class NotChecked(RingleaderError):
-    """The program could not be run, or not to the end of its second run in time."""
+    """The program could not be run twice within the time limit."""
 
     code = "not_checked"
 
@@ -32,10 +33,11 @@ class NotChecked(RingleaderError):
 @click.argument("file", type=JOB_FILE)
 @with_output
 def check(session: CommandSession, file: Path) -> int:
-    """Run the program of the job FILE on a few batches, and name what would differ on a worker that comes in later.
+    """Test a job's program locally for what is not reproducible.
 
-    Runs it twice in processes of its own, at most four steps a loop and eight session calls, and needs no control
-    plane. What the program writes to files it writes here. Exit code 1 where something differs.
+    Runs the program of the job FILE twice on a few batches, the second time as a worker that joins later, and lists
+    the variables that differ. Each run takes at most four steps per loop and eight session calls. Needs no control
+    plane. Files that the program writes are written on this machine. Exit code 1 if something differs.
     """
     spec = JobSpec.load(file)
     here = file.absolute().parent
@@ -82,13 +84,15 @@ def _run(job: Path, folder: Path, which: str, until: float) -> list[dict[str, st
         )
     except subprocess.TimeoutExpired:
         raise NotChecked(
-            f"the {which} run of a few steps did not end within {BUDGET_S:g} s, imports and all.",
-            hint="What takes long at the top of the function? Give it less data by the job file's params.",
+            f"both runs together, imports included, took more than {BUDGET_S:g} s; stopped in the {_RUNS[which]} run.",
+            hint="Give the program less data, for example through the job file's params.",
         ) from None
     if not answer.exists():
         tail = "\n".join(ended.stderr.splitlines()[-10:])
-        said = f":\n{tail}" if tail else " and left no word."
-        raise NotChecked(f"the {which} run ended with code {ended.returncode}{said}", hint=_why_ended(tail))
+        said = f":\n{tail}" if tail else " and printed no error."
+        raise NotChecked(
+            f"the {_RUNS[which]} run ended with code {ended.returncode}{said}", hint=_why_ended(tail)
+        )
     told: dict[str, Any] = json.loads(answer.read_text())
     if "error" in told:
         raise NotChecked(told["error"], hint=told["hint"] or "")
@@ -99,10 +103,8 @@ def _run(job: Path, folder: Path, which: str, until: float) -> list[dict[str, st
 def _why_ended(tail: str) -> str:
     """The hint for a process that ended before it could answer: its likely cause, or the cure."""
     if "No module named 'torch'" in tail:
-        return "Install torch where this command runs."
-    return (
-        "The program ended its own process (os._exit), or a signal did (a negative code; -9: out of memory?)."
-    )
+        return 'Install torch in the environment of this command: pip install "ringleader[engine]".'
+    return "The program called os._exit, or a signal killed it (a negative code; -9 usually means out of memory)."
 
 
 def _folder(spec: JobSpec) -> str:
@@ -110,12 +112,14 @@ def _folder(spec: JobSpec) -> str:
     folder = spec.working_dir or "."
     if folder.startswith("sha256:"):
         finding = {"pointer": "/working_dir", "value": folder, "allowed": "a folder"}
-        raise SpecInvalid([finding | {"message": "a package cannot be checked here; allowed: a folder"}])
+        raise SpecInvalid(
+            [finding | {"message": "a packed working directory cannot be checked locally; allowed: a folder"}]
+        )
     return folder
 
 
 def _told(spec: JobSpec, found: list[dict[str, str]]) -> str:
     if not found:
-        return f"{spec.name}: nothing differs: lines that run again make what they made before."
+        return f"{spec.name}: no differences found: lines that run again give the same values."
     lines = [f"{each['variable']} ({each['line']}): {each['cure']}" for each in found]
-    return "\n".join([f"{spec.name}: on a worker that comes in later these differ:", *lines])
+    return "\n".join([f"{spec.name}: these would differ on a worker that joins later:", *lines])

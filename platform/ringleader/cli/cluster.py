@@ -13,17 +13,17 @@ from ringleader.errors import ApiProblem, ApiUnreachable
 @click.command()
 @with_output
 def cluster(session: CommandSession) -> None:
-    """Show the cluster's nodes and what is free."""
+    """Show the cluster's nodes and their free resources."""
     answer = session.client().cluster()
     session.show(answer, lambda: _cluster_text(answer))
 
 
 @click.command()
 @click.argument("url")
-@click.option("--token", prompt="Token", hide_input=True, help="Asked for when not given.")
+@click.option("--token", prompt="Token", hide_input=True, help="API token; prompted for by default.")
 @with_output
 def login(session: CommandSession, url: str, token: str) -> None:
-    """Remember the control plane at URL for the next commands."""
+    """Log in to the control plane at URL and save the token."""
     with Client(url, token, patience_s=PATIENCE_S) as client:
         client.cluster()  # any route that needs the credential
     profile.save(profile.home(), profile.Profile(url.rstrip("/"), token))
@@ -33,14 +33,14 @@ def login(session: CommandSession, url: str, token: str) -> None:
 @click.command()
 @with_output
 def version(session: CommandSession) -> None:
-    """Print the versions of this client and of the control plane."""
+    """Print the versions of the client and the control plane."""
     versions: dict[str, Any] = {"client": ringleader.__version__}
     try:
         versions["server"] = session.client().version()
     except (profile.NoControlPlane, ApiUnreachable, ApiProblem) as error:
         versions["server"] = None
         session.note(f"control plane: {error}")
-    server = (versions["server"] or {}).get("version", "not reached")
+    server = (versions["server"] or {}).get("version", "unreachable")
     session.show(versions, f"ringleader {versions['client']}, control plane {server}")
 
 

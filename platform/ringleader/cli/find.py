@@ -8,7 +8,7 @@ ID_LENGTH = len("job_") + 26
 
 
 class NoSuchJob(RingleaderError):
-    """Nothing matches."""
+    """No job matches."""
 
     code = "job_not_found"
 
@@ -35,8 +35,8 @@ def find_job(client: Client, text: str) -> Job:
             raise _missing(text) from None
     if named := list(client.jobs(name=text)):
         if len(named) > 1:
-            newest = f"{named[0].id}, the newest, {named[0].state}"
-            echo(f"{len(named)} jobs are named {text!r}: this is {newest}.", err=True)
+            newest = f"{named[0].id} ({named[0].state})"
+            echo(f"{len(named)} jobs are named {text!r}; using the newest, {newest}.", err=True)
         return named[0]  # the API lists the newest first
     found = [job for job in client.jobs() if job.id.startswith(text)]
     if not found:
@@ -44,11 +44,13 @@ def find_job(client: Client, text: str) -> Job:
     if len(found) > 1:
         listed = ", ".join(f"{job.id} ({job.view.name}, {job.state})" for job in found[:5])
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise AmbiguousJob(f"{text!r} means {len(found)} jobs: {listed}{more}.", hint="Give more of the id.")
+        raise AmbiguousJob(
+            f"{text!r} matches {len(found)} jobs: {listed}{more}.", hint="Give a longer prefix of the id."
+        )
     return found[0]
 
 
 def _missing(text: str) -> NoSuchJob:
     return NoSuchJob(
-        f"no job has the id, beginning of an id or name {text!r}.", hint="`ringleader jobs` lists them."
+        f"no job has the id, id prefix or name {text!r}.", hint="List the jobs with `ringleader jobs`."
     )

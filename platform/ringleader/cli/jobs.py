@@ -15,21 +15,21 @@ from ringleader.wire.states import State
 from ringleader.wire.views import JobView, Totals, Why
 
 LAST_EVENTS = 8
-_REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stops because"}
+_REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"}
 
 
 @click.command("jobs")
 @click.option("--state", help="Only jobs in this state.")
-@click.option("--project", help="Only jobs of this project.")
-@click.option("--name", help="Only jobs of this name.")
-@click.option("--label", help="Only jobs with this label, key=value.")
+@click.option("--project", help="Only jobs in this project.")
+@click.option("--name", help="Only jobs with this name.")
+@click.option("--label", metavar="KEY=VALUE", help="Only jobs with this label.")
 @with_output
 def list_jobs(
     session: CommandSession, state: str | None, project: str | None, name: str | None, label: str | None
 ) -> None:
     """List jobs, newest first."""
     found = list(session.client().jobs(state=state, project=project, name=name, label=label))
-    header = ("ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", "WHY")
+    header = ("ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", "REASON")
     session.show(
         [job.view.model_dump(mode="json") for job in found],
         lambda: table(header, (_row(job.view) for job in found), empty="no jobs"),
@@ -40,25 +40,28 @@ def list_jobs(
 @click.argument("job")
 @with_output
 def describe(session: CommandSession, job: str) -> None:
-    """Show everything about JOB."""
+    """Show the details of JOB."""
     found = find_job(session.client(), job)
     session.show(found.view.model_dump(mode="json"), lambda: _description(found))
 
 
 @click.command()
 @click.argument("job")
-@click.option("--min", "minimum", type=click.IntRange(min=1), help="Never fewer workers than this.")
-@click.option("--max", "maximum", type=click.IntRange(min=1), help="Never more workers than this.")
+@click.option("--min", "minimum", type=click.IntRange(min=1), help="New minimum number of workers.")
+@click.option("--max", "maximum", type=click.IntRange(min=1), help="New maximum number of workers.")
 @with_output
 def resize(session: CommandSession, job: str, minimum: int | None, maximum: int | None) -> None:
-    """Change how many workers JOB may have, while it trains."""
+    """Change JOB's minimum and maximum number of workers.
+
+    A running job is resized after its current step, without a restart.
+    """
     if minimum is None and maximum is None:
-        raise click.UsageError("give --min, --max or both.")
+        raise click.UsageError("expected --min, --max or both.")
     found = find_job(session.client(), job).resize(min=minimum, max=maximum)
     bounds = found.view.spec.get("workers", {})
     session.show(
         found.view.model_dump(mode="json"),
-        f"{found.id}: workers {bounds.get('min')}-{bounds.get('max')} asked for",
+        f"{found.id}: resizing to {bounds.get('min')}-{bounds.get('max')} workers",
     )
 
 
@@ -67,9 +70,10 @@ def resize(session: CommandSession, job: str, minimum: int | None, maximum: int 
 @click.argument("priority", type=int)
 @with_output
 def prioritize(session: CommandSession, job: str, priority: int) -> None:
-    """Give JOB another PRIORITY: who waits with a higher one is served first.
+    """Change the PRIORITY of JOB.
 
-    Put -- before a number below 0. Above 0 it takes the role of an operator.
+    Waiting jobs with a higher priority start first. Write -- before a negative number. A priority above 0 requires the
+    role operator.
     """
     found = find_job(session.client(), job).prioritize(priority)
     session.show(found.view.model_dump(mode="json"), f"{found.id}: priority {priority}")
@@ -77,10 +81,10 @@ def prioritize(session: CommandSession, job: str, priority: int) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--grace-s", type=click.FloatRange(min=0), help="Seconds to end the running step in.")
+@click.option("--grace-s", type=click.FloatRange(min=0), help="Seconds that the current step gets to finish.")
 @with_output
 def cancel(session: CommandSession, job: str, grace_s: float | None) -> None:
-    """Stop JOB."""
+    """Cancel JOB."""
     found = find_job(session.client(), job).cancel(grace_s)
     session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
 
@@ -89,7 +93,10 @@ def cancel(session: CommandSession, job: str, grace_s: float | None) -> None:
 @click.argument("job")
 @with_output
 def pause(session: CommandSession, job: str) -> None:
-    """Save what JOB holds after the step it is in, and let go of the cluster."""
+    """Checkpoint JOB after its current step and release its workers.
+
+    `ringleader resume` continues it.
+    """
     found = find_job(session.client(), job).pause()
     session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
 
@@ -98,19 +105,20 @@ def pause(session: CommandSession, job: str) -> None:
 @click.argument("job")
 @with_output
 def resume(session: CommandSession, job: str) -> None:
-    """Queue JOB, which is paused, again: it goes on from its newest checkpoint."""
+    """Queue a paused JOB again, from its latest checkpoint."""
     found = find_job(session.client(), job).resume()
     session.show(found.view.model_dump(mode="json"), f"{found.id}: {found.state}")
 
 
 @click.command()
 @click.argument("job")
-@click.option(
-    "--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The file to write."
-)
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @with_output
 def export(session: CommandSession, job: str, out: Path) -> None:
-    """Write JOB's weights as safetensors: the final ones, or those of its newest checkpoint."""
+    """Save JOB's weights as a safetensors file.
+
+    These are the final weights, or those of the latest checkpoint.
+    """
     found = find_job(session.client(), job)
     path = found.export(out)
     session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
@@ -120,7 +128,7 @@ def export(session: CommandSession, job: str, out: Path) -> None:
 @click.argument("job")
 @with_output
 def delete(session: CommandSession, job: str) -> None:
-    """Forget JOB, which must have ended, and its files."""
+    """Delete JOB, which must have ended, and its files."""
     found = find_job(session.client(), job)
     found.delete()
     session.show({"id": found.id, "deleted": True}, f"{found.id}: deleted")
@@ -161,20 +169,20 @@ def _description(job: Job) -> str:
         "project": view.project,
         "labels": ", ".join(f"{k}={v}" for k, v in view.labels.items()),
         "state": view.state,
-        "waits because" if view.state == State.QUEUED else "trouble": why_text(view.pending_reason),
+        "waiting because" if view.state == State.QUEUED else "problem": why_text(view.pending_reason),
         _REASON_OF.get(view.state, "ended because"): why_text(view.reason),
         "step": steps(view),
         "epoch": view.progress.epoch,
         "workers": f"{view.world_size} now, generation {view.generation}, attempt {view.attempt}",
         "failures": f"{view.failures.spent} of {view.failures.max} spent",
-        "so far": _totals(view.totals),
+        "totals": _totals(view.totals),
         "at risk": "" if view.state.ended else _at_risk(view.progress.step, events),
         "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
         "entrypoint": view.spec.get("entrypoint"),
         "surplus": view.surplus,
         "reproducible": _reproducible(view.spec),
         "page": job.url,
-        "mlflow run": view.tracking.run_id,
+        "MLflow run": view.tracking.run_id,
     }
     parts = (pairs(facts), _warnings(events), _exchange(events), _result(job), _recent(events))
     return "\n".join(part for part in parts if part)
@@ -185,7 +193,7 @@ def _totals(totals: Totals) -> str:
     counts = {"attempt": totals.attempts, "generation": totals.generations, "step": totals.steps_lost}
     attempts, generations, steps_lost = (f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
     recovered = "1 recovery" if totals.recoveries == 1 else f"{totals.recoveries} recoveries"
-    return f"{attempts}, {generations}, {recovered}, {steps_lost} lost, trained for {totals.wall_s:.1f} s"
+    return f"{attempts}, {generations}, {recovered}, {steps_lost} lost, {totals.wall_s:.1f} s of training"
 
 
 def _at_risk(step: int, events: list[Event]) -> str:
@@ -194,8 +202,8 @@ def _at_risk(step: int, events: list[Event]) -> str:
     newest = max((int(event.data["step"]) for event in saved), default=0)
     if step <= newest:
         return ""
-    since = f"since the checkpoint {ago(saved[-1].time)} ago" if saved else "there is no checkpoint"
-    return f"{step - newest} steps, {since}"
+    since = f"since the checkpoint {ago(saved[-1].time)} ago" if saved else "without a checkpoint"
+    return f"{step - newest} steps {since}"
 
 
 def _reproducible(source: dict[str, object]) -> str:
@@ -251,7 +259,7 @@ def _histogram(counts: Sequence[int]) -> str:
 def _recent(events: list[Event]) -> str:
     last = events[-LAST_EVENTS:]
     rows = [(e.time.strftime("%H:%M:%S"), e.generation, e.type, gist(e)) for e in last]
-    return "\nlast events\n" + table(("TIME", "GENERATION", "EVENT", "WHAT"), rows) if rows else ""
+    return "\nlast events\n" + table(("TIME", "GENERATION", "EVENT", "DETAILS"), rows) if rows else ""
 
 
 def gist(event: Event) -> str:

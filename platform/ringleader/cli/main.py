@@ -16,34 +16,57 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Local stack": (up.up, up.down, up.status, up.run),
+    "Submit jobs": (submit.validate, check.check, submit.submit, submit.wait),
+    "Inspect jobs": (
+        *(jobs.list_jobs, jobs.describe),
+        *(watch.logs, watch.events, watch.workers, watch.metrics),
+    ),
+    "Manage jobs": (
+        *(jobs.resize, jobs.pause, jobs.resume, jobs.prioritize),
+        *(jobs.cancel, jobs.export, jobs.delete),
+    ),
+    "Cluster": (cluster.login, cluster.cluster, cluster.version),
+    "Access": (access.whoami, access.token, access.user, access.project, access.secret, access.audit),
+    "Testing": (chaos.chaos, bench.bench),
+}
+"""All commands, as `ringleader --help` groups and orders them."""
+
+
+class SectionedGroup(click.Group):
+    """A group of commands whose help lists them by section."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        longest = max(map(len, self.commands))
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                rows = [
+                    (str(command.name).ljust(longest), command.get_short_help_str(formatter.width))
+                    for command in commands
+                ]
+                formatter.write_dl(rows)
+
+
+@click.group(cls=SectionedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Elastic distributed training on Ray.
 
-    Exit codes: 0 succeeded, 1 failed, 2 wrong usage or job file, 3 cancelled, 124 the wait timed out, 130 Ctrl-C.
+    JOB is a job's id, a unique prefix of its id, or its name (of several jobs with that name, the newest). FILE is a
+    job file in YAML.
+
+    \b
+      ringleader up --detach        # start a local stack
+      ringleader submit job.yaml    # submit a job
+      ringleader logs -f JOB        # follow its logs
+      ringleader resize JOB --max 8 # let it grow to 8 workers
+
+    Exit codes: 0 succeeded, 1 failed, 2 wrong usage or invalid job file, 3 job cancelled, 124 wait timed out, 130
+    interrupted by Ctrl-C.
     """
 
 
-for _command in (
-    *(up.up, up.down, up.status, up.run),
-    *(submit.submit, submit.validate, submit.wait),
-    *(
-        jobs.list_jobs,
-        jobs.describe,
-        jobs.resize,
-        jobs.prioritize,
-        jobs.pause,
-        jobs.resume,
-        jobs.cancel,
-        jobs.export,
-        jobs.delete,
-    ),
-    chaos.chaos,
-    check.check,
-    *(watch.logs, watch.events, watch.workers, watch.metrics),
-    *(access.whoami, access.token, access.user, access.project, access.secret, access.audit),
-    *(cluster.cluster, cluster.login, cluster.version, bench.bench),
-):
+for _command in (command for section in SECTIONS.values() for command in section):
     cli.add_command(_command)
 
 
@@ -68,7 +91,7 @@ def main(arguments: Sequence[str] | None = None, connect: Callable[[], Client] =
         complain(error, session.as_json)
         return EXIT_USAGE if _is_bad_input(error) else EXIT_FAILED
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`): nothing more to say, also not at exit.
+        # The reader of the output has ended (`| head`): print nothing more, not at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     finally:

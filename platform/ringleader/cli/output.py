@@ -87,7 +87,7 @@ def with_output(command: Callable[Concatenate[CommandSession, P], R]) -> Callabl
         return command(session, *args, **kwargs)
 
     choice = click.Choice(["table", "json"])
-    return click.option("-o", "--output", type=choice, default="table", help="How to print.")(wrapped)
+    return click.option("-o", "--output", type=choice, default="table", help="Output format.")(wrapped)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "none") -> str:

@@ -30,10 +30,16 @@ _SHOW_EVERY_S = 0.5
 
 @click.command()
 @click.argument("file", type=JOB_FILE)
-@click.option("--working-dir", type=FOLDER, help="Folder to pack.")
-@click.option("--wait", "stay", is_flag=True, help="Wait for its end; the exit code tells how it ended.")
-@click.option("--timeout", type=click.FloatRange(min=0), help="With --wait: seconds to wait at most.")
-@click.option("--dry-run", is_flag=True, help="Say what would come of it, and submit nothing.")
+@click.option(
+    "--working-dir",
+    type=FOLDER,
+    help="Folder to package and send with the job, instead of the job file's working_dir.",
+)
+@click.option("--wait", "stay", is_flag=True, help="Wait until the job ends; the exit code says how.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), help="With --wait: give up waiting after this many seconds."
+)
+@click.option("--dry-run", is_flag=True, help="Show whether the job would start now, without submitting it.")
 @with_output
 def submit(
     session: CommandSession,
@@ -46,9 +52,9 @@ def submit(
 ) -> int:
     """Submit the job FILE."""
     if timeout is not None and not stay:
-        raise click.UsageError("--timeout bounds --wait: give both, or neither.")
+        raise click.UsageError("--timeout requires --wait.")
     if dry_run and stay:
-        raise click.UsageError("--dry-run submits nothing that one could --wait for: give one of them.")
+        raise click.UsageError("--dry-run and --wait cannot be used together.")
     if dry_run:
         with _remarks_noted(session):
             answer = session.client().preview(file, working_dir=working_dir)
@@ -76,7 +82,7 @@ def _remarks_noted(session: CommandSession) -> Iterator[None]:
 def _preview(told: dict[str, Any]) -> str:
     """Format the answer that admission would give to a job now."""
     facts = {
-        "would start": "at once" if told["starts_now"] else "later",
+        "would start": "now" if told["starts_now"] else "later",
         "would wait because": why_text(Why(**told["pending_reason"]) if told["pending_reason"] else None),
         "logical shards": told["logical_shards"],
         "surplus": told.get("surplus"),
@@ -87,10 +93,13 @@ def _preview(told: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("file", type=JOB_FILE)
-@click.option("--working-dir", type=FOLDER, help="Folder that submit is to pack.")
+@click.option("--working-dir", type=FOLDER, help="Folder that `submit` would package.")
 @with_output
 def validate(session: CommandSession, file: Path, *, working_dir: Path | None) -> int:
-    """Check the job FILE without submitting it. Needs no control plane."""
+    """Validate the job FILE without submitting it.
+
+    Needs no control plane.
+    """
     spec = JobSpec.load(file)
     remarks = check_working_dir(spec, root_of(spec, file.absolute().parent, working_dir))
     session.show(
@@ -110,10 +119,10 @@ def told_bits(spec: JobSpec) -> str:
 
 @click.command()
 @click.argument("job")
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait at most.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Give up waiting after this many seconds.")
 @with_output
 def wait(session: CommandSession, job: str, timeout: float | None) -> int:
-    """Wait for JOB's end; the exit code tells how it ended."""
+    """Wait until JOB ends; the exit code says how it ended."""
     return await_end(session, find_job(session.client(), job), timeout)
 
 
@@ -126,7 +135,8 @@ def await_end(session: CommandSession, job: Job, timeout: float | None) -> int:
         return EXIT_TIMED_OUT
     except KeyboardInterrupt:
         session.note(
-            f"\ndetached: {job.id} goes on. `ringleader wait {job.id}` waits again, `cancel` stops it."
+            f"\ndetached; {job.id} keeps running. Wait again with `ringleader wait {job.id}`, "
+            f"or stop it with `ringleader cancel {job.id}`."
         )
         return EXIT_DETACHED
     return conclude(session, job)

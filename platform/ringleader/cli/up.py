@@ -31,12 +31,12 @@ CPUS = click.option(
     type=click.IntRange(min=1),
     default=DEFAULT_CPUS,
     show_default=True,
-    help="CPUs that jobs may ask for, at least 4 by default: three workers then fit on a two-core machine.",
+    help="Logical CPUs for jobs; at least 4 by default, so that three workers fit on a two-core machine.",
 )
 
 
 class NotUp(RingleaderError):
-    """`up --detach` did not come up."""
+    """`up --detach` did not start."""
 
     code = "not_up"
 
@@ -46,19 +46,19 @@ class Stopped(BaseException):
 
 
 @click.command()
-@click.option("--detach", is_flag=True, help="Return when ready; `ringleader down` stops it.")
+@click.option("--detach", is_flag=True, help="Run in the background; stop it with `ringleader down`.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Of the API and the page; 0: the last one, or a free one.",
+    help="Port of the API and the web page; 0 takes the port used last, or a free one.",
 )
 @CPUS
 @click.option(
     "--ray-address",
     default="",
     metavar="HOST:PORT",
-    help="Use this Ray cluster, one node of which is on this machine, instead of starting one; see "
+    help="Use this running Ray cluster instead of starting one. This machine must be one of its nodes; see "
     "docs/how-to/run-on-a-cluster.md.",
 )
 @click.option(
@@ -66,7 +66,7 @@ class Stopped(BaseException):
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     default=None,
     metavar="FILE",
-    help="Holds that cluster's token; a copy is kept in the home.",
+    help="File with that cluster's token; it is copied to the home folder.",
 )
 @with_output
 def up(
@@ -78,9 +78,14 @@ def up(
     ray_address: str,
     ray_token: Path | None,
 ) -> int:
-    """Start Ray, MLflow, the API and the page on this machine, on loopback only."""
+    """Start a local stack: Ray, MLflow, the API and the web page.
+
+    All of them listen on loopback only.
+    """
     if bool(ray_address) != bool(ray_token):
-        raise click.UsageError("--ray-address and --ray-token go together: Ray's ports ask for the token.")
+        raise click.UsageError(
+            "--ray-address and --ray-token must be given together: the cluster requires its token."
+        )
     cluster = ForeignCluster(ray_address, ray_token.resolve()) if ray_token else None
     home = Home(profile.home())
     if detach:
@@ -92,7 +97,7 @@ def up(
         ):
             _show(session, home)
             if not session.as_json:
-                session.note("Ctrl-C stops everything.")
+                session.note("Press Ctrl-C to stop everything.")
             stop_asked.wait()
             del stack
     except Stopped:
@@ -103,11 +108,15 @@ def up(
 @click.command()
 @with_output
 def down(session: CommandSession) -> int:
-    """Stop what `up` started. Jobs on a Ray that it started end, those on another cluster go on."""
+    """Stop the local stack that `ringleader up` started.
+
+    Jobs on its own Ray end. Jobs on another cluster (--ray-address) keep running.
+    """
     home = Home(profile.home())
     found = take_down(home)
     session.show(
-        {"home": str(home.root), "stopped": found}, "stopped" if found else f"nothing runs on {home.root}"
+        {"home": str(home.root), "stopped": found},
+        "stopped" if found else f"no stack is running in {home.root}",
     )
     return 0
 
@@ -115,11 +124,16 @@ def down(session: CommandSession) -> int:
 @click.command()
 @with_output
 def status(session: CommandSession) -> int:
-    """Show what runs on this machine; exit code 1 when nothing does."""
+    """Show whether the local stack is running, and where.
+
+    Exit code 1 if it is not.
+    """
     home = Home(profile.home())
     who = PidIdentity.read(read_json(home.up))
     if who is None or not who.alive:
-        session.show({"home": str(home.root), "up": False, "services": {}}, f"nothing runs on {home.root}")
+        session.show(
+            {"home": str(home.root), "up": False, "services": {}}, f"no stack is running in {home.root}"
+        )
         return 1
     _show(session, home)
     return 0
@@ -130,7 +144,10 @@ def status(session: CommandSession) -> int:
 @CPUS
 @with_output
 def run(session: CommandSession, file: Path, num_cpus: int) -> int:
-    """Start everything in a temporary home, run the job FILE to its end, clean up."""
+    """Run a job on a temporary local stack and clean up afterwards.
+
+    Starts the stack, submits the job FILE, prints its logs until it ends, and stops the stack.
+    """
     with tempfile.TemporaryDirectory(prefix="ringleader-", ignore_cleanup_errors=True) as folder:
         try:
             with stoppable(), running(Home(Path(folder)), num_cpus=num_cpus, say=session.note) as stack:
@@ -141,7 +158,7 @@ def run(session: CommandSession, file: Path, num_cpus: int) -> int:
                     _print_logs(session, job)
                     return await_end(session, job, timeout=None)
         except Stopped:
-            session.note("stopped; the job ends with its cluster.")
+            session.note("stopped, together with the job.")
             return EXIT_DETACHED
 
 
@@ -189,10 +206,10 @@ def _detached(
             _show(session, home)
             return 0
         if child.poll() is not None:
-            raise NotUp(f"`up` ended with code {child.returncode}:\n{_tail(log)}", hint=f"Look into {log}.")
+            raise NotUp(f"`up` ended with code {child.returncode}:\n{_tail(log)}", hint=f"See {log}.")
         time.sleep(0.1)
     child.terminate()
-    raise NotUp(f"`up` was not ready within {DETACH_DEADLINE_S:g} s.", hint=f"Look into {log}.")
+    raise NotUp(f"`up` was not ready within {DETACH_DEADLINE_S:g} s and was stopped.", hint=f"See {log}.")
 
 
 def _show(session: CommandSession, home: Home) -> None:
@@ -200,7 +217,7 @@ def _show(session: CommandSession, home: Home) -> None:
     services = {name: "runs" if who.alive else "down" for name, who in recorded(home).items()}
     answer = {"home": str(home.root), "up": True, "url": said.get("url"), "mlflow": said.get("mlflow")}
     shown = {
-        "page and API": said.get("url"),
+        "web page and API": said.get("url"),
         "MLflow": f"{said.get('url')}/mlflow/",
         "token": home.api_token,
         "home": home.root,

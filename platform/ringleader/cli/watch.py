@@ -19,7 +19,7 @@ from ringleader.errors import RingleaderError
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @with_output
 def logs(session: CommandSession, job: str, follow: bool) -> int:
-    """Print what JOB's workers printed."""
+    """Print the logs of JOB's workers."""
     found = find_job(session.client(), job)
     return print_feed(session, found.logs(follow=follow), log_text)
 
@@ -29,7 +29,7 @@ def logs(session: CommandSession, job: str, follow: bool) -> int:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @with_output
 def events(session: CommandSession, job: str, follow: bool) -> int:
-    """Print what happened to JOB."""
+    """Print the events of JOB."""
     found = find_job(session.client(), job)
     return print_feed(session, found.events(follow=follow), event_text)
 
@@ -42,18 +42,18 @@ def workers(session: CommandSession, job: str) -> None:
     found = find_job(session.client(), job).workers()
     header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS")
     rows = ((w.id, w.role, w.rank, w.pid, w.node, w.state, w.generation, _span(w.shards)) for w in found)
-    session.show([as_json(w) for w in found], lambda: table(header, rows, empty="no workers now"))
+    session.show([as_json(w) for w in found], lambda: table(header, rows, empty="no workers"))
 
 
 @click.command()
 @click.argument("job")
 @click.argument("name", required=False)
 @click.option(
-    "--max-points", type=click.IntRange(min=4), default=40, show_default=True, help="Thin to this many."
+    "--max-points", type=click.IntRange(min=4), default=40, show_default=True, help="Most points to show."
 )
 @with_output
 def metrics(session: CommandSession, job: str, name: str | None, max_points: int) -> None:
-    """Print the metric NAME of JOB over its steps; without NAME, which metrics there are."""
+    """Print the metric NAME of JOB by step, or list its metrics."""
     found = find_job(session.client(), job)
     if name is None:
         names = found.metric_names()
@@ -79,7 +79,7 @@ def _there_may_be(job: Job, name: str) -> None:
     """Raise NoSuchMetric unless `name` may still come, or was logged but has no value that could be sent."""
     names = job.metric_names()
     if job.view.state.ended and name not in names:
-        which = f"It has {', '.join(names)}." if names else "It logged no metrics at all."
+        which = f"Its metrics are {', '.join(names)}." if names else "It logged no metrics."
         raise NoSuchMetric(f"job {job.id} has no metric {name!r}.", hint=which)
 
 
@@ -89,7 +89,7 @@ def print_feed(session: CommandSession, items: Iterable[Any], text: Callable[[An
         for item in items:
             session.show(as_json(item), text(item))
     except KeyboardInterrupt:
-        session.note("\ndetached: the job goes on.")
+        session.note("\ndetached; the job keeps running.")
         return EXIT_DETACHED
     return 0
 

@@ -141,7 +141,7 @@ class Chaos:
                 return sorted(members, key=lambda worker: worker.rank or 0)
             if time.monotonic() > until:
                 raise WaitTimeout(
-                    f"job {self._job.id} has had no {spare} workers at work for {WHOLE_S:.0f} s.",
+                    f"job {self._job.id} has had fewer than {spare} active workers for {WHOLE_S:.0f} s.",
                     hint=f"It is {view.state}; see `ringleader describe {self._job.id}`.",
                 )
             self._sleep(LOOK_S)

@@ -157,15 +157,15 @@ class Client:
             or {"entrypoint", "working_dir"} & source.keys()
         ):
             raise FunctionRefused(
-                "a function takes the place of entrypoint and working_dir.",
+                "function= replaces entrypoint and working_dir, and cannot be combined with them or with a job file.",
                 hint="Give the other keys of the job file as a mapping: submit({'name': …}, function=train).",
             )
         found = sources_of(function)
         spec = JobSpec.parse({**source, "entrypoint": found.entrypoint})
         if isinstance(spec.requirements, str):
             raise FunctionRefused(
-                f"requirements names the file {spec.requirements!r}, and a function has no working_dir that holds it.",
-                hint='Give the list itself: {"requirements": ["einops==0.8.1", …]}.',
+                f"requirements is the file {spec.requirements!r}, but a function is submitted without a working_dir.",
+                hint='Give the packages as a list: {"requirements": ["einops==0.8.1", …]}.',
             )
         body = spec.model_dump(mode="json", exclude_unset=True)
         return {**body, "working_dir": self._upload(package.packed(found.files))} if found.files else body

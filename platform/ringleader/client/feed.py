@@ -64,8 +64,8 @@ def follow(
         except (httpx.TransportError, ApiUnreachable) as error:
             if time.monotonic() - last_contact > patience_s:
                 raise ApiUnreachable(
-                    f"no contact to {api.url}{path} for {patience_s:g} s ({error}).",
-                    hint="The job goes on; ask again when the control plane is back.",
+                    f"could not reach {api.url}{path} for {patience_s:g} s ({error}).",
+                    hint="The job keeps running; try again once the control plane is back.",
                 ) from None
         except ApiProblem as problem:
             if problem.status < 500:

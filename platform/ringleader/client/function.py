@@ -52,14 +52,17 @@ def sources_of(function: Function) -> Sources:
     path = Path(file).resolve() if file and not cells else None
     if path is None:
         if function.__module__ != MAIN:
-            raise FunctionRefused(f"{name!r} is in {function.__module__!r}, which has no file.")
+            raise FunctionRefused(
+                f"{name!r} cannot be packaged: its module {function.__module__!r} has no source file.",
+                hint="Define it in a file of your project.",
+            )
         if not cells:
             _kept(name, function)
         return _of_notebook(name, module)
     if not path.is_file():
         raise FunctionRefused(
-            f"{name!r} cannot be packed: Python read it from {file}, which is no file.",
-            hint="Save the program as a file and run that, or submit from a notebook.",
+            f"{name!r} cannot be packaged: Python read it from {file}, which is not a file.",
+            hint="Save the program to a file and run that, or submit from a notebook.",
         )
     dotted = spec.name if spec is not None else re.sub(r"\W", "_", path.stem)
     if _installed(path):
@@ -82,8 +85,8 @@ def _kept(name: str, function: Function) -> None:
         inspect.getsource(function)
     except (OSError, TypeError):
         raise FunctionRefused(
-            f"{name!r} cannot be packed: it was typed at Python's prompt or given with -c, which keep no source text.",
-            hint="Save it as a file and run that, or submit from a notebook or from IPython.",
+            f"{name!r} cannot be packaged: its source is not kept by Python's prompt or `python -c`.",
+            hint="Save it to a file and run that, or submit from a notebook or IPython.",
         ) from None
 
 
@@ -91,8 +94,8 @@ def _of_notebook(name: str, module: ModuleType) -> Sources:
     text, imported, unpackable = module_of_cells(name, vars(module))
     if unpackable:
         raise FunctionRefused(
-            f"{name!r} cannot be packed: {'; '.join(unpackable)}.",
-            hint="Make such things inside the function, give numbers and text in params, or submit from a file.",
+            f"{name!r} cannot be packaged: {'; '.join(unpackable)}.",
+            hint="Create such objects inside the function, pass numbers and strings in params, or submit from a file.",
         )
     files = local_files(Path.cwd(), imported)
     content = {file: path.read_bytes() for file, path in files.items()}
@@ -106,8 +109,8 @@ def _name_of(function: Function) -> str:
     if module is not None and name.isidentifier() and getattr(module, name, None) is function:
         return str(name)
     raise FunctionRefused(
-        f"{name!r} is no function at the top of a module: workers could not import it.",
-        hint="Define it with `def` outside of other functions and classes; what it closes over comes in params.",
+        f"{name!r} is not a top-level function of a module, so workers cannot import it.",
+        hint="Define it with `def` outside of functions and classes, and pass the values it needs in params.",
     )
 
 
@@ -121,8 +124,8 @@ def _guarded(module: ModuleType, path: Path) -> None:
     for statement in parse(path.read_bytes()).body:
         if statement.lineno <= frame.f_lineno <= (statement.end_lineno or 0) and not _of_main(statement):
             raise FunctionRefused(
-                f"line {frame.f_lineno} of {path.name} submits whenever {path.name} is imported, as workers do.",
-                hint='Put it below `if __name__ == "__main__":`.',
+                f"line {frame.f_lineno} of {path.name} submits the job on import, and workers import {path.name}.",
+                hint='Move it below `if __name__ == "__main__":`.',
             )
 
 

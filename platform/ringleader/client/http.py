@@ -141,7 +141,7 @@ class Api:
     def _unreachable(self, error: Exception) -> ApiUnreachable:
         return ApiUnreachable(
             f"the control plane at {self.url} does not answer ({type(error).__name__}: {error}).",
-            hint="Look with `ringleader status`; start it with `ringleader up`. Running jobs go on without it.",
+            hint="Check it with `ringleader status`, start it with `ringleader up`. Running jobs continue without it.",
         )
 
 
@@ -165,7 +165,7 @@ def _problem(response: httpx.Response) -> ApiProblem:
     message = str(body.get("detail") or body.get("title") or f"the API answered {response.status_code}")
     hint = str(body.get("hint") or "")
     if response.status_code == 401 and not hint:
-        hint = "Set RINGLEADER_TOKEN, or `ringleader login URL`."
+        hint = "Set RINGLEADER_TOKEN, or run `ringleader login URL`."
     errors = body.get("errors")
     return ApiProblem(
         response.status_code,

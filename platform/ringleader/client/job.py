@@ -77,7 +77,7 @@ class Job:
             if give_up_at is not None and time.monotonic() + pause_s > give_up_at:
                 raise WaitTimeout(
                     f"job {self.id} is still {self.state} at step {self.view.progress.step} after {timeout:g} s.",
-                    hint="It goes on; wait again, or cancel it.",
+                    hint="It keeps running; wait again, or cancel it.",
                 )
             time.sleep(pause_s)
             pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
@@ -199,7 +199,9 @@ class Job:
         if self.result is not None and self.state is State.SUCCEEDED:
             return self.result
         if self.state is State.SUCCEEDED:
-            raise RingleaderError(f"job {self.id} succeeded without a result.", hint="Report this as a bug.")
+            raise RingleaderError(
+                f"job {self.id} succeeded, but has no result.", hint="Please report this as a bug."
+            )
         reason = self.view.reason.model_dump() if self.view.reason else None
         raise JobFailed(self.id, self.state, reason, self._last_log_lines())
 

@@ -41,8 +41,9 @@ def find(
     address = url or environ.get("RINGLEADER_URL") or (saved.url if saved else None)
     if not address:
         raise NoControlPlane(
-            f"no control plane is known: RINGLEADER_URL is not set and {home(environ) / 'profile.json'} is missing.",
-            hint="Start one with `ringleader up`, or `ringleader login URL`.",
+            "no control plane is configured: RINGLEADER_URL is not set, and there is no "
+            f"{home(environ) / 'profile.json'}.",
+            hint="Start one with `ringleader up`, or log in to one with `ringleader login URL`.",
         )
     own = saved.token if saved and saved.url.rstrip("/") == address.rstrip("/") else ""
     return Profile(address.rstrip("/"), token or environ.get("RINGLEADER_TOKEN") or own)

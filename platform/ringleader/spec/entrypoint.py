@@ -62,7 +62,7 @@ def check_entrypoint(spec: JobSpec, folder: Path) -> bool:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         why = error.msg if isinstance(error, SyntaxError) else str(error)
         raise _refusal(
-            spec, f"{shown}{line} is no Python {version}: {why}", "a module that can be imported"
+            spec, f"{shown}{line} is not valid Python {version}: {why}", "a module that can be imported"
         ) from None
     defined = names.why_not.get(name, [])
     if names.open or "" in defined:
@@ -81,10 +81,10 @@ def python_path(env: dict[str, str], folder: Path) -> list[Path]:
 
 def missing_folders(env: dict[str, str], folder: Path) -> list[tuple[str, str]]:
     """The folders of `PYTHONPATH` that are missing: for each what happens, and what to do."""
-    hint = "Relative folders are looked for in the working directory, and variables such as $HOME are not filled in."
+    hint = "Relative paths start at the working directory; variables such as $HOME are not expanded."
     return [
         (
-            f"PYTHONPATH names the folder {_shown(path, folder)}, which is not there: nothing is imported from it.",
+            f"the PYTHONPATH folder {_shown(path, folder)} does not exist, so nothing can be imported from it.",
             hint,
         )
         for path in python_path(env, folder)
@@ -120,7 +120,7 @@ def _check_packages(spec: JobSpec, module: str, roots: list[Path], folder: Path)
     if path.name != "__init__.py":
         raise _refusal(
             spec,
-            f"{_shown(path, folder)} is a module and no package, it has no {name!r} to import",
+            f"{_shown(path, folder)} is a module, not a package: {name!r} cannot be imported from it",
             f"{package}:function",
         )
     if (
@@ -199,16 +199,16 @@ def _why_not(defined: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> 
     if isinstance(defined, ast.ClassDef):
         return "is a class"
     if isinstance(defined, ast.AsyncFunctionDef):
-        return "is async, and nobody awaits what a call of it makes"
+        return "is an async function, which is not supported"
     given = defined.args
     places = [*given.posonlyargs, *given.args]
     if not places and given.vararg is None:
-        return "takes no parameter"
+        return "takes no parameters"
     needed = [place.arg for place in places[1 : len(places) - len(given.defaults)]]
     needed += [
         key.arg for key, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value is None
     ]
-    return f"needs more than the session: {', '.join(needed)}" if needed else ""
+    return f"has required parameters besides the session: {', '.join(needed)}" if needed else ""
 
 
 def _refusal(spec: JobSpec, message: str, allowed: str) -> SpecInvalid:

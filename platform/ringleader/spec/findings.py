@@ -26,8 +26,8 @@ def unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
             yield {
                 "pointer": _pointer(place),
                 "value": utf8(part),
-                "allowed": "text that UTF-8 can carry",
-                "message": f"the text holds half of a surrogate pair (got {part!r})",
+                "allowed": "text that can be encoded as UTF-8",
+                "message": f"the text has an unpaired surrogate (got {part!r})",
             }
         if isinstance(part, (dict, list)) and id(part) not in seen:
             seen.add(id(part))
@@ -82,7 +82,7 @@ def _finding(error: Any, model: type[BaseModel], patterns: Mapping[str, tuple[st
         }
     if error["type"] in NO_PART:
         allowed = _part_allowed(parts, model)
-        message = f"{allowed} is needed here (got {'null' if value is None else repr(value)})"
+        message = f"expected {allowed} (got {'null' if value is None else repr(value)})"
         return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
     if (words := patterns.get((error.get("ctx") or {}).get("pattern", ""))) is not None:
         why, allowed = words
@@ -101,7 +101,7 @@ def _finding(error: Any, model: type[BaseModel], patterns: Mapping[str, tuple[st
 def _part_allowed(place: Sequence[str], model: type[BaseModel]) -> str:
     """The values allowed where a part of the job file belongs, in words."""
     keys = sorted(_keys_at(tuple(place), model))
-    mapping = f"a mapping with keys of {', '.join(keys)}" if keys else "a mapping"
+    mapping = f"a mapping with keys from {', '.join(keys)}" if keys else "a mapping"
     return f"one of {', '.join(get_args(Architecture))}, or {mapping}" if list(place) == ["sync"] else mapping
 
 

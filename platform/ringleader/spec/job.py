@@ -49,14 +49,14 @@ ENV_VALUE = r"^[^\x00]*$"
 EnvValue = Annotated[str, Field(max_length=32_768, pattern=ENV_VALUE)]
 PATTERNS = {
     INIT_FROM: (
-        "is no id of a job, no absolute path and no URI, and init_from looks up no name",
+        "is not a job id, an absolute path or a URI (init_from takes no job names)",
         "the id of a job (job_ and 26 capital letters and digits), or the absolute path, or URI without options, of a "
         "checkpoint or weights file",
     ),
-    NAME: ("is no name", "letters, digits, '.', '_' and '-', beginning with a letter or a digit"),
-    LABEL: ("has control characters", "text of one line"),
-    VARIABLE: ("is no name of a variable", "letters, digits and '_', beginning with no digit"),
-    ENV_VALUE: ("has a NUL character", "text without one"),
+    NAME: ("is not a valid name", "letters, digits, '.', '_' and '-', starting with a letter or digit"),
+    LABEL: ("has control characters", "a single line of text"),
+    VARIABLE: ("is not a valid variable name", "letters, digits and '_', not starting with a digit"),
+    ENV_VALUE: ("has a NUL character", "text without NUL"),
 }
 """By pattern, the complaint about text that does not match, and the text that is allowed."""
 
@@ -95,10 +95,10 @@ class Checkpoint(SpecPart):
     def _reachable(cls, value: str | None) -> str | None:
         scheme, sign, _ = (value or "/").partition("://")
         if "?" in (value or ""):
-            raise ValueError("options belong into the environment; allowed: a URI without them")
+            raise ValueError("options belong in environment variables; allowed: a URI without options")
         if scheme not in SCHEMES if sign else not scheme.startswith("/"):
             known = ", ".join(f"{name}://" for name in SCHEMES)
-            raise ValueError(f"no checkpoint can be written there; allowed: an absolute path, or {known}")
+            raise ValueError(f"checkpoints cannot be written there; allowed: an absolute path, or {known}")
         return value
 
 
@@ -199,7 +199,7 @@ class JobSpec(SpecPart):
     def _one_source(self) -> Self:
         """Refuse a variable that is in `env` and in `secrets`."""
         if both := sorted(self.env.keys() & self.secrets.keys()):
-            raise ValueError(f"{both[0]} is in env and in secrets; allowed: one of the two")
+            raise ValueError(f"{both[0]} is in both env and secrets; allowed: one of the two")
         return self
 
     @model_validator(mode="after")
@@ -207,10 +207,10 @@ class JobSpec(SpecPart):
         """Refuse fp16 where the gradients of one update may have different loss scales."""
         sync = self.sync
         reasons = {
-            f"each replica of {sync.architecture} makes its steps alone": sync.outer_step is not None,
+            f"with {sync.architecture} each replica makes its own steps": sync.outer_step is not None,
             f"with {sync.architecture} no two workers make the same update": sync.circulates,
-            "workers lease items there, and those of one update may have different scales": sync.leased,
-            f"codec: {sync.codec} keeps what it lost, or cuts off what is large": sync.codec
+            "here workers compute single items, and those of one update may have different scales": sync.leased,
+            f"codec: {sync.codec} carries residuals over, or clips large values": sync.codec
             not in SCALED_CODECS,
         }
         why = next((why for why, holds in reasons.items() if holds), None)
@@ -218,7 +218,7 @@ class JobSpec(SpecPart):
             raise Impossible(
                 "precision",
                 self.precision,
-                f"precision: fp16 needs one loss scale for all gradients of an update, and {why}; allowed: "
+                f"precision: fp16 needs one loss scale for all gradients of an update, but {why}; allowed: "
                 f"precision bf16, which needs none, or fp16 with synchronous servers, or with sync ring and "
                 f"codec none or bf16",
             )
@@ -238,14 +238,14 @@ class JobSpec(SpecPart):
                 "batch.global_size",
                 self.batch.global_size,
                 f"batch.global_size ({self.batch.global_size}) is below the number of logical shards "
-                f"({self.shards}); allowed: a row or more for every shard",
+                f"({self.shards}); allowed: at least one row for every shard",
             )
         if self.sync.round_steps * self.shards > MAX_ROUND_SLICES:
             raise Impossible(
                 "sync.inner_steps",
                 self.sync.round_steps,
                 f"sync.inner_steps ({self.sync.round_steps}) times the number of logical shards ({self.shards}) is "
-                f"too much for one round; allowed: a product of at most {MAX_ROUND_SLICES}",
+                f"too large for one round; allowed: a product of at most {MAX_ROUND_SLICES}",
             )
         return self
 
@@ -255,8 +255,8 @@ class JobSpec(SpecPart):
             raise Impossible(
                 "sync.backup_workers",
                 self.sync.backup_workers,
-                f"sync.backup_workers ({self.sync.backup_workers}) is not below workers.max ({self.workers.max}), an "
-                f"update would wait for no worker; allowed: fewer backup workers than workers",
+                f"sync.backup_workers ({self.sync.backup_workers}) is not below workers.max ({self.workers.max}), so "
+                f"updates would wait for no worker; allowed: fewer backup workers than workers",
             )
         return self
 

@@ -59,7 +59,7 @@ def clashing(found: Iterable[str]) -> tuple[str, str] | None:
 def uninstallable(requirements: str | list[str] | None) -> Iterator[dict[str, Any]]:
     """Findings on a list of requirements that cannot be installed. For new jobs only: older ones are stored with it."""
     if isinstance(requirements, list) and (two := clashing(requirements)):
-        allowed = "one version of a package"
+        allowed = "one version per package"
         message = f"{two[0]} and {two[1]} cannot both be installed; allowed: {allowed}"
         yield {"pointer": "/requirements", "value": two[1], "allowed": allowed, "message": message}
 
@@ -78,11 +78,11 @@ def check_requirements(requirements: str | list[str] | None, folder: Path) -> No
     """
     if not isinstance(requirements, str):
         return
-    allowed = f"a file in {folder.name or folder} with lines name==version"
+    allowed = f"a file in {folder.name or folder} with lines of the form name==version"
     try:
         listed = list(entries((folder / requirements).read_text()))
         odd, two = unpinned(listed), clashing(listed)
-        why = f"has {odd!r}" if odd is not None else f"has {two[0]} and {two[1]}" if two else ""
+        why = f"has the line {odd!r}" if odd is not None else f"has both {two[0]} and {two[1]}" if two else ""
     except (OSError, UnicodeDecodeError) as error:
         why = f"cannot be read ({error.strerror if isinstance(error, OSError) else error})"
     if why:
@@ -96,11 +96,11 @@ def _checked(value: Any) -> str | list[str] | None:
     if isinstance(value, str):
         path = PurePosixPath(value)
         if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in value:
-            raise ValueError("the file has to be in the working directory; allowed: a path relative to it")
+            raise ValueError("the file must be in the working directory; allowed: a path relative to it")
         return value
     if not isinstance(value, list) or len(value) > MOST:
         raise ValueError(
-            f"allowed: the path of a requirements file, or a list of up to {MOST} of name==version"
+            f"allowed: the path of a requirements file, or a list of up to {MOST} entries name==version"
         )
     return list(_listed(value))
 
@@ -112,7 +112,7 @@ def _listed(requirements: Sequence[Any]) -> Iterator[str]:
             raise Impossible(
                 str(number),
                 requirement,
-                "a requirement without an exact version may be another one on the next node; allowed: name==version",
+                "without an exact version, nodes may install different versions; allowed: name==version",
             )
         yield requirement
 

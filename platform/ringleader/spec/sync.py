@@ -86,8 +86,8 @@ class Sync(SpecPart):
         if self.reproducible and (self.algorithm or "auto") not in CANONICAL:
             raise self._impossible(
                 "reproducible",
-                f"reproducible: true and algorithm: {self.algorithm} exclude each other, its sums depend on the "
-                f"world; allowed: algorithm {', '.join(sorted(CANONICAL))}, or reproducible: false",
+                f"reproducible: true and algorithm: {self.algorithm} exclude each other: its sums depend on the "
+                f"number of workers; allowed: algorithm {', '.join(sorted(CANONICAL))}, or reproducible: false",
             )
         self._refuse_codec()
         return self
@@ -101,15 +101,15 @@ class Sync(SpecPart):
         if (inter, intra) == ("ring", TOKENS):
             raise self._impossible(
                 "intra_node",
-                "inter_node: ring and intra_node: token_ring do not go together, nodes that sum gradients wait for "
-                "each other after every batch, and inside a token ring no batch has an end; allowed: inter_node "
+                "inter_node: ring and intra_node: token_ring cannot be combined: the ring makes nodes wait for each "
+                "other after every batch, and a token ring has no common end of a batch; allowed: inter_node "
                 "parameter_server or token_ring with intra_node token_ring",
             )
         if inter != intra and not {inter, intra} <= MIXED and (inter, intra) not in LEVELS:
             levels = ", ".join(f"{between}/{inside}" for between, inside in sorted(LEVELS))
             raise self._impossible(
                 self._odd_level,
-                f"inter_node ({inter}) and intra_node ({intra}) do not go together; allowed: the same for both, "
+                f"inter_node ({inter}) and intra_node ({intra}) cannot be combined; allowed: the same for both, "
                 f"inter_node/intra_node of {levels}, or one of {', '.join(sorted(MIXED))} for each",
             )
 
@@ -145,14 +145,14 @@ class Sync(SpecPart):
         if self.staleness is not None and kind != "ssp":
             raise self._impossible(
                 "staleness",
-                f"staleness ({self.staleness}) is not used by consistency: {kind}, it bounds how old the weights are "
+                f"staleness ({self.staleness}) is not used by consistency: {kind}: it limits how old the weights are "
                 f"that ssp computes on; allowed: leave it out, or consistency: ssp",
             )
         if self.backup_workers and kind != "sync":
             raise self._impossible(
                 "backup_workers",
-                f"backup_workers ({self.backup_workers}) is not used by consistency: {kind}, whose updates wait for "
-                f"no straggler as it is; allowed: leave it out, or consistency: sync",
+                f"backup_workers ({self.backup_workers}) is not used by consistency: {kind}, whose updates do not "
+                f"wait for stragglers anyway; allowed: leave it out, or consistency: sync",
             )
         if self.backup_workers and self.in_parts:
             raise self._impossible(
@@ -166,15 +166,15 @@ class Sync(SpecPart):
             )
             raise self._impossible(
                 "reproducible",
-                f"reproducible: true and {key}: {getattr(self, key)} exclude each other, what is computed on which "
-                f"weights depends on who comes first; allowed: consistency sync, or ssp with staleness 0, without "
+                f"reproducible: true and {key}: {getattr(self, key)} exclude each other: which weights a gradient is "
+                f"computed on depends on timing; allowed: consistency sync, or ssp with staleness 0, without "
                 f"backup_workers, or reproducible: false",
             )
         if self.reproducible is False and self.leased_in_step:
             raise self._impossible(
                 "reproducible",
-                "reproducible: false is not used by consistency: ssp with staleness 0, whose sums have one order "
-                "whoever computes them; allowed: leave it out",
+                "reproducible: false is not used by consistency: ssp with staleness 0, whose sums always have the same "
+                "order; allowed: leave it out",
             )
 
     @property
@@ -191,8 +191,8 @@ class Sync(SpecPart):
         if self.servers == self.server_backups == 1:
             raise self._impossible(
                 "servers",
-                "servers: 1 and server_backups: 1 exclude each other, the backup of a server is another server; "
-                "allowed: servers 2 or more, or leave it out, which makes 2",
+                "servers: 1 and server_backups: 1 exclude each other: the backup of a server is another server; "
+                "allowed: servers 2 or more, or leave servers out for 2",
             )
         if self.inter_node != SERVERS:
             copies = ", whose servers are copies of each other" if self.server_count else ""
@@ -204,8 +204,8 @@ class Sync(SpecPart):
         if self.server_backups and self.holds_spans:
             raise self._impossible(
                 "server_backups",
-                f"server_backups ({self.server_backups}) is not used by {self.architecture}, whose servers each hold "
-                f"their tokens' weights alone; allowed: leave it out, or intra_node parameter_server or ring",
+                f"server_backups ({self.server_backups}) is not used by {self.architecture}, whose servers hold "
+                f"their tokens' weights without copies; allowed: leave it out, or intra_node parameter_server or ring",
             )
 
     def _refuse_codec(self) -> None:
@@ -215,21 +215,21 @@ class Sync(SpecPart):
         if self.architecture != "ring":
             raise self._impossible(
                 "codec",
-                f"codec: {self.codec} and {self.architecture} exclude each other, its sums and weights are exact; "
+                f"codec: {self.codec} and {self.architecture} exclude each other: its sums and weights are exact; "
                 f"allowed: sync ring with this codec, or codec: none",
             )
         if (self.algorithm or "auto") not in CODED:
             raise self._impossible(
                 "codec",
-                f"codec: {self.codec} and algorithm: {self.algorithm} exclude each other, coded gradients cannot be "
-                f"added on their way: each hop would encode the sum anew and lose again; allowed: algorithm auto or "
+                f"codec: {self.codec} and algorithm: {self.algorithm} exclude each other: each hop would have to "
+                f"decode, add and encode again, and lose precision every time; allowed: algorithm auto or "
                 f"direct with this codec, or codec: none",
             )
         if self.reproducible:
             raise self._impossible(
                 "reproducible",
-                f"reproducible: true and codec: {self.codec} exclude each other, what the encoding loses depends on "
-                f"the world; allowed: codec none, or reproducible: false",
+                f"reproducible: true and codec: {self.codec} exclude each other: what the codec loses depends on "
+                f"the number of workers; allowed: codec none, or reproducible: false",
             )
 
     def _tokens_possible(self) -> None:
@@ -237,14 +237,14 @@ class Sync(SpecPart):
             if self.reproducible:
                 raise self._impossible(
                     "reproducible",
-                    f"reproducible: true and {self.architecture} exclude each other, workers add to the weights in "
-                    f"the order in which the tokens meet them; allowed: leave it out, or sync: ring",
+                    f"reproducible: true and {self.architecture} exclude each other: workers add to the weights in "
+                    f"the order in which the tokens reach them; allowed: leave it out, or sync: ring",
                 )
             if self.tokens is not None and self.holds_spans and self.tokens < self.server_count:
                 raise self._impossible(
                     "tokens",
-                    f"tokens ({self.tokens}) and servers ({self.servers}) do not go together, each server holds the "
-                    f"weights of a token at least; allowed: as many tokens as servers, or more",
+                    f"tokens ({self.tokens}) is below servers ({self.servers}), and each server needs one token or "
+                    f"more; allowed: at least as many tokens as servers",
                 )
         elif self.tokens is not None:
             raise self._impossible(
@@ -261,8 +261,8 @@ class Sync(SpecPart):
         if self.reproducible is False:
             raise self._impossible(
                 "reproducible",
-                "reproducible: false is not used by local_sgd, which has one replica per logical shard whoever "
-                "trains it; allowed: leave it out",
+                "reproducible: false is not used by local_sgd, which has one replica per logical shard, whichever "
+                "worker trains it; allowed: leave it out",
             )
 
     @property
@@ -319,17 +319,18 @@ class Sync(SpecPart):
     @property
     def why_other_bits(self) -> str:
         """The reason why the result depends on who computed what; empty where it does not."""
-        meet = "workers add to the weights in the order in which the tokens meet them"
-        late = "which weights an item is computed on depends on who is quick"
+        meet = "workers add to the weights in the order in which the tokens reach them"
+        late = "which weights an item is computed on depends on timing"
         reasons = {
             f"with sync: {self.architecture} {meet}": self.circulates,
-            "sync.consistency is async: every item is an update, in the order of their coming": (
+            "sync.consistency is async: every item is an update, applied in order of arrival": (
                 self.consistency == "async"
             ),
             f"sync.staleness is {self.staleness}: {late}": self.staleness,
             f"sync.backup_workers is {self.backup_workers}: {late}": self.backup_workers,
-            f"sync.codec is {self.codec}: what its encoding loses depends on the world": self.codec != "none",
-            f"sync.algorithm is {self.algorithm}: the order of its sums depends on the world": (
+            f"sync.codec is {self.codec}: what it loses depends on the number of workers": self.codec
+            != "none",
+            f"sync.algorithm is {self.algorithm}: the order of its sums depends on the number of workers": (
                 (self.algorithm or "auto") not in CANONICAL
             ),
             # Last: it is the reason only where none of the others holds.

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 THREADS = frozenset({"MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"})
-_LIBRARIES = "set it where the nodes' Ray is started, or load the library in the program: ctypes.CDLL"
+_LIBRARIES = "set it where Ray is started on the nodes, or load the library in the program with ctypes.CDLL"
 TOO_LATE = {
     "LD_LIBRARY_PATH": _LIBRARIES,
     "LD_PRELOAD": _LIBRARIES,
-    "PYTHONHASHSEED": "sort what the program takes out of a set",
-    "PYTHONOPTIMIZE": "switch checks off by a key of params",
+    "PYTHONHASHSEED": "sort values that the program takes from a set",
+    "PYTHONOPTIMIZE": "switch checks off with a key in params",
     "PYTHONWARNINGS": "call warnings.filterwarnings in the program",
 }
 """The cure by variable: what to do instead of setting it."""
@@ -26,7 +26,7 @@ def without_effect(env: Mapping[str, str], threads: int) -> Iterator[dict[str, A
             yield _finding(
                 name,
                 value,
-                "a worker's process has started before it gets the job's variables",
+                "a worker's process starts before it gets the job's variables",
                 TOO_LATE[name],
             )
         elif name in THREADS and value.strip() != str(threads):
@@ -34,12 +34,12 @@ def without_effect(env: Mapping[str, str], threads: int) -> Iterator[dict[str, A
             yield _finding(
                 name,
                 value,
-                f"workers.cpus says how many threads compute in a worker, {threads} here",
+                f"workers.cpus sets the number of threads of a worker, {threads} here",
                 f"set workers.cpus: {cpus}",
             )
 
 
 def _finding(name: str, value: str, why: str, cure: str) -> dict[str, Any]:
-    allowed = f"leave it out, and {cure}"
+    allowed = f"leave it out and {cure}"
     message = f"{name} has no effect here (got {value!r}): {why}; allowed: {allowed}"
     return {"pointer": f"/env/{name}", "value": value, "allowed": allowed, "message": message}

@@ -48,19 +48,15 @@ class Workers(SpecPart):
             raise Impossible(
                 "gpus",
                 self.gpus,
-                f"a worker computes on one device, of gpus: {self.gpus} it would use one and keep the others from "
-                f"everybody; allowed: {more}gpus: 1}}",
+                f"a worker uses one GPU: with gpus: {self.gpus} the others would be reserved but idle; "
+                f"allowed: {more}gpus: 1}}",
             )
         if self.device is not None and (self.device == "cpu") == bool(self.gpus):
-            needs = (
-                "has no device of its own: gpus is 0"
-                if not self.gpus
-                else f"reserves one: gpus is {self.gpus}"
-            )
+            needs = "has no GPU with gpus: 0" if not self.gpus else f"reserves a GPU with gpus: {self.gpus}"
             raise Impossible(
                 "device",
                 self.device,
-                f"device: {self.device} and gpus: {self.gpus} do not go together, a worker {needs}; allowed: device "
+                f"device: {self.device} and gpus: {self.gpus} cannot be combined: a worker {needs}; allowed: device "
                 f"cuda or auto with gpus 1, device cpu with gpus 0, or leave it out",
             )
         return self
@@ -80,9 +76,13 @@ class Autoscale(SpecPart):
         if workers.min == workers.max:
             return ""
         if self.surplus and grows:
-            return f"nodes are asked for up to max ({workers.max}), within quota and as far as the cluster may grow"
-        why = "this cluster does not grow" if self.surplus else "autoscale: {surplus: true} asks for nodes"
-        return f"workers above min ({workers.min}) use free places only: {why}"
+            return f"the autoscaler adds nodes for up to max ({workers.max}) workers, within quota and cluster limits"
+        why = (
+            "this cluster does not autoscale"
+            if self.surplus
+            else "autoscale: {surplus: true} would add nodes for them"
+        )
+        return f"workers above min ({workers.min}) use free capacity only: {why}"
 
 
 class Servers(SpecPart):
@@ -120,8 +120,8 @@ def with_count(source: Any) -> Any:
         raise Impossible(
             "servers.count",
             count,
-            f"servers.count ({count}) and sync.servers ({sync['servers']}) name two numbers of servers; allowed: one "
-            f"of the two, or the same number",
+            f"servers.count ({count}) and sync.servers ({sync['servers']}) contradict each other; allowed: one of the "
+            f"two, or the same number in both",
         )
     return {**source, "sync": {**sync, "servers": count}}
 

@@ -40,19 +40,19 @@ def check_working_dir(spec: JobSpec, root: Path | None) -> list[str]:
     """
     if root is None:
         if spec.working_dir is None and isinstance(spec.requirements, str):
-            why = f"{spec.requirements} is a file of the working directory, and the job has none"
+            why = f"{spec.requirements} is a path in the working directory, but the job has none"
             raise _refusal(
-                "/requirements", spec.requirements, why, "a working_dir, or a list of name==version"
+                "/requirements", spec.requirements, why, "a working_dir, or a list of entries name==version"
             )
         return []
     if not root.is_dir():
-        why = f"{root} is no folder" if root.exists() else f"there is no folder {root}"
+        why = f"{root} is not a folder" if root.exists() else f"the folder {root} does not exist"
         allowed = "a folder, relative to the job file"
         raise _refusal("/working_dir", spec.working_dir or str(root), why, allowed)
     found = check_entrypoint(spec, root)
     check_requirements(spec.requirements, root)
     module = spec.entrypoint.partition(":")[0]
-    told = [] if found else [f"{module} is not in {root}: it has to be installed on the nodes."]
+    told = [] if found else [f"the module {module} is not in {root}, so it must be installed on the nodes."]
     return told + [" ".join(sentences) for sentences in missing_folders(spec.env, root)]
 
 

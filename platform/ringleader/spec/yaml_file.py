@@ -48,10 +48,8 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
             if name in seen:
-                what = repr(key.value) if isinstance(key, yaml.ScalarNode) else "that is no text"
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {what} is there twice", problem_mark=key.start_mark
-                )
+                what = f"the key {key.value!r}" if isinstance(key, yaml.ScalarNode) else "a key"
+                raise yaml.MarkedYAMLError(problem=f"{what} appears twice", problem_mark=key.start_mark)
             seen.add(name)
         return node
 
@@ -66,7 +64,7 @@ def _count(node: yaml.Node, counted: dict[int, int]) -> int:
     if known is not None:
         if not known:
             raise yaml.MarkedYAMLError(
-                problem="an alias names what it is part of", problem_mark=node.start_mark
+                problem="an alias refers to a value that contains it", problem_mark=node.start_mark
             )
         return known
     counted[id(node)] = 0
@@ -75,7 +73,7 @@ def _count(node: yaml.Node, counted: dict[int, int]) -> int:
         inside = [part for pair in node.value for part in pair]
     total = 1 + sum(_count(part, counted) for part in inside)
     if total > MOST_NODES:
-        problem = f"more than {MOST_NODES} values, with what its aliases stand for"
+        problem = f"more than {MOST_NODES} values, aliases expanded"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
     counted[id(node)] = total
     return total

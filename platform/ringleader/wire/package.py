@@ -69,7 +69,7 @@ def pack(directory: Path) -> bytes:
             entry.external_attr = (stat.S_IFREG | (0o755 if status.st_mode & 0o100 else 0o644)) << 16
             archive.writestr(entry, path.read_bytes())
     if packed.tell() > MAX_PACKED_BYTES:
-        raise PackageRefused(str(directory), f"packed it has more than {MAX_PACKED_BYTES >> 20} MB")
+        raise PackageRefused(str(directory), f"it is larger than {MAX_PACKED_BYTES >> 20} MB compressed")
     return packed.getvalue()
 
 
@@ -209,7 +209,7 @@ def _plain(entry: zipfile.ZipInfo) -> None:
     if entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise PackageRefused(entry.filename, "its compression is neither stored nor deflated")
     if entry.is_dir() and entry.file_size:
-        raise PackageRefused(entry.filename, "it is a folder with content")
+        raise PackageRefused(entry.filename, "it is a folder entry with content")
 
 
 def _safe_name(name: str) -> None:

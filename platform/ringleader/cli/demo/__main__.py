@@ -35,7 +35,10 @@ def main() -> int:
     job_file = _job_file()
     # One spare process, for the replacement: more of them would only take the cores from the training.
     os.environ.setdefault("RINGLEADER_WARM_PER_NODE", "1")
-    print(f"Ringleader demo, seed {seed}: digits on three workers, one of which will be killed", flush=True)
+    print(
+        f"Ringleader demo, seed {seed}: training digits on three workers; one of them will be killed",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(prefix="ringleader-demo-", ignore_cleanup_errors=True) as folder:
         try:
             with (
@@ -78,13 +81,13 @@ def _show(found: Findings, elapsed_s: float) -> int:
     broken = broken_promises(found)
     for promise in broken:
         print(f"BROKEN PROMISE: {promise}", file=sys.stderr)
-    print(f"{'FAILED' if broken else 'every promise kept'} in {elapsed_s:.1f} s", flush=True)
+    print(f"{'FAILED' if broken else 'all promises kept'} in {elapsed_s:.1f} s", flush=True)
     return EXIT_BROKEN_PROMISE if broken else 0
 
 
 def _stay(stack: Stack, stopping: Event) -> None:
     print(
-        f"KEEP=1: {stack.url} stays up; log in with the token in {stack.home.api_token}. Ctrl-C stops everything."
+        f"KEEP=1: {stack.url} stays up. Log in with the token in {stack.home.api_token}. Press Ctrl-C to stop it."
     )
     stopping.wait()
 

@@ -53,9 +53,14 @@ class Undisturbed:
         try:
             said, _ = self.process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
-            raise WaitTimeout(f"the undisturbed run did not end within {DEADLINE_S:.0f} s.") from None
+            raise WaitTimeout(
+                f"the reference run without a kill did not end within {DEADLINE_S:.0f} s."
+            ) from None
         if self.process.returncode:
-            raise UndisturbedRunFailed(f"the undisturbed run ended with code {self.process.returncode}.")
+            raise UndisturbedRunFailed(
+                f"the reference run without a kill failed with code {self.process.returncode}.",
+                hint="Its error is printed above.",
+            )
         return said.split()[-1]
 
 

@@ -78,11 +78,13 @@ def broken_promises(found: Findings) -> list[str]:
         )
     if found.result.weights_sha256 != found.undisturbed_sha256:
         broken.append(
-            f"the weights are {found.result.weights_sha256}, an undisturbed run's are {found.undisturbed_sha256}"
+            f"the weights are {found.result.weights_sha256}, those of a run without a kill {found.undisturbed_sha256}"
         )
     for who, (before, after) in found.kill.survivors.items():
         if before != after:
-            broken.append(f"the survivor {who} had pid {before} and now {after or 'none'}: it was restarted")
+            broken.append(
+                f"the survivor {who} was restarted: its pid was {before} and is now {after or 'none'}"
+            )
     world = len(found.kill.before)
     if (
         len(found.worlds) < 3
@@ -91,7 +93,7 @@ def broken_promises(found: Findings) -> list[str]:
         or min(found.worlds) >= world
     ):
         broken.append(
-            f"no replacement committed a step before the end: the world went {arrows(found.worlds)}"
+            f"no replacement committed a step before the end: the number of workers went {arrows(found.worlds)}"
         )
     return broken
 
@@ -104,7 +106,7 @@ def describe(found: Findings) -> str:
     )
     shown = {
         "accuracy": f"{found.result.scores.get('accuracy', 0.0):.3f} on {HELD_OUT_ROWS} held-out images, "
-        f"never trained on",
+        f"not used for training",
         "speed": f"{found.samples_per_s:,.0f} samples/s (median over the steps)",
         "killed": f"{kill.victim.id} (rank {kill.victim.rank}, pid {kill.victim.pid}) at step {found.killed_at} "
         f"of {count.steps}",
@@ -112,9 +114,9 @@ def describe(found: Findings) -> str:
         "steps lost": f"{count.steps_lost} of {count.steps}, counted in the ledger of {count.rows:,} settled rows",
         "rows": f"{count.rows_repeated} repeated, {count.rows_skipped} skipped",
         "survivors": survivors,
-        "world": arrows(found.worlds),
+        "workers": arrows(found.worlds),
         "same bits": f"{found.result.weights_sha256[:16]}… with the kill, {found.undisturbed_sha256[:16]}… "
-        f"undisturbed in one process",
+        f"in one process without a kill",
         "MLflow run": found.job.view.tracking.url or found.job.view.tracking.run_id or "not exported yet",
         "page": found.job.url,
     }

@@ -92,5 +92,5 @@ def _until(job: Job, what: str, deadline_s: float, condition: Callable[[], bool]
     raise DemoStuck(
         f"waited for {job.id} {what}; it is {job.state} at step {job.view.progress.step} with "
         f"{job.view.world_size} workers{': ' + why.message if why else ''}.",
-        hint="The log of the job and of the services says more.",
+        hint="Run `ringleader up`, submit jobs/ringleader_jobs/digits.yaml, and read the job's logs and events.",
     )

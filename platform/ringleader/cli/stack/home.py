@@ -73,8 +73,8 @@ class Home:
         self.prepare()
         if not (told := token_in(token)):
             raise RayTokenTorn(
-                f"{token} holds no token: Ray's ports would refuse us.",
-                hint="Copy the file with which the cluster's head was started; `cluster.sh token` writes one.",
+                f"{token} holds no token, and the cluster refuses connections without one.",
+                hint="Copy the token file of the cluster's head; `cluster.sh token` creates one for a new cluster.",
             )
         write_over(self.ray_token, told)
 
@@ -92,9 +92,9 @@ class Home:
             except BlockingIOError:
                 other = read_json(self.up)
                 raise AlreadyUp(
-                    f"`ringleader up` already runs on {self.root} (pid {other.get('pid', '?')}, "
+                    f"`ringleader up` is already running in {self.root} (pid {other.get('pid', '?')}, "
                     f"{other.get('url', 'still starting')}).",
-                    hint="Use it, stop it with `ringleader down`, or set another RINGLEADER_HOME.",
+                    hint="Use it, stop it with `ringleader down`, or set RINGLEADER_HOME to another folder.",
                 ) from None
             # Only who holds the home may take the place of what is there: a torn token, or one that others may know.
             if not is_usable(self.ray_token):

@@ -154,9 +154,7 @@ class Service:
     def _failed(self, what: str) -> ServiceFailed:
         log = self.home.log(self.recipe.name)
         tail = "\n".join(f"  | {line}" for line in _since(log, self.log_start).splitlines()[-LOG_TAIL:])
-        return ServiceFailed(
-            f"{self.recipe.name} {what}. The end of {log}:\n{tail}\n", hint=f"Look into {log}."
-        )
+        return ServiceFailed(f"{self.recipe.name} {what}. The end of {log}:\n{tail}\n", hint=f"See {log}.")
 
 
 def recorded(home: Home) -> dict[str, PidIdentity]:

@@ -142,7 +142,7 @@ class Stack:
         ran_s = time.monotonic() - self._started_at[name]
         pause_s = _FIRST_PAUSE_S if ran_s > _STABLE_AFTER_S else self._pause_s.get(name, _FIRST_PAUSE_S)
         self._pause_s[name] = min(2 * pause_s, _LONGEST_PAUSE_S)
-        self.say(f"{name} ended (code {dead.process.returncode}); starting it again in {pause_s:g} s")
+        self.say(f"{name} ended (code {dead.process.returncode}); restarting it in {pause_s:g} s")
         if self._over.wait(pause_s):
             return
         try:
