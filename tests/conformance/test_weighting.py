@@ -179,4 +179,4 @@ def test_where_weights_travel_as_tokens_a_weight_of_the_users_own_is_refused(
 ) -> None:
     played = play(mode, Taught(WEIGHTED), tmp_path)
     assert played.outcome == "failed"
-    assert "counts a slice by its rows" in played.message
+    assert "weights slices by their rows" in played.message

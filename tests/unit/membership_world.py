@@ -232,7 +232,7 @@ class World:
         ]
         said = isinstance(event, ev.Raised | ev.Failed | ev.Finished) and speaker and speaker.proven
         gone = "held the state" in end.message or "parameter server" in end.message
-        gone = gone or (all(m.proven for m in before.members) and "the exchange broke" in end.message)
+        gone = gone or (all(m.proven for m in before.members) and "the exchange failed" in end.message)
         assert said or gone or len(at_work) < before.min, f"{event} ended what others did: {end}"
 
     def check(self) -> None:

@@ -29,7 +29,7 @@ class OddCluster:
         os._exit(7)
 
     def start(self, launch: Any) -> None:
-        raise AttemptUsed("attempt 1 has had its supervisor.", hint="Start the next attempt.")
+        raise AttemptUsed("attempt 1 cannot start again.", hint="Start a new attempt.")
 
     def release(self, job_id: str, attempt: int) -> None:
         raise ZeroDivisionError(f"of {job_id}")

@@ -182,10 +182,8 @@ def said(captured: pytest.CaptureFixture[str]) -> list[str]:
     return [line.removeprefix("ringleader: ") for line in lines if line.startswith("ringleader: ")]
 
 
-NOT = "the program is not checked beside the job: "
-CHECKED = (
-    "the lines before session call {} were run once more beside the job, as a worker that comes in would"
-)
+NOT = "the background check of the program is skipped: "
+CHECKED = "background check: ran the lines before session call {} as a worker that joins later would"
 
 
 def test_a_good_program_is_checked_at_the_top_and_behind_a_few_calls(
@@ -196,8 +194,8 @@ def test_a_good_program_is_checked_at_the_top_and_behind_a_few_calls(
     assert [line for line in lines if "a line of" in line] == [
         f"a line of the program: {n}" for n in range(5)
     ]
-    assert [line for line in lines if "beside" in line] == [
-        f"ringleader: {CHECKED.format(call)}: nothing differs." for call in (0, 3)
+    assert [line for line in lines if "background check" in line] == [
+        f"ringleader: {CHECKED.format(call)}: found no differences." for call in (0, 3)
     ]
     assert (job.checks, job.told, job.left) == (2, [], [])
 
@@ -215,7 +213,7 @@ def test_what_only_a_later_worker_raises_is_told_and_changes_no_bits(
 ) -> None:
     assert job.run(raises_elsewhere).reproducible
     assert job.told == [("an exception", True)]
-    assert "a worker that comes in would raise here (test_beside.py:" in capsys.readouterr().out
+    assert "a worker that joins later would raise here (test_beside.py:" in capsys.readouterr().out
 
 
 def test_it_changes_no_file_and_ends_where_the_program_would(
@@ -234,7 +232,7 @@ def test_it_changes_no_file_and_ends_where_the_program_would(
 
 def test_a_check_that_crashes_is_said_and_nothing_else(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     assert job.run(ends_elsewhere).reproducible
-    why = "the program was not checked beside the job: the process that did it ended with code -11"
+    why = "the background check of the program failed: its process ended with code -11"
     assert said(capsys) == [why, why]
     assert (job.told, job.left) == ([], [])
 
@@ -244,7 +242,7 @@ def test_a_check_has_a_deadline(
 ) -> None:
     monkeypatch.setattr(background, "DEADLINE_S", 0.0)
     assert job.run(good).reproducible
-    why = "the program was not checked beside the job: that took more than 0 s"
+    why = "the background check of the program failed: it took more than 0 s"
     assert said(capsys) == [why, why]
     assert (job.told, job.left) == ([], [])
 
@@ -253,7 +251,7 @@ def test_a_check_that_computes_for_too_long_ends_and_says_so(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert job.run(computes_elsewhere, cpu_s=1).reproducible
-    why = "the program was not checked beside the job: that took more than 1 s of the CPU"
+    why = "the background check of the program failed: it took more than 1 s of CPU time"
     assert said(capsys) == [why, why]
     assert (job.told, job.left) == ([], [])
 
@@ -269,8 +267,8 @@ def test_a_state_of_some_size_is_copied_into_memory_that_was_made_beside_trainin
     )
     assert job.run(good).reproducible
     assert makers == {CHECK}
-    assert [line for line in said(capsys) if "beside" in line] == [
-        f"{CHECKED.format(call)}: nothing differs." for call in (0, 3)
+    assert [line for line in said(capsys) if "background check" in line] == [
+        f"{CHECKED.format(call)}: found no differences." for call in (0, 3)
     ]
     assert (job.checks, job.told, job.left) == (2, [], [])
 
@@ -282,13 +280,13 @@ def test_where_there_is_no_memory_for_a_copy_that_is_said(
     monkeypatch.setattr(background, "SPARE_BYTES", 1 << 60)
     assert job.run(good).reproducible
     (line,) = said(capsys)
-    assert line.startswith(f"{NOT}there is no memory for a copy of its state (")
+    assert line.startswith(f"{NOT}not enough memory for a copy of the state (")
     assert (job.checks, job.left) == (0, [])
 
 
 def test_a_job_that_is_over_ends_the_check_and_says_so(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     assert job.run(hangs_elsewhere).reproducible
-    why = "the job is over before the check of its program beside it was: nothing is known of that."
+    why = "the job ended before the background check of its program did; the check has no result."
     assert said(capsys) == [why]
     assert (job.checks, job.left) == (1, [])
 
@@ -336,7 +334,7 @@ def test_a_large_state_is_not_copied_and_that_is_said(
 ) -> None:
     monkeypatch.setattr(background, "MOST_BYTES", 0)
     job.run(good)
-    assert [line.partition(" MiB")[0] for line in said(capsys)] == [f"{NOT}its state takes 0"]
+    assert [line.partition(" MiB")[0] for line in said(capsys)] == [f"{NOT}the state of 0"]
     assert (job.checks, job.left) == (0, [])
 
 
@@ -344,7 +342,7 @@ def test_a_mode_that_promises_no_bits_is_not_checked_and_that_is_said(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job.run(good, sync={"intra_node": "ring", "inter_node": "ring", "reproducible": False})
-    assert said(capsys) == [f"{NOT}its mode does not promise the same bits."]
+    assert said(capsys) == [f"{NOT}this sync mode is not reproducible."]
     assert job.checks == 0
 
 

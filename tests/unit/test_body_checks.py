@@ -149,7 +149,7 @@ def test_gradients_of_a_crews_other_slices_are_not_cleared(tmp_path: Path) -> No
 
 
 def test_a_registered_schedule_is_not_stepped_between_loops_either(tmp_path: Path) -> None:
-    with pytest.raises(StepMisuse, match=r"A schedule that goes by epochs stays unregistered"):
+    with pytest.raises(StepMisuse, match=r"Do not register a schedule that advances by epochs"):
         run_local(job("ring"), Body(between="schedule.step"), tmp_path)
 
 
@@ -210,7 +210,7 @@ def test_a_schedule_that_needs_a_metric_is_refused_with_what_to_write() -> None:
         optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
         plateau = ReduceLROnPlateau(optimizer)
         with pytest.raises(
-            StepMisuse, match=r"ReduceLROnPlateau takes metrics at each step.*unregistered.*evaluate"
+            StepMisuse, match=r"ReduceLROnPlateau needs metrics at each step.*unregistered.*evaluate"
         ):
             session.scheduler(plateau)
         plateau.step(0.5)

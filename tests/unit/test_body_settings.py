@@ -137,7 +137,7 @@ def test_slices_begin_with_the_same_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [*EXACT, "leased"])
 def test_what_is_set_behind_the_step_is_refused_with_its_line(mode: str, tmp_path: Path) -> None:
-    why = r"'lr' was set to 0\.\d+ behind session\.step.*test_body_settings\.py:\d+.*before session\.step\(loss\)"
+    why = r"'lr' was set to 0\.\d+ after session\.step.*test_body_settings\.py:\d+.*before session\.step\(loss\)"
     with pytest.raises(StepMisuse, match=why):
         run_local(job(MODES[mode]), Body(by_step, behind=True), tmp_path)
 
@@ -175,7 +175,7 @@ def test_servers_that_lease_items_refuse_it_and_name_the_schedule_to_register(
     leased = MODES["leased"] | ({"consistency": "async", "staleness": None} if mode == "async" else {})
     play = ThreadedCast(JobSpec.parse(job(leased)), Body(by_step), artifacts=tmp_path).play()
     assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
-    assert "where servers step the optimiser" in play.message
+    assert "but parameter servers step the optimiser" in play.message
     assert "LambdaLR" in play.message
 
 
@@ -230,17 +230,17 @@ def test_a_number_of_numpy_is_pythons_before_the_next_turn(where: str, tmp_path:
 
 
 UNFIT: dict[str, tuple[dict[str, Any], str]] = {
-    "a new key": ({"lr": 0.05, "scale": 2.0}, r"'scale' was set to 2\.0, and was not there before"),
-    "a new key alone": ({"scale": 2.0}, r"'scale' was set to 2\.0, and was not there before"),
+    "a new key": ({"lr": 0.05, "scale": 2.0}, r"'scale' was set to 2\.0, but did not exist before"),
+    "a new key alone": ({"scale": 2.0}, r"'scale' was set to 2\.0, but did not exist before"),
     "a text beside a number": (
         {"lr": 0.05, "momentum": "none"},
-        r"'momentum' was set to 'none', which is no num",
+        r"'momentum' was set to 'none', which is not a num",
     ),
-    "another text": ({"lr": 0.05, "note": "late"}, r"'note' was set to 'late', which is no number"),
-    "a number for a text": ({"lr": 0.05, "note": 1}, r"'note' was set to 1 and was 'early' before"),
+    "another text": ({"lr": 0.05, "note": "late"}, r"'note' was set to 'late', which is not a number"),
+    "a number for a text": ({"lr": 0.05, "note": 1}, r"'note' was set to 1, but was 'early' before"),
     "a pair for a number": (
         {"momentum": (0.9, 0.8)},
-        r"'momentum' was set to \(0\.9, 0\.8\) and was 0\.9 before",
+        r"'momentum' was set to \(0\.9, 0\.8\), but was 0\.9 before",
     ),
 }
 
@@ -273,13 +273,13 @@ def test_a_deleted_key_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_text_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StepMisuse, match=r"'momentum' was set to 'none', which is no number"):
+    with pytest.raises(StepMisuse, match=r"'momentum' was set to 'none', which is not a number"):
         run_local(job("ring"), Body(without_momentum), tmp_path)
 
 
 @pytest.mark.parametrize("line", [add_group, drop_group])
 def test_groups_are_not_changed_in_a_body(line: Line, tmp_path: Path) -> None:
-    with pytest.raises(StepMisuse, match="parameters came to an optimiser, or left it"):
+    with pytest.raises(StepMisuse, match="parameters were added to an optimiser, or removed from it"):
         run_local(job("ring"), Body(line), tmp_path)
 
 
@@ -297,7 +297,7 @@ def test_what_the_turn_set_in_which_a_loop_is_left_is_refused(mode: str, tmp_pat
         for x, y in session.batches(rows()):
             session.step(F.cross_entropy(net(x), y))
 
-    with pytest.raises(StepMisuse, match=r"in the turn in which the loop was left.*Set it behind the loop"):
+    with pytest.raises(StepMisuse, match=r"in the turn in which the loop was left.*Set it after the loop"):
         run_local(job(MODES[mode]), train, tmp_path)
 
 
@@ -374,7 +374,7 @@ def test_a_list_changed_in_place_behind_the_step_is_refused(mode: str, tmp_path:
             session.step(F.cross_entropy(net(x), y))
             behind(session, optimizer, x)
 
-    with pytest.raises(StepMisuse, match=r"'betas' was set to \[0\..*behind session\.step"):
+    with pytest.raises(StepMisuse, match=r"'betas' was set to \[0\..*after session\.step"):
         run_local(job(MODES[mode]), train, tmp_path)
 
 
@@ -387,7 +387,7 @@ def test_an_array_changed_in_place_is_refused(tmp_path: Path) -> None:
             rate[...] = 0.05
             session.step(F.cross_entropy(net(x), y))
 
-    with pytest.raises(StepMisuse, match=r"'scale' was set to array\(0\.05\), which is no number"):
+    with pytest.raises(StepMisuse, match=r"'scale' was set to array\(0\.05\), which is not a number"):
         run_local(job("ring"), train, tmp_path)
 
 
@@ -460,7 +460,7 @@ def test_a_registered_schedule_and_the_body_do_not_meet_in_a_round(tmp_path: Pat
             optimizer.param_groups[0]["lr"] = 0.01
             session.step(F.cross_entropy(net(x), y))
 
-    with pytest.raises(StepMisuse, match="beside a registered schedule"):
+    with pytest.raises(StepMisuse, match="was set although a schedule is registered"):
         run_local(job(MODES["local_sgd"]), train, tmp_path)
 
 

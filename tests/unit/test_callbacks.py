@@ -114,7 +114,7 @@ def test_what_a_callback_changes_and_nobody_keeps_is_named_once(
 ) -> None:
     [warning] = told(register, tmp_path)
     assert warning["about"] == "on_commit"
-    assert f" changes {name}, which no step commits" in warning["message"]
+    assert f" changes {name}, which is not committed" in warning["message"]
 
 
 @pytest.mark.parametrize("register", [kept, weights, shows, odd])

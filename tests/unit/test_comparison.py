@@ -178,7 +178,7 @@ def test_a_variable_that_members_have_otherwise_is_named_before_a_step_is_made_w
     assert play.outcome == "succeeded", (play.reason, play.message)
     told = play.reported("program.differs")
     assert [(d["variable"], d["how"]) for d in told] == [
-        ("weights", "differs from worker to worker"),
-        ("confusion", "differs from worker to worker"),
+        ("weights", "differs between workers"),
+        ("confusion", "differs between workers"),
     ]
     assert all("confusion" in finished.reproducible_why for finished in play.finished.values())

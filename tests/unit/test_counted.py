@@ -40,7 +40,7 @@ def program(loop: Loop) -> Callable[[Session], None]:
 def test_a_loop_that_counts_slices_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
     with pytest.raises(StepMisuse) as refused:
         run_local(job("ring"), program(COUNTED[name]), tmp_path)
-    assert f"{name}(…) goes over session.batches (test_counted.py:" in refused.value.message
+    assert f"{name}(…) iterates over session.batches (test_counted.py:" in refused.value.message
     assert "session.global_step" in (refused.value.hint or "")
 
 

@@ -111,7 +111,7 @@ def test_a_source_that_changed_meanwhile_is_named(source: Path, node: Path) -> N
 def test_a_source_that_cannot_be_read_is_named(source: Path, node: Path) -> None:
     dataset = ParquetDataset(source / "a.parquet")
     (source / "a.parquet").unlink()
-    with pytest.raises(CopyFailed, match=r"replicated, and .*a\.parquet cannot be copied"):
+    with pytest.raises(CopyFailed, match=r"replicated, but .*a\.parquet cannot be copied"):
         dataset.read_copies(NodeCopies(node))
 
 
@@ -149,7 +149,7 @@ def test_training_on_what_reads_no_file_is_refused_where_data_is_replicated(tmp_
     spec = {"name": "a", "entrypoint": "m:f", "data": {"distribution": "replicated"}}
     with (
         ringleader.local_session(spec, tmp_path) as session,
-        pytest.raises(TypeError, match=r"replicated, and TensorDataset reads no file .*ParquetDataset"),
+        pytest.raises(TypeError, match=r"replicated, but TensorDataset has no files to copy.*ParquetDataset"),
     ):
         session.batches(TensorDataset(torch.zeros(4)))
 

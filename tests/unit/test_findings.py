@@ -106,7 +106,7 @@ def test_an_error_of_yaml_names_the_file(text: str, tmp_path: Path) -> None:
 def test_a_local_session_says_that_it_knows_no_jobs() -> None:
     with (
         pytest.raises(
-            SpecInvalid, match="/init_from: a local session knows no jobs; allowed: the path or URI"
+            SpecInvalid, match="/init_from: a local session cannot look up jobs; allowed: the path or URI"
         ),
         ringleader.local_session(GOOD | {"init_from": JOB}),
     ):
@@ -119,4 +119,4 @@ def test_who_cannot_begin_is_not_told_to_start_from_an_older_checkpoint(uri: str
     read = weights_at if uri.endswith(".safetensors") else checkpoint_at
     with pytest.raises(BeginningUnreadable, match=f"init_from {tmp_path}/{uri} cannot be used: ") as refused:
         read(f"{tmp_path}/{uri}")
-    assert refused.value.hint.startswith("It takes the path or URI of a weights file or a checkpoint")
+    assert refused.value.hint.startswith("Give the path or URI of a weights file or a checkpoint")

@@ -129,7 +129,9 @@ def test_what_does_not_match_stays_as_it_is_and_is_named(
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     uri = saved(tmp_path, nn.Sequential(nn.Identity(), nn.Identity(), nn.Identity(), nn.Linear(2, 2)))
-    with pytest.raises(CheckpointUnreadable, match="no entry of this job's models"):
+    with pytest.raises(
+        CheckpointUnreadable, match="no entry with the name and shape of a weight of this job's models"
+    ):
         run_local(job(uri), Tuned(classes=3), tmp_path / "artifacts")
 
 

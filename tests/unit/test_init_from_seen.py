@@ -154,7 +154,7 @@ def test_a_job_that_takes_few_of_the_weights_warns(tmp_path: Path) -> None:
     uri = weights_file(tmp_path, wrapped)
     _, recorded = run_local(job(uri, tmp_path), Anchors(network(seed=2)), tmp_path / "artifacts")
     [message] = warned(recorded)
-    assert "gives 33 of the 100 numbers in this job's models" in message
+    assert "has 33 of the 100 numbers of this job's models" in message
 
 
 def test_a_job_with_a_new_head_does_not(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_job_whose_weights_are_gone_at_its_start_fails_and_names_them(tmp_path
 
 def test_a_local_session_cannot_know_where_a_jobs_weights_are(tmp_path: Path) -> None:
     spec = job("job_01ARZ3NDEKTSV4RRFFQ69G5FAV", tmp_path)
-    with pytest.raises(CheckpointUnreadable, match="only a control plane knows"):
+    with pytest.raises(CheckpointUnreadable, match="resolved by a control plane only"):
         run_local(spec, anchored, tmp_path / "artifacts")
 
 

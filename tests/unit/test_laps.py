@@ -126,7 +126,7 @@ def test_a_weight_that_is_not_the_rows_is_refused(tmp_path: Path) -> None:
         for x, y in session.batches(rows()):
             session.step(F.cross_entropy(net(x), y), weight=float(2 * len(y)))
 
-    with pytest.raises(StepMisuse, match="counts a slice by its rows"):
+    with pytest.raises(StepMisuse, match="weights slices by their rows"):
         run_local(spec(), train, tmp_path)
 
 

@@ -51,7 +51,7 @@ def test_an_optimizer_takes_the_place_of_one_with_its_parameters(
     ("sync", "function", "said"),
     [
         ({"intra_node": "token_ring"}, late, "after the first batches or evaluate call"),
-        (RING, some, "some parameters of one that was registered before"),
+        (RING, some, "registered for some, but not all, parameters of an earlier one"),
         (RING, in_a_body, "inside a loop"),
     ],
 )

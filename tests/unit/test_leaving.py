@@ -156,7 +156,7 @@ def test_a_worker_that_leaves_alone_is_named_with_its_step(sync: dict[str, Any],
     assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
     assert f"rank 2 ({name}) left the loop of session call 0 (batches, epoch 0) by break" in play.message
     assert (
-        f"after step {LEFT_AT}; rank 0 ({worker(sync, 0)}) goes on with step {LEFT_AT + 1}." in play.message
+        f"after step {LEFT_AT}; rank 0 ({worker(sync, 0)}) continues with step {LEFT_AT + 1}." in play.message
     )
 
 

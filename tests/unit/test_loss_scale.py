@@ -264,7 +264,9 @@ def never(session: Session) -> None:
 
 def test_a_gradient_that_is_no_number_at_any_scale_ends_the_job(tmp_path: Path) -> None:
     assert FIRST * 0.5**32 == LEAST
-    with pytest.raises(NonFiniteLoss, match="the gradient of step 33 is not finite"):
+    with pytest.raises(
+        NonFiniteLoss, match="the gradients of step 33 and the steps before it are not finite"
+    ):
         run_local(job(), never, tmp_path)
 
 

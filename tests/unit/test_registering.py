@@ -48,7 +48,7 @@ def lazy(session: Session) -> None:
     [
         (kept_dict, "got a dict, which has no state_dict and no load_state_dict"),
         (half_an_object, "got a Half, which has no load_state_dict"),
-        (wrapped, "got a Lookahead, which is no torch.optim.Optimizer"),
+        (wrapped, "got a Lookahead, which is not a torch.optim.Optimizer"),
         (lazy, "whose 0.weight has no shape yet"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

@@ -85,8 +85,8 @@ def test_errors_of_the_cluster_keep_their_types_and_others_their_names(odd: Clus
     with pytest.raises(AttemptUsed) as used:
         odd.call("start", None)
     assert (used.value.message, used.value.hint) == (
-        "attempt 1 has had its supervisor.",
-        "Start the next attempt.",
+        "attempt 1 cannot start again.",
+        "Start a new attempt.",
     )
     with pytest.raises(FaultMissed, match="no such worker"):
         odd.call("fault", "", 1, "kill", None, 1.0)

@@ -115,7 +115,9 @@ def test_what_is_beyond_the_bound_is_said_before_harm_and_in_the_result_after_it
     assert said == ["best = copy.deepcopy(net.state_dict())", "best = [p.clone() for p in net.parameters()]"]
     assert {told["variable"] for told in calm.reported("boundary.unrecorded")} == {"best"}
     assert {f.reproducible_why for f in calm.finished.values()} == {""}
-    warned = [line for line in capsys.readouterr().out.splitlines() if "best is made of weights" in line]
+    warned = [
+        line for line in capsys.readouterr().out.splitlines() if "best is computed from weights" in line
+    ]
     assert len(warned) == 2
     assert all("nothing has gone wrong yet, but in test_sections.py:" in line for line in warned)
     assert all("session.best(model, score)" in line for line in warned)
@@ -188,7 +190,7 @@ def test_a_program_without_text_has_its_line_told_and_that_no_variable_can_be_na
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert variable_said("score = net[0].weight.norm()", Path("<nowhere>"), tmp_path) == ""
-    assert "its name is not known: the program has no text here" in capsys.readouterr().out
+    assert "of unknown name, as the program's source is not available" in capsys.readouterr().out
 
 
 def test_a_mode_of_the_programs_own_may_be_entered_and_left_across_a_watch() -> None:

@@ -239,7 +239,7 @@ def test_an_optimiser_over_an_unregistered_model_is_named() -> None:
     with ringleader.local_session(SPEC) as session:
         net(session)
         session.optimizer(torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.1))
-        with pytest.raises(StepMisuse, match="not exchanged"):
+        with pytest.raises(StepMisuse, match="belong to no registered model"):
             next(session.batches(rows()))
 
 
@@ -491,7 +491,9 @@ def test_a_table_takes_an_optimiser_for_sparse_gradients_or_is_refused_by_name(t
     assert finished.steps == 4
     assert outlet.values[1]["comm_bytes"] == 0.0  # alone
     for refused in (torch.optim.Adam, lambda p: torch.optim.SGD(p, weight_decay=0.1)):
-        with pytest.raises(StepMisuse, match=r"does not take the sparse gradient of 0\.weight.*SparseAdam"):
+        with pytest.raises(
+            StepMisuse, match=r"does not support the sparse gradient of 0\.weight.*SparseAdam"
+        ):
             run_local(SPEC, embed(refused), tmp_path)
     with pytest.raises(StepMisuse, match=r"0\.weight.*max_norm"):
         run_local(SPEC, embed(torch.optim.SparseAdam, max_norm=1.0), tmp_path)
@@ -530,7 +532,7 @@ def test_an_optimiser_that_cannot_work_is_refused_before_the_first_turn(sync: st
 
     for optimizer, why in [
         (sparse_adam, rf"SparseAdam takes sparse gradients only, and with sync: {sync}"),
-        (torch.optim.LBFGS, r"LBFGS computes gradients inside of its step"),
+        (torch.optim.LBFGS, r"LBFGS\.step\(\) needs a closure"),
     ]:
         with ringleader.local_session(SPEC | {"sync": sync}) as session:
             model = session.model(

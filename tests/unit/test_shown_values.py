@@ -151,4 +151,4 @@ def test_one_that_another_file_of_the_program_reads_stays_one(
     assert found(models_apart.Apart(), *[LENGTH] * 8) == ""
     import train_apart  # type: ignore[import-not-found]  # noqa: F401
 
-    assert "no step commits" in found(models_apart.Apart(), *[LENGTH] * 8)
+    assert "is not committed" in found(models_apart.Apart(), *[LENGTH] * 8)

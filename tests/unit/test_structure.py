@@ -113,14 +113,14 @@ def extended(net: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
 
 
 MODELS = [
-    (assign, "has another parameter '0.weight'", "without assign=True"),
-    (new_weight, "has another parameter '3.weight'", "without assign=True"),
-    (new_head, "has another parameter '3.weight'", "without assign=True"),
-    (pruned, "has no '0.weight' any more", r"parameter\.mul_\(mask\)"),
-    (normalised, "has no '0.weight' any more", "at the top"),
-    (deeper, "has got '4.weight'", "at the top"),
-    (with_buffer, "has got 'mask'", "at the top"),
-    (wider, r"has '3.weight' in the shape \(4, 8\) instead of \(2, 8\)", "another shape"),
+    (assign, "has a new parameter object '0.weight'", "without assign=True"),
+    (new_weight, "has a new parameter object '3.weight'", "without assign=True"),
+    (new_head, "has a new parameter object '3.weight'", "without assign=True"),
+    (pruned, "no longer has '0.weight'", r"parameter\.mul_\(mask\)"),
+    (normalised, "no longer has '0.weight'", "at the top"),
+    (deeper, "has a new entry '4.weight'", "at the top"),
+    (with_buffer, "has a new entry 'mask'", "at the top"),
+    (wider, r"has '3.weight' with shape \(4, 8\) instead of \(2, 8\)", "never their shape"),
     (half, "has '0.weight' as torch.float16", "before session.model"),
     (double, "has '0.weight' as torch.float64", "before session.model"),
     (elsewhere, "has '0.weight' as torch.float32 on meta", "session.device"),
@@ -145,13 +145,15 @@ def test_another_model_is_refused_at_the_next_call(line: Line, what: str, cure: 
 @pytest.mark.parametrize("line", GROUPS)
 def test_a_group_that_loses_or_gets_parameters_is_refused(line: Line, tmp_path: Path) -> None:
     with pytest.raises(
-        StepMisuse, match=r"have left a parameter group.*above test_structure.*requires_grad_"
+        StepMisuse, match=r"were removed from a parameter group.*above test_structure.*requires_grad_"
     ):
         run_local(job("ring"), Program(line), tmp_path)
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("line", "what"), [(assign, "has another parameter"), (popped, "a parameter group")])
+@pytest.mark.parametrize(
+    ("line", "what"), [(assign, "has a new parameter object"), (popped, "a parameter group")]
+)
 def test_the_job_fails_with_these_words_in_every_mode(
     mode: str, line: Line, what: str, tmp_path: Path
 ) -> None:
@@ -162,7 +164,7 @@ def test_the_job_fails_with_these_words_in_every_mode(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_parameter_put_into_a_model_by_a_body_is_refused_in_its_turn(mode: str, tmp_path: Path) -> None:
-    with pytest.raises(StepMisuse, match=r"another parameter '3\.weight'"):
+    with pytest.raises(StepMisuse, match=r"new parameter object '3\.weight'"):
         run_local(job(MODES[mode]), Program(new_weight, IN_BODY), tmp_path)
 
 

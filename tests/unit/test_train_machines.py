@@ -59,7 +59,7 @@ def claims(play: Play) -> set[tuple[bool, str]]:
     return {(end.reproducible, end.reproducible_why) for end in play.finished.values()}
 
 
-OTHER = (False, "the machines that trained it differ in CPU capability (AVX2, AVX512)")
+OTHER = (False, "the machines it was trained on differ in CPU capability (AVX2, AVX512)")
 
 
 @pytest.mark.parametrize("sync", ["ring", "parameter_server"])
@@ -139,7 +139,7 @@ def test_a_job_that_asks_for_a_device_has_one_or_is_refused(
         assert device_of(asked, found=lambda: there).type == device
         return
     with pytest.raises(
-        NoDevice, match=r"node 10\.0\.0\.7 has no CUDA device .* workers\.gpus is 1"
+        NoDevice, match=r"finds no CUDA device on node 10\.0\.0\.7, but workers\.gpus is 1"
     ) as refused:
         device_of(asked, "node 10.0.0.7", found=lambda: there)
     assert refused.value.code == "no_device"

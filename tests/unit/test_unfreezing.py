@@ -246,7 +246,7 @@ def test_leased_items_refuse_it_with_what_to_do(way: str, tmp_path: Path) -> Non
 
 
 def test_token_rings_refuse_it_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(StepMisuse, match="with sync: token_ring that is settled there"):
+    with pytest.raises(StepMisuse, match="are fixed with sync: token_ring, and cannot be trained now"):
         run_local(job({"intra_node": "token_ring"}), Program("thawed"), tmp_path)
 
 
@@ -263,7 +263,7 @@ def test_members_of_which_some_unfreeze_are_named(tmp_path: Path) -> None:
 
     play = ThreadedCast(job(RING), some, artifacts=tmp_path).play()
     assert play.outcome == "failed"
-    assert "the parameter '0.weight' was unfrozen on rank 1 (w1), and not on rank 0 (w0)" in play.message
+    assert "the parameter '0.weight' was unfrozen on rank 1 (w1), but not on rank 0 (w0)" in play.message
 
 
 def test_servers_share_what_is_trained_at_first_evenly() -> None:

@@ -104,7 +104,7 @@ CHANGING: dict[str, type[nn.Module]] = {
 
 
 def why(path: str) -> str:
-    return f"forwards change state that no step commits ({path.strip()}): register it as a persistent buffer"
+    return f"forward passes change state that is not committed ({path.strip()}): register it as a persistent buffer"
 
 
 def claims(play: Play) -> set[tuple[bool, str]]:

@@ -66,7 +66,7 @@ def test_what_a_generation_has_no_use_for_is_one_event(
         ("ring", True, ""),
         ("local_sgd", True, ""),
         ({"algorithm": "native"}, True, ""),
-        ("ring", False, "not every member has a device of its own"),
+        ("ring", False, "not every member has its own GPU"),
         ("parameter_server", True, "with sync: parameter_server"),
         ("token_ring", True, "with sync: token_ring"),
         ({"algorithm": "halving_doubling"}, True, "with sync.algorithm: halving_doubling"),

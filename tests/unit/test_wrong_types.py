@@ -45,13 +45,19 @@ def trains(
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (lambda _: {"acc": 0.5}, "score 'acc' is 0.5, a float, which is no tensor."),
-        (lambda _: {"acc": "good"}, "score 'acc' is 'good', a str, which is no tensor."),
+        (lambda _: {"acc": 0.5}, "score 'acc' is 0.5, a float, not a tensor."),
+        (lambda _: {"acc": "good"}, "score 'acc' is 'good', a str, not a tensor."),
         (lambda b: {"acc": np.ones(len(b[0]))}, "score 'acc' is array"),
-        (lambda b: torch.ones(len(b[0])), r"score gave a tensor of shape \(8,\), which has no names"),
-        (lambda b: torch.ones(len(b[0]), 64), r"score gave a tensor of shape \(8, 64\), which has no names"),
-        (lambda _: 0.5, "score gave 0.5, a float, which has no names"),
-        (lambda _: None, "score gave None, a NoneType, which has no names"),
+        (
+            lambda b: torch.ones(len(b[0])),
+            r"score returned a tensor of shape \(8,\) instead of values by name",
+        ),
+        (
+            lambda b: torch.ones(len(b[0]), 64),
+            r"score returned a tensor of shape \(8, 64\) instead of values by name",
+        ),
+        (lambda _: 0.5, "score returned 0.5, a float instead of values by name"),
+        (lambda _: None, "score returned None, a NoneType instead of values by name"),
         (lambda _: {"acc": torch.ones(3)}, r"score 'acc' has shape \(3,\) for 8 rows"),
     ],
 )
@@ -64,9 +70,9 @@ def test_scores_that_are_no_values_by_row(score: Any, message: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (lambda loss: loss.item(), r"session.step got [\d.]+, a float, for a loss"),
-        (lambda _: "0.5", "session.step got '0.5', a str, for a loss"),
-        (lambda _: None, "session.step got None, a NoneType, for a loss"),
+        (lambda loss: loss.item(), r"session.step got [\d.]+, a float, as the loss"),
+        (lambda _: "0.5", "session.step got '0.5', a str, as the loss"),
+        (lambda _: None, "session.step got None, a NoneType, as the loss"),
         (lambda loss: loss.repeat(8), r"session.step got a loss of shape \(8,\)"),
     ],
 )
@@ -78,7 +84,7 @@ def test_losses_that_are_no_one_tensor(loss: Any, message: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("value", ["warm", None, [1, "two"]])
 def test_a_metric_without_a_mean_is_told_in_our_words(value: Any, tmp_path: Path) -> None:
-    with pytest.raises(StepMisuse, match=r"the metric 'phase' is .*, of which there is no mean\.") as caught:
+    with pytest.raises(StepMisuse, match=r"the metric 'phase' is .*, which has no mean\.") as caught:
         trains(tmp_path, step=lambda session, loss: session.step(loss, phase=value))
     assert "new()" not in str(caught.value)
 
@@ -86,12 +92,15 @@ def test_a_metric_without_a_mean_is_told_in_our_words(value: Any, tmp_path: Path
 @pytest.mark.parametrize(
     ("register", "message"),
     [
-        (lambda s: s.scheduler("cosine"), "session.scheduler got a str, which is no learning-rate schedule"),
+        (
+            lambda s: s.scheduler("cosine"),
+            "session.scheduler got a str, which is not a learning-rate schedule",
+        ),
         (
             lambda s: s.scheduler(torch.optim.lr_scheduler.CosineAnnealingLR),
             "session.scheduler got the class CosineAnnealingLR, .*: it has no optimizer",
         ),
-        (lambda s: s.model("net"), "session.model got a str, which is no torch.nn.Module"),
+        (lambda s: s.model("net"), "session.model got a str, which is not a torch.nn.Module"),
     ],
 )
 def test_what_is_registered_has_its_kind(register: Any, message: str, tmp_path: Path) -> None:

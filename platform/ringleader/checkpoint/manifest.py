@@ -48,7 +48,7 @@ class BeginningUnreadable(CheckpointUnreadable):
         RingleaderError.__init__(
             self,
             f"init_from {uri} cannot be used: {why}.",
-            hint="It takes the path or URI of a weights file or a checkpoint that every worker can read.",
+            hint="Give the path or URI of a weights file or a checkpoint that every worker can read.",
         )
 
 
@@ -62,7 +62,8 @@ class CheckpointsUnreachable(CheckpointUnreadable):
         RingleaderError.__init__(
             self,
             f"{place} cannot be reached, so the newest checkpoint is not known: {why}.",
-            hint="Nothing is lost: a later attempt begins with it. Look at the endpoint, the network and credentials.",
+            hint="Nothing is lost: a later attempt starts from it. Check the endpoint, the network and the "
+            "credentials.",
         )
 
 

@@ -325,8 +325,8 @@ class Buckets:
         if gradient.is_sparse:
             raise StepMisuse(
                 f"parameter {number} of shape {tuple(parameter.shape)} received a sparse gradient.",
-                hint="Rows travel from nn.Embedding and nn.EmbeddingBag with sparse=True, in a ring and through "
-                "parameter servers. Use one of these modules instead of the function, or sparse=False.",
+                hint="Use nn.Embedding or nn.EmbeddingBag with sparse=True instead of the function, with sync: ring or "
+                "parameter_server; or use sparse=False.",
             )
         bucket, k = self._home[number]
         self._place(bucket, k, gradient)

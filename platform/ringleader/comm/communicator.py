@@ -289,7 +289,7 @@ class Communicator:
 
 def end_process(why: str) -> NoReturn:
     """End this process, which could harm the others by staying: the member is lost, and a loss costs nothing."""
-    print(f"ringleader: this process ends itself: {why}", file=sys.stderr, flush=True)
+    print(f"ringleader: this process exits: {why}", file=sys.stderr, flush=True)
     # Without exit handlers, at once: the thread that did not end may be writing into peers' memory.
     os._exit(EX_SOFTWARE)
 

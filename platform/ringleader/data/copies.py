@@ -28,8 +28,9 @@ class CopyFailed(RingleaderError):
 
     def __init__(self, source: str, why: str) -> None:
         super().__init__(
-            f"data.distribution is replicated, and {source} cannot be copied onto this node: {why}.",
-            hint="Copies lie in the node's RINGLEADER_SCRATCH; data.distribution: sharded reads from the source.",
+            f"data.distribution is replicated, but {source} cannot be copied to this node: {why}.",
+            hint="Copies are stored in the node's RINGLEADER_SCRATCH; data.distribution: sharded reads from the "
+            "source.",
         )
 
 
@@ -69,7 +70,7 @@ class NodeCopies:
         try:
             size = filesystem.get_file_info(path).size
             if size is None:
-                raise FileNotFoundError("there is no such file")
+                raise FileNotFoundError("the file does not exist")
             with self._alone(copy, source):
                 if not copy.exists():
                     _fetch(filesystem, path, size, copy)

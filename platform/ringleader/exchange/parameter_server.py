@@ -48,7 +48,7 @@ class ParameterServer:
         timeline: Timeline | None = None,
     ) -> None:
         if plan.servers < 1:
-            raise ValueError("this exchange needs a server, the plan has none; plan one or more")
+            raise ValueError("this exchange needs at least one server, and the plan has none")
         self._plan = plan
         self._rank = rank
         self._same_bits = same_bits

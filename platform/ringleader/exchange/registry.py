@@ -110,7 +110,7 @@ def admit(algorithm: str, *, same_bits: bool) -> str:
     """
     if algorithm not in {AUTO, NATIVE, *SCHEDULES}:
         raise ValueError(
-            f"there is no algorithm {algorithm!r}; allowed: {AUTO}, {NATIVE}, {', '.join(SCHEDULES)}"
+            f"unknown algorithm {algorithm!r}; allowed: {AUTO}, {NATIVE}, {', '.join(SCHEDULES)}"
         )
     if (
         same_bits
@@ -118,7 +118,8 @@ def admit(algorithm: str, *, same_bits: bool) -> str:
         and (algorithm == NATIVE or SCHEDULES[algorithm].canonical is not always)
     ):
         raise ValueError(
-            f"{algorithm} does not add in canonical order at every world; use direct, or give up the same bits"
+            f"{algorithm} does not add in canonical order for every number of workers; use direct, or reproducible: "
+            f"false"
         )
     return algorithm
 
@@ -128,9 +129,7 @@ def refuse_coding(coding: Coding | None, architecture: str, algorithm: str, *, s
     if coding is None:
         return
     if architecture != "ring" or algorithm not in {AUTO, DIRECT.name} or same_bits:
-        raise ValueError(
-            f"{coding.codec} is coded by the owner of a span: use a ring, direct, and give up the same bits"
-        )
+        raise ValueError(f"codec {coding.codec} needs sync: ring, algorithm: direct and reproducible: false")
 
 
 def _ring(opening: ExchangeOpening) -> Exchange:
@@ -153,9 +152,7 @@ def _with_servers(make_routes: MakeRoutes, opening: ExchangeOpening) -> Exchange
         # Servers have left behind the last barrier, or no worker is left: only words are still to come.
         return _ring(opening)
     if opening.transport is None:
-        raise ValueError(
-            "a parameter server and its workers are at least two members; this one has no transport"
-        )
+        raise ValueError("a parameter server needs a transport to its workers, and this member has none")
     return ParameterServer(
         plan=opening.plan,
         rank=opening.rank,

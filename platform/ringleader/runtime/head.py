@@ -29,9 +29,11 @@ PARTS = frozenset({"gcs_server", "raylet"})
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ringleader.runtime.head", description=__doc__)
-    parser.add_argument("--home", type=Path, required=True, help="RINGLEADER_HOME: holds Ray's token")
     parser.add_argument(
-        "--num-cpus", type=int, default=None, help="logical CPUs (default: those of the machine)"
+        "--home", type=Path, required=True, help="RINGLEADER_HOME, the folder with Ray's token"
+    )
+    parser.add_argument(
+        "--num-cpus", type=int, default=None, help="logical CPUs (default: all of the machine)"
     )
     options = parser.parse_args()
     ended = threading.Event()

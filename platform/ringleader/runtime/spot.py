@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ringleader.runtime.spot", description=__doc__)
     parser.add_argument("--cloud", required=True, choices=sorted(CLOUDS))
-    parser.add_argument("--address", required=True, help="of the cluster's head, host:port")
+    parser.add_argument("--address", required=True, help="address of the cluster's head, host:port")
     parser.add_argument("--node-ip", required=True, help="this machine's address in the cluster")
     parser.add_argument(
         "--metadata", default="", help="the address of the cloud's metadata service, if not the usual one"
@@ -38,7 +38,7 @@ def main() -> None:
         found = awaited(kind(metadata), _say, time.sleep)
     _say(f"{found.why}: this machine goes away in {found.at - time.time():.0f} s")
     drained(lambda: drain(given.address, given.node_ip, found), _say, time.sleep)
-    _say("Ray drains the node")
+    _say("Ray is draining the node")
 
 
 def awaited(cloud: Cloud, say: Say, pause: Callable[[float], None]) -> Notice:

@@ -15,7 +15,7 @@ from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.state.training_state import TrainingState
 
 LOOKS = 3
-CURE = "Register what it changes, session.keep(name, object), or change it between loops."
+CURE = "Register such state with session.keep(name, object), or change it between loops."
 
 
 class CallbackState:
@@ -54,7 +54,7 @@ class CallbackState:
             self._calls[which] = LOOKS
             name = getattr(callback, "__qualname__", type(callback).__name__)
             message = (
-                f"the on_commit callback {name} changes {', '.join(sorted(changed))}, which no step commits."
+                f"the on_commit callback {name} changes {', '.join(sorted(changed))}, which is not committed."
             )
             self._warn("on_commit", message, CURE)
 

@@ -224,10 +224,10 @@ class Evaluation:
 def _checked_names(values: Any) -> list[str]:
     """The scores' names. Raises StepMisuse: they have none, or are too many."""
     if not isinstance(values, Mapping):
-        raise StepMisuse(f"score gave {_told(values)}, which has no names for its values.", hint=SCORE_HINT)
+        raise StepMisuse(f"score returned {_told(values)} instead of values by name.", hint=SCORE_HINT)
     if len(values) > MAX_SCORES:
         raise StepMisuse(
-            f"score gave {len(values)} values.", hint=f"At most {MAX_SCORES} are evaluated at once."
+            f"score returned {len(values)} values.", hint=f"Evaluate at most {MAX_SCORES} at a time."
         )
     return sorted(values)
 
@@ -235,7 +235,7 @@ def _checked_names(values: Any) -> list[str]:
 def _row_sum(name: str, values: Any, rows: int) -> Tensor:
     """() float64 over the rows. Raises StepMisuse: there is not one value for each."""
     if not isinstance(values, Tensor):
-        raise StepMisuse(f"score {name!r} is {_told(values)}, which is no tensor.", hint=SCORE_HINT)
+        raise StepMisuse(f"score {name!r} is {_told(values)}, not a tensor.", hint=SCORE_HINT)
     if values.shape[:1] != (rows,):
         raise StepMisuse(f"score {name!r} has shape {tuple(values.shape)} for {rows} rows.", hint=SCORE_HINT)
     return values.detach().to(torch.float64).reshape(rows, -1).mean(dim=1).sum().cpu()

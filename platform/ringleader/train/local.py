@@ -211,7 +211,7 @@ def _refuse_checkpoints(spec: JobSpec) -> None:
     key, every = named[0], wanted[named[0]]
     allowed = "leave checkpoint out, or every_steps: null"
     message = (
-        f"a local session writes none ({key} is {every}): it has no later attempt that could start from one"
+        f"a local session writes no checkpoints ({key} is {every}): it has no later attempt to start from one"
     )
     finding = {"pointer": f"/checkpoint/{key}", "value": every, "allowed": allowed}
     raise SpecInvalid([finding | {"message": f"{message}; allowed: {allowed}"}])
@@ -221,18 +221,18 @@ def _refuse_requirements(spec: JobSpec) -> None:
     """Refuse requirements: a local session installs no packages into its process."""
     if spec.requirements is None:
         return
-    allowed = "leave requirements out, and install them into this environment"
+    allowed = "leave requirements out, and install them in this environment"
     finding = {"pointer": "/requirements", "value": spec.requirements, "allowed": allowed}
-    raise SpecInvalid([finding | {"message": f"a local session installs nothing; allowed: {allowed}"}])
+    raise SpecInvalid([finding | {"message": f"a local session installs no packages; allowed: {allowed}"}])
 
 
 def _refuse_jobs(spec: JobSpec) -> None:
     """Refuse a job as `init_from`: only a control plane knows where its weights are."""
     if spec.init_from is None or not JOB_ID.fullmatch(spec.init_from):
         return
-    allowed = "the path or URI of a checkpoint, or of the file that `ringleader export` writes of that job"
+    allowed = "the path or URI of a checkpoint, or of the file that `ringleader export` writes for that job"
     finding = {"pointer": "/init_from", "value": spec.init_from, "allowed": allowed}
-    raise SpecInvalid([finding | {"message": f"a local session knows no jobs; allowed: {allowed}"}])
+    raise SpecInvalid([finding | {"message": f"a local session cannot look up jobs; allowed: {allowed}"}])
 
 
 def run_local(

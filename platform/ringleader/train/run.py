@@ -74,7 +74,7 @@ def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction
     except BaseException as error:  # user modules may raise anything, SystemExit too
         raise EntrypointImport(
             f"{module_name!r} cannot be imported:\n{traceback.format_exc(limit=-8)}".rstrip(),
-            hint="Is it in working_dir, or installed on the nodes?",
+            hint="Put it in working_dir, or install it on the nodes.",
         ) from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -149,8 +149,8 @@ def _where(session: Session) -> str:
     if not session._epochs:
         return "before the first step"
     if session._open_call is not None and not session._calls.is_finished(session._open_call):
-        return f"behind step {step}, in epoch {epoch}"
-    return f"behind step {step} and the loop of epoch {epoch}"
+        return f"after step {step}, in epoch {epoch}"
+    return f"after step {step} and the loop of epoch {epoch}"
 
 
 def _line_beside(error: RingleaderError) -> str:

@@ -47,7 +47,7 @@ from ringleader.train.state.training_state import Stateful, TrainingState
 from ringleader.train.time_split import TimeSplit
 from ringleader.train.weights_file import check_writable
 
-NO_CUDA = "the worker has no CUDA device, and workers.device is auto: it trains on the CPU."
+NO_CUDA = "the worker has no CUDA device and trains on the CPU, as workers.device is auto."
 M = TypeVar("M", bound=nn.Module)
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
 S = TypeVar("S", bound=LRScheduler)
@@ -90,7 +90,7 @@ class Session:
         )
         if spec.workers.gpus and self._device.type == "cpu":
             self._group.warnings.add(
-                "device", NO_CUDA, "Say workers.device: cuda to have such a node refused."
+                "device", NO_CUDA, "Set workers.device: cuda to fail instead."
             )
         self._steps = mode_of(spec.sync)(self._group, outlet, self._device)
         self._loaders = LoaderProcesses(spec.seed)
@@ -501,9 +501,10 @@ class Session:
         if self._inside:
             raise StepMisuse(
                 "a session call was made inside a loop over session.batches.",
-                hint="Evaluate after the loop, or leave it first: break, or session.stop(). A loop that was left goes "
-                "on while a variable or an endless generator holds its iterator: write for batch in "
-                "session.batches(…), or in tqdm(session.batches(…)), without one.",
+                hint="Evaluate after the loop, or leave it first with break or session.stop(). A loop stays open "
+                "while a "
+                "variable or a generator holds its iterator: write for batch in session.batches(…), or in "
+                "tqdm(session.batches(…)), directly.",
             )
         if self._diverged is not None:
             raise self._diverged()
@@ -515,8 +516,9 @@ class Session:
             if self._steps.mid_batch:
                 raise StepMisuse(
                     "the loop over session.batches was left in the middle of a batch.",
-                    hint="A worker computes several slices of a batch; global_step and loss change behind the last. "
-                    "Leave where they have just changed, or call session.stop(), which ends the loop behind a batch.",
+                    hint="A worker computes several slices of a batch, and global_step and loss change after the "
+                    "last one. "
+                    "Leave just after they change, or call session.stop(), which ends the loop after the batch.",
                 )
             # The lines behind a loop that was left have run before all agree on its end: what they made is
             # taken up again after.

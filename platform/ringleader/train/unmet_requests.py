@@ -29,8 +29,8 @@ def unmet(
     if sync.codec != "none" and not any(is_coded(parameter, sync.codec) for parameter in parameters):
         yield (
             "codec",
-            f"sync.codec is {sync.codec}, and no parameter of this model is coded: vectors and what has less than "
-            f"{LEAST_BYTES >> 10} KB go as they are, as do all that would not get smaller.",
+            f"sync.codec is {sync.codec}, but no parameter of this model is compressed: vectors, parameters below "
+            f"{LEAST_BYTES >> 10} KB and those that would not get smaller are sent uncompressed.",
             "Leave codec out, or use it with larger layers.",
         )
     if sync.inter_node != sync.intra_node:
@@ -44,14 +44,14 @@ def _levels(sync: Sync, transport: Transport | None, *, on_devices: bool) -> Ite
     if transport is None or transport.shared:
         yield (
             "levels",
-            f"{asked}, and all members are on one node: nothing goes between nodes.",
-            f"Set workers.placement: spread, or sync: {sync.intra_node} if one node is what you want.",
+            f"{asked}, but all members are on one node.",
+            f"Set workers.placement: spread, or sync: {sync.intra_node} if one node is intended.",
         )
     elif on_devices:
         yield (
             "levels",
-            f"{asked}, and members with devices do not know who shares a node: each counts as a node of its own.",
-            f"Set sync: {sync.inter_node}, which is what it does.",
+            f"{asked}, but members with GPUs each count as a node of their own.",
+            f"Set sync: {sync.inter_node}, which has the same effect.",
         )
 
 
@@ -59,7 +59,7 @@ def _through_host(sync: Sync, transport: Transport) -> Iterator[Unmet]:
     """The warning that gradients on devices go from one to the other by way of host memory."""
     reasons = {
         f"with sync: {sync.architecture} gradients and weights": sync.architecture not in ON_DEVICES,
-        "where not every member has a device of its own gradients": transport.together is None,
+        "as not every member has its own GPU, gradients": transport.together is None,
         f"with sync.codec: {sync.codec} gradients": sync.codec != "none",
         f"with sync.algorithm: {sync.algorithm} gradients": sync.algorithm not in (None, "auto", "native"),
     }
@@ -67,6 +67,6 @@ def _through_host(sync: Sync, transport: Transport) -> Iterator[Unmet]:
     if why is not None:
         yield (
             "host_memory",
-            f"{why} go through host memory, device to host to device.",
-            "They stay on the devices with sync: ring, algorithm auto and no codec, one device a worker.",
+            f"{why} pass through host memory instead of going from GPU to GPU.",
+            "They stay on the GPUs with sync: ring, algorithm auto, no codec and one GPU per worker.",
         )

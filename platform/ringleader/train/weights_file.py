@@ -20,11 +20,12 @@ def check_writable(module: nn.Module) -> None:
     """
     writable: dict[torch.dtype, bool] = {}
     for name, entry in module.state_dict().items():
-        what = "no tensor" if not isinstance(entry, Tensor) else _strange(entry, writable)
+        what = "not a tensor" if not isinstance(entry, Tensor) else _strange(entry, writable)
         if what:
             raise StepMisuse(
                 f"the model's state {name!r} is {what}, which a weights file (safetensors) cannot hold.",
-                hint="Keep it out of the state: register_buffer(..., persistent=False), or hold it as real numbers.",
+                hint="Keep it out of the state with register_buffer(..., persistent=False), or store it as real "
+                "numbers.",
             )
 
 

@@ -140,7 +140,7 @@ def _packable(name: str, path: Path, root: Path) -> None:
         if target.is_dir():
             raise PackageRefused(name, "it is a link to a folder")
     if not path.is_file():
-        raise PackageRefused(name, "it is no regular file")
+        raise PackageRefused(name, "it is not a regular file")
     _safe_name(name)
 
 

@@ -50,9 +50,9 @@ class Course:
 def run(wish: Wish) -> Iterator[Figure]:
     """Seconds until the loss is reached, one value a run. Raises PeerFailed without namespaces or real images."""
     if why := laboratory.missing():
-        raise PeerFailed(f"there is no network laboratory here: {why}.")
+        raise PeerFailed(f"the benchmark's network namespaces cannot be set up here: {why}.")
     if not REAL_IMAGES.exists():
-        raise PeerFailed(f"there are no images to train on: {REAL_IMAGES} is missing.")
+        raise PeerFailed(f"the images to train on are missing: {REAL_IMAGES}.")
     runs = [_train(wish.seed + number) for number in range(5 if wish.full else 3)]
     took = {side: [run[side].seconds[-1] for run in runs] for side in (OURS, *PEERS)}
     for peer in PEERS:

@@ -48,7 +48,7 @@ CASES = tuple(case.name for case in _CASES)
 def run(wish: Wish) -> Iterator[Figure]:
     """Seconds until the slowest rank has the sum, one value a turn. Raises PeerFailed without namespaces."""
     if why := laboratory.missing():
-        raise PeerFailed(f"there is no network laboratory here: {why}.")
+        raise PeerFailed(f"the benchmark's network namespaces cannot be set up here: {why}.")
     for case in _CASES:
         if wish.wants(case.name):
             yield from _measure(case, turns=24 if wish.full else 10)

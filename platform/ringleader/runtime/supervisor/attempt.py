@@ -238,7 +238,7 @@ class Attempt:
         """Inject a fault that this attempt has to survive. From any thread."""
         state, crew = self._state, self._crew
         if state is None or crew is None or state.plan is None:
-            return FaultOutcome(False, "the attempt has no members yet.")
+            return FaultOutcome(False, "the attempt has no workers yet.")
         return strike(fault, worker, for_s, look=lambda: self._state or state, crew=crew, post=self.post)
 
     def _next(self, tick_at: float) -> ev.Event | None:

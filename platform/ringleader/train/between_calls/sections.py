@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 KEPT_BYTES = 1 << 30
 """The bound of the tensors of all boundaries together; what the program touches beyond it is not recorded."""
 
-CURE = "keep such values in session.keep(name, object), or best weights in session.best(model, score)"
+CURE = "keep such values with session.keep(name, object), or the best weights with session.best(model, score)"
 
 
 class ProgramSections:
@@ -251,7 +251,7 @@ class ProgramSections:
         data = {"line": line, "variable": variable, "bound_bytes": self.bound_bytes, "cure": CURE}
         if self._group.reporter.tell("boundary.unrecorded", generation.number, data):
             most = f"more than {self.bound_bytes >> 20} MiB"
-            made = f"{variable or self._nameless()} is made of weights that are not recorded ({most})"
+            made = f"{variable or self._nameless()} is computed from weights that are not recorded ({most})"
             print(f"ringleader: {NO_HARM}, but in {line}: {made}: {CURE}.")
 
     def _variable(self) -> str:
@@ -264,7 +264,7 @@ class ProgramSections:
     def _nameless(self) -> str:
         known = all(text_of(frame.f_code.co_filename) for frame in running_frames())
         return (
-            "what it makes" if known else "a variable (its name is not known: the program has no text here)"
+            "a value" if known else "a variable (of unknown name, as the program's source is not available)"
         )
 
     def _guess(self, line: str) -> None:

@@ -31,21 +31,21 @@ CALLS = 64
 SENTENCE_BYTES = 400
 MOST_NAMED = 3
 BODY_CURE = (
-    "read session.loss, hand the value to session.step(loss, name=value) for the log, or make it with "
+    "read session.loss, pass the value to session.step(loss, name=value) for the log, or compute it with "
     "session.evaluate"
 )
 CARRIED_ADVICE = (
-    "Count by session.global_step; gather what rows give in a buffer of a model that is passed through session.model; "
-    "put what goes on along a sequence into one row."
+    "Count with session.global_step; accumulate values of rows in a buffer of a model passed to session.model; put a "
+    "whole sequence into one row."
 )
-CARRIED_CURE = "a worker's turns are those of its own slices. " + CARRIED_ADVICE.rstrip(".")
+CARRIED_CURE = "a worker runs the body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
 CURE = (
-    "make it of session.params, session.loss or what session.evaluate returns, give generators a seed, and put what "
-    "lives outside of the program into session.keep(name, object)"
+    "compute it from session.params, session.loss or the result of session.evaluate, seed generators, and keep state "
+    "from outside of the program with session.keep(name, object)"
 )
 NOTHING = repr(None)
 """The text of None: what a data set opens at its first read is None until then, on some members for ever."""
-AMONG_WORKERS = "differs from worker to worker"
+AMONG_WORKERS = "differs between workers"
 SLOTS = 1 << 15
 """The slots, by hashes of names, of the table in which members compare variables once some differ. Two names that share
 a slot are both reported."""
@@ -65,7 +65,7 @@ class VariableFinding:
     variable: str
     line: str
     cure: str
-    how: str = "differs when lines run again"
+    how: str = "has another value when its lines run again"
 
     @property
     def sentence(self) -> str:
@@ -141,8 +141,8 @@ class ProgramVariables:
             self._group.warnings.add(
                 "variable",
                 f"the body of a loop over session.batches changes {name} ({place}:{escape.line}), and it is read "
-                f"behind the loop ({place}:{escape.read}): each worker's body sees other rows, so that it differs "
-                f"from worker to worker.",
+                f"after the loop ({place}:{escape.read}): each worker's body sees other rows, so its value differs "
+                f"between workers.",
                 f"Instead, {BODY_CURE}.",
             )
         for carry, file in carries(frames):
@@ -152,8 +152,8 @@ class ProgramVariables:
             self._group.warnings.add(
                 "variable",
                 f"the body of a loop over session.batches changes {name} ({place}:{carry.line}), and a later turn "
-                f"of it goes on from that ({place}:{carry.read}): a worker's turns are those of its own slices, so "
-                f"that the weights would depend on who computes what.",
+                f"reads it ({place}:{carry.read}): a worker runs the body for its own slices only, so the weights "
+                f"would depend on which worker computes what.",
                 CARRIED_ADVICE,
             )
 
@@ -378,7 +378,7 @@ def escaped(function: Any) -> list[dict[str, str]]:
     file = Path(code.co_filename).name
     scopes = text.reached_from({text.scope_at(code.co_firstlineno).name, function.__name__})
     behind = [
-        (escape, f"it is changed in a loop's body and read behind it in line {escape.read}: {BODY_CURE}")
+        (escape, f"it is changed in a loop's body and read after the loop in line {escape.read}: {BODY_CURE}")
         for escape in text.escapes.values()
     ]
     within = [(carry, CARRIED_CURE) for carry in text.carried.values()]

@@ -143,10 +143,11 @@ class CallChecks:
         self._put_back()
         if any(mark == "changed" for _, mark in marks) or (lost and self._accumulates()):
             raise StepMisuse(
-                f"gradients were changed by hand {IN_A_LOOP}, where that has no effect, or a wrong one: session.step "
-                f"makes them, adds them up and applies them.",
-                hint="Instead of clip_grad_norm_ write session.optimizer(optimizer, clip_norm=1.0) at the top; instead "
-                "of clip_grad_value_, which has no place after the sum, p.register_hook(lambda g: g.clamp(-v, v)).",
+                f"gradients were changed by hand {IN_A_LOOP}, where that has no effect or a wrong one: session.step "
+                f"computes, sums and applies them.",
+                hint="Instead of clip_grad_norm_ use session.optimizer(optimizer, clip_norm=1.0) at the top; "
+                "instead of "
+                "clip_grad_value_ use p.register_hook(lambda g: g.clamp(-v, v)).",
             )
         if marks:
             self._cleared()
@@ -162,14 +163,12 @@ class CallChecks:
             changed = next((p for p, value in values if not _same(p, value)), None)
         if changed is None:
             return
-        name = next(
-            (name for name, p in self._held.spoken_parameters.items() if p is changed), "a frozen one"
-        )
+        name = next((name for name, p in self._held.spoken_parameters.items() if p is changed), "(frozen)")
         raise StepMisuse(
-            f"the weights {name!r} were changed {IN_A_LOOP} ({line_matching(CHANGES)}): a worker runs the body for "
-            f"some slices of a batch, another one for others or none, and what servers publish knows nothing of it.",
-            hint="Change weights between two loops, or, with sync: ring, once a step in session.on_commit(callback). "
-            "What a forward changes belongs into a buffer.",
+            f"the weights {name!r} were changed {IN_A_LOOP} ({line_matching(CHANGES)}): each worker runs the "
+            f"body for some slices of a batch only, and parameter servers do not see the change.",
+            hint="Change weights between two loops, or, with sync: ring, once per step in session.on_commit(callback). "
+            "State that a forward pass changes belongs in a buffer.",
         )
 
     def _put_back(self) -> None:
@@ -186,16 +185,16 @@ class CallChecks:
     def _refuse_step(self, optimizer: Optimizer, _arguments: Any, _named: Any) -> None:
         if not self._body and self._states.closed:
             raise StepMisuse(
-                f"{type(optimizer).__name__}.step() was called between session calls ({calling_line()}): parameter "
-                f"servers keep its state, so that it would make another update on every member.",
-                hint="Make such a step with an optimiser of your own, which is not registered, or with sync: ring.",
+                f"{type(optimizer).__name__}.step() was called between session calls ({calling_line()}): its state "
+                f"is on the parameter servers, so every member would make a different update.",
+                hint="Use an optimiser that is not registered for such a step, or sync: ring.",
             )
         if not self._body:
             return
         raise StepMisuse(
-            f"{type(optimizer).__name__}.step() was called {IN_A_LOOP}: the session steps registered optimisers, and "
-            f"each update would be made twice.",
-            hint="Delete the line: session.step(loss) is backward, sum over the workers, update and commit.",
+            f"{type(optimizer).__name__}.step() was called {IN_A_LOOP}: the session steps registered optimisers "
+            f"itself, so each update would be applied twice.",
+            hint="Delete the line: session.step(loss) does backward, the sum over workers, the update and the commit.",
         )
 
     def _reached(self, _parameter: Tensor) -> None:
@@ -203,15 +202,16 @@ class CallChecks:
         if not self._body:
             return
         raise StepMisuse(
-            f"backward() was called {IN_A_LOOP}: the session makes gradients itself, and those would be dropped.",
-            hint="Write session.step(loss), with several losses session.step(loss_a + loss_b). For a gradient by an "
+            f"backward() was called {IN_A_LOOP}: session.step computes the gradients, and these would be dropped.",
+            hint="Write session.step(loss), or session.step(loss_a + loss_b) for several losses. For the gradient "
+            "of an "
             "input use torch.autograd.grad(loss, input).",
         )
 
     def _cleared(self) -> None:
         if not self._warned:
             self._warned = True
-            message = f"zero_grad() {IN_A_LOOP} does nothing: session.step starts each gradient from zero."
+            message = f"zero_grad() {IN_A_LOOP} does nothing: session.step starts every gradient at zero."
             self._warn("zero_grad", message, "Delete the line.")
 
 

@@ -23,14 +23,14 @@ from ringleader.train.state.training_state import TrainingState
 if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
-HOW = "goes from one turn of a loop's body to the next"
-MODULE_HOW = "is a model that the session does not have, and changes in a loop's body"
+HOW = "is carried from one turn of a loop's body to the next"
+MODULE_HOW = "is a model that is not registered, and changes in a loop's body"
 MODULE_CURE = (
-    "pass it through session.model, where its buffers are those of the first slice; change an average of weights in an "
-    "on_commit callback, and give it to session.keep; call eval() on a model that is only asked"
+    "register it with session.model, where buffers keep the values of the first slice; update averaged weights in an "
+    "on_commit callback, and register them with session.keep; call eval() on a model that is only used for inference"
 )
 GENERATOR_HOW = "is drawn from in a loop's body"
-GENERATOR_CURE = "draw from torch, numpy or random themselves, which are seeded for each slice"
+GENERATOR_CURE = "use the global generators of torch, numpy or random, which are seeded for each slice"
 MOST_DEPTH = 3
 
 _Marks = dict[str, tuple[Any, VariableFinding]]

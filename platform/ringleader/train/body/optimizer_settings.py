@@ -24,14 +24,14 @@ Said = tuple[bool, Row | None]
 """Whether slices have set something, and all settings as the last one left them."""
 
 CURE = (
-    "Set it before session.step(loss), by session.global_step, which is the same in all slices of a batch. A schedule "
-    "that goes by steps is registered, session.scheduler(schedule), and the program does not step it."
+    "Set it before session.step(loss), based on session.global_step, which is the same in all slices of a batch. "
+    "Register schedules that advance by steps, session.scheduler(schedule), and do not step them yourself."
 )
 SERVED = (
-    "Register a schedule instead, which servers step with each update: session.scheduler("
+    "Register a schedule instead, which servers step after each update: session.scheduler("
     "torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: …))."
 )
-ALONE = "Set it yourself, or register the schedule: in a round of local SGD both would count twice."
+ALONE = "Either set it yourself or register the schedule: in a round of local SGD both would take effect."
 GROUPS = "Add or replace parameter groups between two loops, never in a loop's body."
 
 
@@ -88,7 +88,7 @@ class OptimizerSettings:
         changed = self._change(self._committed)
         if self._served:
             if changed is not None:
-                why = "where servers step the optimiser, and lines of a body do not reach them"
+                why = "but parameter servers step the optimiser, which the body cannot reach"
                 raise self._misuse(f"was set to {changed.now} {why}", changed.key, SERVED)
             return
         if changed is not None:
@@ -98,7 +98,7 @@ class OptimizerSettings:
             self._hear((changed is not None, row), "slice of a batch")
             return
         if changed is not None and self._group.held.schedulers:
-            raise self._misuse("was set beside a registered schedule", changed.key, ALONE)
+            raise self._misuse("was set although a schedule is registered", changed.key, ALONE)
         self._replica = (self._replica[0] or changed is not None, row)
 
     def step_returned(self) -> None:
@@ -109,15 +109,15 @@ class OptimizerSettings:
     def behind_turn(self) -> None:
         """Check the settings at the end of a turn. Raises StepMisuse: the body set something behind `session.step`."""
         self._check(
-            "behind session.step(loss), where it would count for some slices of the next batch only", CURE
+            "after session.step(loss), where it would apply to some slices of the next batch only", CURE
         )
 
     def left(self) -> None:
         """Undo the settings of a turn in which the loop was left; they are refused at the next call."""
         try:
             self._check(
-                "in the turn in which the loop was left, and no update follows there",
-                "Set it behind the loop.",
+                "in the turn in which the loop was left, after which no update follows",
+                "Set it after the loop.",
             )
         except StepMisuse as error:
             # Not raised here: the loop's generator is being closed, where Python may print an error and go on.
@@ -244,7 +244,9 @@ class OptimizerSettings:
             return None
         if len(groups) != len(before) or not all(map(SavedSettings.same_parameters, before, groups)):
             raise self._misuse(
-                "was changed: parameters came to an optimiser, or left it", "param_groups", GROUPS
+                "was changed: parameters were added to an optimiser, or removed from it",
+                "param_groups",
+                GROUPS,
             )
         for was, saved, group in zip(before, now, groups, strict=True):
             if was is not saved and (change := was.change(group)) is not None:

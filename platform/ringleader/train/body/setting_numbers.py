@@ -59,13 +59,13 @@ def unfit(was: Any, now: Any) -> str:
     if now is was:
         return ""
     if was is ABSENT:
-        return f"was set to {now!r}, and was not there before,"
+        return f"was set to {now!r}, but did not exist before"
     if now is ABSENT:
         return "was deleted"
     if not _is_number(now):
-        return "" if equal(was, now) else f"was set to {now!r}, which is no number,"
+        return "" if equal(was, now) else f"was set to {now!r}, which is not a number"
     if _shape(was) != _shape(now):
-        return f"was set to {now!r} and was {was!r} before, which is not as many numbers,"
+        return f"was set to {now!r}, but was {was!r} before, which has another count of numbers"
     return ""
 
 

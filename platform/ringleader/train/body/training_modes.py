@@ -71,6 +71,6 @@ class TrainingModes:
             self._warned = True
             message = (
                 f"{what} in one turn of a loop over session.batches and not in the next ({line_matching(SWITCHES)}). "
-                f"It counts for that turn alone: each begins with the modes that stood before the loop."
+                f"It applies to that turn only: each turn starts with the modes set before the loop."
             )
             self._warn("modes", message, CURE)

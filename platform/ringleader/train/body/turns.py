@@ -64,7 +64,7 @@ class BodyTurns:
         turn = self.running
         if turn is None:
             raise StepMisuse(
-                "session.step was called twice in one turn of the loop, or outside it.",
+                "session.step was called twice in one turn of the loop, or outside of a loop.",
                 hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
             )
         self._unkept.end_turn()
@@ -72,7 +72,7 @@ class BodyTurns:
         names = self._checked(tuple(sorted(values)))
         weight = float(len(turn.rows)) if weight is None else float(weight)
         if not (isfinite(weight) and weight > 0):
-            raise StepMisuse(f"session.step got weight={weight}.", hint="Weights are finite and above 0.")
+            raise StepMisuse(f"session.step got weight={weight}.", hint="Give a finite weight above 0.")
         slots = tuple(_mean(name, values[name]) for name in names)
         self.running = None
         sign = crc32("\n".join(names).encode()) & 0xFF_FFFF
@@ -94,12 +94,10 @@ class BodyTurns:
 
     def _checked(self, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(names) > MAX_METRICS:
-            raise StepMisuse(
-                f"session.step got {len(names)} metrics.", hint=f"At most {MAX_METRICS} travel with a step."
-            )
+            raise StepMisuse(f"session.step got {len(names)} metrics.", hint=f"Give at most {MAX_METRICS}.")
         if self.names and names != self.names:
             raise StepMisuse(
-                f"session.step got the metrics {list(names)}, before {list(self.names)}.",
+                f"session.step got the metrics {list(names)}, but {list(self.names)} before.",
                 hint="Give the same metrics in every turn of every loop.",
             )
         self.names = names
@@ -110,13 +108,13 @@ def _check_loss(loss: Any) -> None:
     """Raise StepMisuse where the loss has no gradients, or is not one number."""
     if not isinstance(loss, Tensor):
         raise StepMisuse(
-            f"session.step got {reprlib.repr(loss)}, a {type(loss).__name__}, for a loss: that has no gradients.",
-            hint="Write session.step(loss) with the tensor that the loss function gave, without .item() or float().",
+            f"session.step got {reprlib.repr(loss)}, a {type(loss).__name__}, as the loss, which has no gradient.",
+            hint="Write session.step(loss) with the tensor from the loss function, without .item() or float().",
         )
     if loss.numel() != 1:
         raise StepMisuse(
-            f"session.step got a loss of shape {tuple(loss.shape)}, which is no one number.",
-            hint="Write session.step(loss.mean()): the mean over the slice's rows.",
+            f"session.step got a loss of shape {tuple(loss.shape)} instead of a single number.",
+            hint="Write session.step(loss.mean()), the mean over the slice's rows.",
         )
 
 
@@ -126,6 +124,6 @@ def _mean(name: str, value: Any) -> Tensor:
         return torch.as_tensor(value, dtype=torch.float32).detach().mean()
     except (TypeError, ValueError, RuntimeError) as error:
         raise StepMisuse(
-            f"the metric {name!r} is {reprlib.repr(value)}, a {type(value).__name__}, of which there is no mean.",
-            hint="Metrics are numbers or tensors of numbers: session.step(loss, accuracy=accuracy). Print texts.",
+            f"the metric {name!r} is {reprlib.repr(value)}, a {type(value).__name__}, which has no mean.",
+            hint="Give numbers or tensors of numbers, session.step(loss, accuracy=accuracy), and print text.",
         ) from error

@@ -6,7 +6,9 @@ from ringleader.elastic import Plan
 from ringleader.errors import CallMismatch
 from ringleader.train.generation.control_word import LoopStance, ProgramPosition, WordLayout
 
-BRANCH_ON = "Branch only on what is equal everywhere: evaluate(), session.loss, global_step, epoch."
+BRANCH_ON = (
+    "Branch only on values that are equal on all workers: evaluate(), session.loss, global_step, epoch."
+)
 
 
 def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int, step: int) -> bool:
@@ -33,7 +35,7 @@ def agreed(layout: WordLayout, reduced: Tensor, plan: Plan, rank: int, step: int
         left, stays = stances.index(LoopStance.LEAVES), stances.index(LoopStance.STAYS)
         raise CallMismatch(
             f"rank {left} ({plan.members[left]}) left the loop of session call {mine.call} ({mine.kind}) by break "
-            f"after step {mine.step}; rank {stays} ({plan.members[stays]}) goes on with step {mine.step + 1}.",
+            f"after step {mine.step}; rank {stays} ({plan.members[stays]}) continues with step {mine.step + 1}.",
             hint=BRANCH_ON,
         )
     # Where all only follow, no body whose slices these are has seen the step before: it may yet leave, so the

@@ -28,8 +28,8 @@ TOLD_S = 1.0
 AGAIN_S, SELDOM_S = 1.0, 60.0
 """The pause before a failed write is first tried again, doubled each time up to the second value."""
 
-NOT_TAKEN = "schedules, kept objects and the position begin anew"
-"""The parts of a job's state that `init_from` never takes over."""
+NOT_TAKEN = "schedules, kept objects and the position start afresh"
+"""The parts of a job's state that `init_from` does not take over."""
 
 
 class CheckpointSaver:
@@ -93,7 +93,7 @@ class CheckpointSaver:
         is not written yet this waits for it, and if that takes longer than `patience_s` this step has no checkpoint.
         For `settled` see `SavedPart`."""
         if not self._ready(position.step):
-            why = f"the checkpoint before it was not written within {self._patience_s:g} s"
+            why = f"writing the previous checkpoint took more than {self._patience_s:g} s"
             self._failed(position, why)
             return
         self._waited = False
@@ -169,7 +169,11 @@ class CheckpointSaver:
 
     def tell_weights(self, place: str, told: dict[str, Any], generation: int) -> None:
         """Report the weights that a job begins with, those that it could not take over, and what `init_from` leaves."""
-        words = {"only_here": "not there", "only_there": "not in this job", "other_shape": "of another shape"}
+        words = {
+            "only_here": "not in the file",
+            "only_there": "not in this job",
+            "other_shape": "of another shape",
+        }
         for what, why in words.items():
             if told[what]:
                 print(f"ringleader: init_from {place}: {why}: {', '.join(told[what])}")
@@ -178,7 +182,7 @@ class CheckpointSaver:
         )
         left = NOT_TAKEN if states else f"optimisers, {NOT_TAKEN}"
         print(
-            f"ringleader: init_from {place}: {told['taken']} weights and buffers{states} are taken over; {left}."
+            f"ringleader: init_from {place}: {told['taken']} weights and buffers{states} were loaded; {left}."
         )
         self._outlet.event("weights.loaded", generation, {"uri": place, "not_taken": left} | told)
 
@@ -201,7 +205,9 @@ class CheckpointSaver:
         waited_s = time.perf_counter() - since
         self._waited = not ready
         if waited_s > TOLD_S:
-            print(f"ringleader: training waited {waited_s:.1f} s for the checkpoint before step {step}")
+            print(
+                f"ringleader: training waited {waited_s:.1f} s at step {step} for the previous checkpoint to be written"
+            )
         return ready
 
     def _wait(self, patience_s: float, look: Work = lambda: None) -> bool:

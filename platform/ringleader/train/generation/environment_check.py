@@ -70,9 +70,9 @@ def device_of(
     if spec.workers.device == "auto":
         return torch.device("cpu")
     raise NoDevice(
-        f"{where} has no CUDA device that torch {torch.__version__} sees, and {whose} is {gpus}.",
-        hint="Run it where torch.cuda.is_available(), with a CUDA build of torch on the nodes, or say workers.device: "
-        "auto, which takes the CPU where there is none.",
+        f"torch {torch.__version__} finds no CUDA device on {where}, but {whose} is {gpus}.",
+        hint="Use nodes with a GPU and a CUDA build of torch (torch.cuda.is_available()), or set workers.device: auto, "
+        "which falls back to the CPU.",
     )
 
 
@@ -121,7 +121,7 @@ class EnvironmentCheck:
             values = sorted({value for machine in self._seen if (value := getattr(machine, field.name))})
             if len(values) > 1:
                 differ.append(f"{_WORDS[field.name]} ({', '.join(values)})")
-        return f"the machines that trained it differ in {' and '.join(differ)}" if differ else ""
+        return f"the machines it was trained on differ in {' and '.join(differ)}" if differ else ""
 
     def state(self) -> list[tuple[str, ...]]:
         return [astuple(machine) for machine in self._seen]

@@ -168,7 +168,7 @@ class Healing:
         if plan.start_step or group.progress.transactions or group.progress.changed or me in receivers:
             return
         if group.shadowing.stale:
-            end_process("it shall begin from nothing, and its weights are of a member that is gone")
+            end_process("the attempt starts from step 0, but this process holds weights of a lost member")
         found = group.saver.newest() if plan.attempt > 1 else None
         if found is not None:
             rest = group.held.take(joined(found.states))

@@ -102,7 +102,9 @@ class Beginning:
         if self._unread is not None:
             raise self._unread
         if not any(model.taken for model in self._models):
-            raise BeginningUnreadable(self._uri, "no entry of this job's models has its name and shape there")
+            raise BeginningUnreadable(
+                self._uri, "it has no entry with the name and shape of a weight of this job's models"
+            )
         numbered = len(group.held.models) > 1
         taken = told([*self._models, *self._others], numbered=numbered)
         if self._with_optimizers:
@@ -127,24 +129,28 @@ class Beginning:
         if taken < FEW * own:
             group.warnings.add(
                 "init_from",
-                f"init_from {self._uri} gives {taken:,} of the {own:,} numbers in this job's models: all others have "
-                f"another name or shape there, and begin as the program made them.",
-                "If that is not meant, compare the names in the log (not there, not in this job, of another shape): "
-                "a model that is wrapped, for example by torch.compile, has another one before each.",
+                f"init_from {self._uri} has {taken:,} of the {own:,} numbers of this job's models: the others have "
+                f"another "
+                f"name or shape there, and keep the values that the program gave them.",
+                "If this is not intended, compare the names in the log (not in the file, not in this job, of "
+                "another shape): "
+                "wrapping a model, for example with torch.compile, adds a prefix to its names.",
             )
 
     def _missed(self, group: "Member", error: CheckpointUnreadable) -> None:
-        print(f"ringleader: init_from: {error.message} Training goes on with the state of the others.")
+        print(
+            f"ringleader: init_from: {error.message} Training continues with the state of the other members."
+        )
         if group.same_bits:
-            how = "were not to be read where lines ran again, which saw what the program made itself"
-            cure = "keep the job or the file that init_from names until this job is over"
+            how = "could not be read when lines ran again, which saw the program's own weights instead"
+            cure = "keep the job or file that init_from names until this job has ended"
             group.sections.variables.find(VariableFinding("weights of init_from", self._line, cure, how))
 
 
 def _models_at(uri: str) -> list[dict[str, Any]]:
     """The states of the models in a weights file or a checkpoint."""
     if JOB_ID.fullmatch(uri):
-        raise BeginningUnreadable(uri, "only a control plane knows where the weights of a job are")
+        raise BeginningUnreadable(uri, "a job id can be resolved by a control plane only")
     if uri.endswith(SUFFIX):
         return weights_at(uri)
     models: list[dict[str, Any]] = joined(checkpoint_at(uri).states)["models"]

@@ -113,7 +113,7 @@ class JoinFollower:
         if not (
             len(head["used"]) == len(group.parameters) and group.held.knows(head["settings"], head["kept"])
         ):
-            why = "the member that was followed has registered or unfrozen something since"
+            why = "the followed member has registered or unfrozen something since"
             raise ExchangeBroken(rank=-1, phase="follow", bucket=None, why=why)
         used = [p for p, reached in zip(group.parameters, head["used"], strict=True) if reached]
         for parameter in group.parameters:

@@ -29,8 +29,9 @@ IN_A_ROW = 3
 """Comparisons in a row with a difference, after which it is the program that makes members differ."""
 
 WHY = (
-    "the program changed it in another way on this worker: by what its own slices gave, a clock, a file or a generator "
-    "of its own; branch on session.loss, session.evaluate and global_step only"
+    "the program changed it differently on this worker: based on its own slices, a clock, a file or a generator; "
+    "branch "
+    "on session.loss, session.evaluate and global_step only"
 )
 
 
@@ -53,7 +54,7 @@ class MemberComparison:
         """The reason that the members' state depends on who computed what; empty where they hold the same."""
         if self._in_a_row >= IN_A_ROW:
             return f"members differed at {IN_A_ROW} session calls in a row (event member.differed): {WHY}"
-        unsure = "members differed, and none could be told to be right (event member.differed)"
+        unsure = "members differed, and it is not known which of them is right (event member.differed)"
         return f"{unsure}: {WHY}" if self._unsure else ""
 
     def state(self) -> tuple[int, int, bool, bool]:

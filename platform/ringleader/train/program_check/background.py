@@ -105,7 +105,7 @@ class BackgroundCheck:
             self._hear(self._run)
         if self._run is not None or self._room is not None:
             print(
-                "ringleader: the job is over before the check of its program beside it was: nothing is known of that."
+                "ringleader: the job ended before the background check of its program did; the check has no result."
             )
         self.close()
 
@@ -132,7 +132,7 @@ class BackgroundCheck:
         group = self._group
         why = self._why_not() or (self._room.refused if self._room else "")
         if why:
-            print(f"ringleader: the program is not checked beside the job: {why}.")
+            print(f"ringleader: the background check of the program is skipped: {why}.")
             self._place = self._room = None
             return
         self._room = self._room or _Room(self._size_bytes())
@@ -149,14 +149,14 @@ class BackgroundCheck:
         """The reason why the program cannot be checked here; empty where it can."""
         group = self._group
         if not group.spec.sync.same_bits:
-            return "its mode does not promise the same bits"
-        beforehand = "`ringleader check` does it beforehand, with a few batches on the CPU"
+            return "this sync mode is not reproducible"
+        beforehand = "`ringleader check` runs it on a few batches on the CPU"
         if group.device.type != "cpu":
-            return f"it trains on a GPU, and would be run on the CPU, with other bits; {beforehand}"
+            return f"the job trains on a GPU, and a check on the CPU would give other bits; {beforehand}"
         size = self._size_bytes()
         if size > MOST_BYTES:
-            most = f"the {MOST_BYTES >> 20} of which a copy is made for that"
-            return f"its state takes {size >> 20} MiB, more than {most}; {beforehand}"
+            most = f"the limit of {MOST_BYTES >> 20} MiB"
+            return f"the state of {size >> 20} MiB is above {most}; {beforehand}"
         return ""
 
     def _size_bytes(self) -> int:
@@ -177,7 +177,7 @@ class BackgroundCheck:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
         generation, line = self._group.generation, finding.line
         self._group.reporter.say(DIFFERS, generation.number, finding.beforehand)
-        print(f"ringleader: {NO_HARM}, but a worker that comes in would raise here ({line}): {finding.cure}.")
+        print(f"ringleader: {NO_HARM}, but a worker that joins later would raise here ({line}): {finding.cure}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +192,12 @@ class CheckAnswer:
 
 def _told(answer: CheckAnswer, call: int) -> str:
     if answer.error:
-        return f"the program was not checked beside the job: {answer.error}"
-    so_far = f"the lines before session call {call} were run once more beside the job, as a worker that comes in would"
+        return f"the background check of the program failed: {answer.error}"
+    so_far = f"background check: ran the lines before session call {call} as a worker that joins later would"
     if answer.until:
-        rest = "what a check beside the job does not do, and so it ended there"
+        rest = "the check does not do this, and ended there"
         return f"{so_far}, up to {answer.until}: {rest}."
-    differs = "something differs" if answer.found or answer.raised else "nothing differs"
+    differs = "found differences" if answer.found or answer.raised else "found no differences"
     return f"{so_far}: {differs}."
 
 
@@ -224,7 +224,7 @@ class _Room:
                 self._size_bytes, dtype=torch.uint8
             ).zero_()  # which writes to every page
         except RuntimeError as error:
-            self.refused = f"there is no memory for a copy of its state ({str(error).splitlines()[0]})"
+            self.refused = f"not enough memory for a copy of the state ({str(error).splitlines()[0]})"
 
 
 class _Run:
@@ -317,7 +317,7 @@ def _is_over(process: "subprocess.Popen[bytes]") -> bool:
 def _why_without(code: int, cpu_s: int, *, ended: bool) -> str:
     """The reason why the process left nothing."""
     if not ended:
-        return f"that took more than {DEADLINE_S:g} s"
+        return f"it took more than {DEADLINE_S:g} s"
     if code == -signal.SIGXCPU:
-        return f"that took more than {cpu_s} s of the CPU"
-    return f"the process that did it ended with code {code}"
+        return f"it took more than {cpu_s} s of CPU time"
+    return f"its process ended with code {code}"

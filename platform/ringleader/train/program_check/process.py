@@ -122,7 +122,9 @@ def check(
         return told | {"until": harmless.why}
     finding = raised(error)
     if _of_this_process(error):
-        return told | {"until": f"{finding['line']}, where it has no memory or may not write ({error})"}
+        return told | {
+            "until": f"{finding['line']}, where the check lacks memory or the right to write ({error})"
+        }
     return told | {"raised": [finding]}
 
 

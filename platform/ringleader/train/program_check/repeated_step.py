@@ -19,10 +19,10 @@ from ringleader.train.ports import RecordSink
 from ringleader.train.state.fingerprints import fingerprint
 
 NAME = "loop body"
-HOW = "gives other gradients when the same rows come again"
+HOW = "gives other gradients when it runs again on the same rows"
 CURE = (
-    "it goes on from what its earlier turns left: a count, a hidden state, a generator or a data set of its own. A "
-    "worker's turns are those of its own slices. " + CARRIED_ADVICE.rstrip(".")
+    "it depends on its earlier turns: through a count, a hidden state, a generator or a data set. A worker runs the "
+    "body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
 )
 
 

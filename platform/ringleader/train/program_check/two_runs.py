@@ -189,7 +189,9 @@ def raised(error: BaseException) -> dict[str, str]:
     ours = str(Path(__file__).parents[1])
     lines = [line for line in traceback.extract_tb(error.__traceback__) if not line.filename.startswith(ours)]
     where = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
-    cure = f"{type(error).__name__}: {error}: lines behind a loop do not need what its body made: {BODY_CURE}"
+    cure = (
+        f"{type(error).__name__}: {error}: lines after a loop must not need values from its body: {BODY_CURE}"
+    )
     return {"variable": "an exception", "line": where, "cure": cure}
 
 

@@ -31,7 +31,7 @@ def bring(dataset: Any, to: Near | None) -> None:
     """
     if to is not None and not to(dataset):
         raise DatasetUnsupported(
-            f"data.distribution is replicated, and {type(dataset).__name__} reads no file that could be copied.",
-            hint="Keep a ringleader.data.ParquetDataset in an attribute of the dataset, or leave data.distribution at "
+            f"data.distribution is replicated, but {type(dataset).__name__} has no files to copy.",
+            hint="Keep a ringleader.data.ParquetDataset in an attribute of the dataset, or use data.distribution: "
             "sharded.",
         )

@@ -29,7 +29,7 @@ def check_last_batch(
         raise StepMisuse(
             f"session.batches(…, drop_last=True) leaves no batch: the dataset has {rows} rows, and "
             f"batch.global_size is {epoch.batch}.",
-            hint="Leave drop_last out, or make batch.global_size smaller.",
+            hint="Leave drop_last out, or lower batch.global_size.",
         )
     if not epoch.steps or not any(_trains_on_batches(model) for model in models):
         return
@@ -42,12 +42,12 @@ def check_last_batch(
         return
     short = last < epoch.batch
     which = f"the last batch of a pass over {len(epoch.order)} rows" if short else "a batch"
-    cure = "Leave the short batch out: session.batches(…, drop_last=True)."
+    cure = "Drop the short batch: session.batches(…, drop_last=True)."
     enough = f"Set batch.global_size to {2 * parts} or more."
     warnings.add(
         ABOUT,
-        f"{which} has {last} row{'s' * (last > 1)} for {parts} {of}: BatchNorm gets one row at once, and fails where "
-        "that is one value a channel.",
+        f"{which} has {last} row{'s' * (last > 1)} for {parts} {of}: BatchNorm gets single rows, and fails where "
+        "a row has one value per channel.",
         cure if short else enough,
     )
 

@@ -63,7 +63,8 @@ def check_dataset(dataset: Any) -> None:
         hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     ):
         raise DatasetUnsupported(
-            f"{type(dataset).__name__} is no map-style dataset: exactly-once rows need len(dataset) and dataset[row].",
+            f"{type(dataset).__name__} is not a map-style dataset: exactly-once rows need len(dataset) and "
+            f"dataset[row].",
             hint="Use a map-style torch dataset, or ringleader.data.ParquetDataset for Parquet files.",
         )
 

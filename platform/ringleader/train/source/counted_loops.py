@@ -29,9 +29,10 @@ def check_not_counted(place: Place, *, same_bits: bool) -> None:
         return
     where = f"{Path(code.co_filename).name}:{line}"
     raise StepMisuse(
-        f"{what} ({where}): it counts slices, and how many batches that is depends on the number of workers.",
-        hint="Go over session.batches itself, and leave at a step: if session.global_step >= last: break, before the "
-        "turn's step; or session.stop(). What belongs to a row comes from the data set.",
+        f"{what} ({where}): it counts slices, and how many batches those are depends "
+        "on the number of workers.",
+        hint="Iterate over session.batches directly and stop by step: if session.global_step >= last: break, before "
+        "session.step; or session.stop(). Values that belong to a row come from the data set.",
     )
 
 

@@ -93,5 +93,5 @@ def _matching(frame: FrameType, pattern: str) -> Iterator[str]:
 def _place(running: list[FrameType]) -> str:
     """ "file:line" of the innermost of these frames."""
     if not running:
-        return "its text is not known"
+        return "its source is not available"
     return f"{Path(running[0].f_code.co_filename).name}:{running[0].f_lineno}"

@@ -12,10 +12,10 @@ from ringleader.train.between_calls.variables import VariableFinding
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.statement_order import binds, first
 
-HOW = "goes from one step of the optimiser to the next, and its state_dict has it not"
+HOW = "is carried from one step of the optimiser to the next, but is not in its state_dict"
 CURE = (
-    "keep it in self.state[parameter], as torch's own optimisers do, or in a parameter group: what only an attribute "
-    "holds begins anew in a worker that joins and behind a pause"
+    "keep it in self.state[parameter], as torch's own optimisers do, or in a parameter group: plain attributes are "
+    "lost in a worker that joins and after a pause"
 )
 
 

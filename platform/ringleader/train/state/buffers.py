@@ -51,7 +51,7 @@ class _Place:
             found = "is gone" if now is None else f"now has shape {tuple(now.shape)}"
             raise StepMisuse(
                 f"the buffer {self.path!r} of shape {tuple(self.buffer.shape)} {found}.",
-                hint="A registered buffer keeps its shape; register what changes its own with persistent=False.",
+                hint="A registered buffer must keep its shape; use persistent=False for one that changes it.",
             )
         self.buffer.copy_(now)
         self.put_back()

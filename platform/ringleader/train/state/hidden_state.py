@@ -71,7 +71,9 @@ class HiddenState:
             return ""
         names, more = sorted(self._found)[:NAMED], len(self._found) - NAMED
         told = ", ".join(names) + (f" and {more} more" if more > 0 else "")
-        return f"forwards change state that no step commits ({told}): register it as a persistent buffer"
+        return (
+            f"forward passes change state that is not committed ({told}): register it as a persistent buffer"
+        )
 
     def state(self) -> list[str]:
         return list(self._found)

@@ -54,9 +54,9 @@ class LossScale:
         """
         if self.scale <= LEAST:
             raise NonFiniteLoss(
-                f"the gradient of step {step} is not finite, nor are those of the steps before, down to a loss scale "
-                f"of {self.scale:g}.",
-                hint="It is not for the scale: look for a division by zero, or use precision: bf16.",
+                f"the gradients of step {step} and the steps before it are not finite, although the loss scale is down "
+                f"to {self.scale:g}.",
+                hint="The loss scale is not the cause: look for a division by zero, or use precision: bf16.",
             )
 
     def told(self) -> dict[str, float]:

@@ -24,21 +24,21 @@ from ringleader.train.source.current_line import calling_line, line_matching
 from ringleader.train.state.training_state import TrainingState
 
 NEW_VALUES = (
-    "Give the one that is there other values: net.load_state_dict(state) without assign=True, or, under "
+    "Set the values of the existing parameter: net.load_state_dict(state) without assign=True, or, under "
     "torch.no_grad(), parameter.copy_(values)."
 )
 AT_TOP = (
-    "Make layers, masks and parametrizations at the top of the training function, and use them from an epoch on. To "
-    "prune between loops write parameter.mul_(mask) under torch.no_grad()."
+    "Create layers, masks and parametrizations at the top of the training function, even if they are used from a later "
+    "epoch on. To prune between loops use parameter.mul_(mask) under torch.no_grad()."
 )
 OTHER_TYPE = (
-    "Convert a model before session.model(net), and leave it on session.device; precision: bf16 in the job file "
-    "computes in 16 bits and keeps the weights as they are."
+    "Convert a model before session.model(net), and keep it on session.device; precision: bf16 in the job file "
+    "computes in 16 bits without converting the weights."
 )
-SAME_SHAPE = "Give parameters and buffers other values between loops, never another shape."
+SAME_SHAPE = "Change the values of parameters and buffers between loops, but never their shape."
 GROUPS = (
-    "Between two loops groups may be added. To leave parameters out freeze them, parameter.requires_grad_(False), or "
-    "set their group's lr to 0; or register another optimiser for all of them: session.optimizer(…) takes the place."
+    "Groups may be added between two loops. To leave parameters out, freeze them with parameter.requires_grad_(False), "
+    "set their group's lr to 0, or register another optimiser for all of them with session.optimizer(…)."
 )
 CONVERTS = r"\.(half|double|float|bfloat16|to|type|cpu|cuda)\("
 REGROUPS = (
@@ -135,21 +135,19 @@ class ModelStructure:
         for name, was in before.items():
             now = live.get(name)
             if now is None:
-                raise self._misuse(f"has no {name!r} any more", AT_TOP)
+                raise self._misuse(f"no longer has {name!r}", AT_TOP)
             if was.shape != now.shape:
-                what = f"has {name!r} in the shape {tuple(now.shape)} instead of {tuple(was.shape)}"
+                what = f"has {name!r} with shape {tuple(now.shape)} instead of {tuple(was.shape)}"
                 raise self._misuse(what, SAME_SHAPE, r"\.data = ")
             if (was.dtype, was.device) != (now.dtype, now.device):
                 what = f"has {name!r} as {now.dtype} on {now.device} instead of {was.dtype} on {was.device}"
                 raise self._misuse(what, OTHER_TYPE, CONVERTS)
             if was.parameter is not now.parameter:
-                what = (
-                    f"has another parameter {name!r}, which no optimiser steps and no other worker hears of"
-                )
+                what = f"has a new parameter object {name!r}, which no optimiser steps and other workers do not have"
                 raise self._misuse(what, NEW_VALUES)
         new = [name for name in live if name not in before]
         if new:
-            raise self._misuse(f"has got {new[0]!r}, which other workers' models may lack", AT_TOP)
+            raise self._misuse(f"has a new entry {new[0]!r}, which other workers' models may lack", AT_TOP)
         self._entries, self._line = live, ""
 
     def _check_groups(self) -> None:
@@ -158,8 +156,9 @@ class ModelStructure:
             if optimizer is before and _groups_of(optimizer)[: len(groups)] != groups:
                 place = line_matching(REGROUPS)
                 raise StepMisuse(
-                    f"parameters have left a parameter group of {type(optimizer).__name__}, or come into one, since "
-                    f"the session call before ({place}).",
+                    f"parameters were removed from a parameter group of {type(optimizer).__name__}, or added to one, "
+                    f"since "
+                    f"the previous session call ({place}).",
                     hint=GROUPS,
                 )
 

@@ -13,7 +13,7 @@ def check_model(model: Any) -> None:
     """Check that it is a torch module whose parameters and buffers have shapes. Raises StepMisuse."""
     if not isinstance(model, nn.Module):
         raise StepMisuse(
-            f"session.model got a {type(model).__name__}, which is no torch.nn.Module.",
+            f"session.model got a {type(model).__name__}, which is not a torch.nn.Module.",
             hint="Write net = session.model(net), with the module that the loop calls.",
         )
     tensors = (*model.named_parameters(), *model.named_buffers())
@@ -21,7 +21,7 @@ def check_model(model: Any) -> None:
     if lazy:
         raise StepMisuse(
             f"session.model got a model whose {lazy[0]} has no shape yet.",
-            hint="Call it once, model(x) with rows of the data, before it is registered.",
+            hint="Call it once before registering it: model(x) with some rows of the data.",
         )
 
 
@@ -29,9 +29,9 @@ def check_optimizer(optimizer: Any) -> None:
     """Check that it is a torch optimiser. Raises StepMisuse."""
     if not isinstance(optimizer, Optimizer):
         raise StepMisuse(
-            f"session.optimizer got a {type(optimizer).__name__}, which is no torch.optim.Optimizer.",
-            hint="Register the optimiser that it wraps, and do what it adds in session.on_commit; or derive it from "
-            "torch.optim.Optimizer, with what it remembers in self.state.",
+            f"session.optimizer got a {type(optimizer).__name__}, which is not a torch.optim.Optimizer.",
+            hint="Register the optimiser that it wraps, and do the rest in session.on_commit; or derive it from "
+            "torch.optim.Optimizer, with its state in self.state.",
         )
 
 
@@ -46,8 +46,9 @@ def check_scheduler(scheduler: Any) -> None:
             else f"a {type(scheduler).__name__}"
         )
         raise StepMisuse(
-            f"session.scheduler got {what}, which is no learning-rate schedule: it has no {' and no '.join(missing)}.",
-            hint="Make one and register it: "
+            f"session.scheduler got {what}, which is not a learning-rate schedule: it has no "
+            f"{' and no '.join(missing)}.",
+            hint="Create one and register it: "
             "session.scheduler(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)).",
         )
 
@@ -58,5 +59,5 @@ def check_kept(name: str, kept: Any) -> None:
     if missing:
         raise StepMisuse(
             f"session.keep({name!r}, …) got a {type(kept).__name__}, which has no {' and no '.join(missing)}.",
-            hint="Give it an object with both methods: state_dict() returns what load_state_dict(state) puts back.",
+            hint="Give an object with both methods: load_state_dict(state) restores what state_dict() returned.",
         )

@@ -48,8 +48,9 @@ def _check(scheduler: LRScheduler) -> None:
     needed = [a.name for a in arguments if a.default is Parameter.empty and a.kind in kinds]
     if needed:
         raise StepMisuse(
-            f"{type(scheduler).__name__} takes {', '.join(needed)} at each step, which the session has not: it steps "
-            f"registered schedules once a committed step.",
+            f"{type(scheduler).__name__} needs {', '.join(needed)} at each step, which the session cannot give: it "
+            f"steps "
+            f"registered schedules once per committed step.",
             hint="Leave it unregistered and step it between two loops, for example "
             'schedule.step(session.evaluate(test_set, score)["loss"]).',
         )
@@ -57,10 +58,11 @@ def _check(scheduler: LRScheduler) -> None:
 
 def _refuse(scheduler: LRScheduler, *_arguments: Any, **_named: Any) -> None:
     raise StepMisuse(
-        f"{type(scheduler).__name__}.step() was called: the session steps registered schedules, once a committed step, "
-        f"and each would be made twice.",
-        hint="Delete the line. A schedule that goes by epochs stays unregistered: leave session.scheduler(...) out, "
-        "and call step() between two loops.",
+        f"{type(scheduler).__name__}.step() was called: the session steps registered schedules once per committed "
+        f"step, so each step would be made twice.",
+        hint="Delete the line. Do not register a schedule that advances by epochs: leave session.scheduler(...) out "
+        "and "
+        "call step() between two loops.",
     )
 
 

@@ -24,8 +24,8 @@ State = MutableMapping[Any, dict[str, Any]]
 READERS = (str(Path(ringleader.__file__).parent), str(Path(torch.optim.__file__).with_name("optimizer.py")))
 """Files and folders whose code may read what a member has, whatever it is."""
 CURE = (
-    "With sync: ring every worker has all of it. On servers it can be cleared, optimizer.state.clear(), and kept and "
-    "put back whole: kept = copy.deepcopy(optimizer.state_dict()), optimizer.load_state_dict(kept)."
+    "With sync: ring every worker has all of it. On servers it can be cleared with optimizer.state.clear(), and saved "
+    "and restored as a whole: kept = copy.deepcopy(optimizer.state_dict()), optimizer.load_state_dict(kept)."
 )
 
 
@@ -170,8 +170,8 @@ class ClosedState(MutableMapping[Any, Any]):
 
     def _refuse(self) -> NoReturn:
         raise StepMisuse(
-            f"{self.what} was read ({calling_line()}): parameter servers keep it, so that workers have nothing of it, "
-            f"and of several servers each has a part.",
+            f"{self.what} was read ({calling_line()}): it is kept on the parameter servers, in parts if there are "
+            f"several, and workers do not have it.",
             hint=CURE,
         )
 

@@ -21,8 +21,8 @@ ROW_WISE: dict[type[Optimizer], tuple[str, ...]] = {
 """Optimisers that change no row without a gradient, where these options are zero."""
 
 TAKE_ROWS = (
-    "Give embeddings with sparse=True an optimiser of their own (SGD without momentum and weight decay, SparseAdam, "
-    "Adagrad without weight decay), or make them with sparse=False."
+    "Give embeddings with sparse=True their own optimiser (SGD without momentum and weight decay, SparseAdam, or "
+    "Adagrad without weight decay), or use sparse=False."
 )
 
 
@@ -47,9 +47,9 @@ def tables_of(
             tables[number] = name
             if sparse[id(parameter)].max_norm is not None:
                 raise StepMisuse(
-                    f"the embedding of {tables[number]!r} has sparse=True and max_norm: its forward changes rows "
-                    f"outside of the update.",
-                    hint="Leave max_norm out, or make the embedding with sparse=False.",
+                    f"the embedding of {tables[number]!r} has sparse=True and max_norm: its forward pass changes "
+                    f"rows outside of the update.",
+                    hint="Leave max_norm out, or use sparse=False.",
                 )
     return tables
 
@@ -93,8 +93,8 @@ def refuse_optimizers(
         closure = signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is Parameter.empty:
             raise StepMisuse(
-                f"{kind} computes gradients inside of its step, which is given none to do so (closure).",
-                hint="Use an optimiser that makes one update of one gradient.",
+                f"{kind}.step() needs a closure that computes gradients, and the session gives it none.",
+                hint="Use an optimiser whose step() takes no closure.",
             )
 
 
@@ -117,7 +117,7 @@ def check_optimizers(
             names = [tables[parameter] for parameter in group["params"] if parameter in tables]
             if names and not _changes_given_rows(optimizer, group):
                 raise StepMisuse(
-                    f"{type(optimizer).__name__} with its options may change rows without a gradient, and servers "
+                    f"{type(optimizer).__name__} with these options may change rows without a gradient, but servers "
                     f"publish only rows with one: {', '.join(names)}.",
                     hint=TAKE_ROWS,
                 )
@@ -134,7 +134,7 @@ def step(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
         if not names or "sparse" not in str(error):
             raise
         raise StepMisuse(
-            f"{type(optimizer).__name__} does not take the sparse gradient of {', '.join(names)}: {error}",
+            f"{type(optimizer).__name__} does not support the sparse gradient of {', '.join(names)}: {error}",
             hint=TAKE_ROWS,
         ) from error
 

@@ -72,8 +72,8 @@ class TrainedParameters:
         self._thawed, self._frozen = now - before, before - now
         if not self._wanted():
             raise StepMisuse(
-                "no parameter of the models is trainable where this loop begins: all have requires_grad=False.",
-                hint="Call requires_grad_(True) before the loop for what is to be trained.",
+                "no parameter of the models is trainable when this loop begins: all have requires_grad=False.",
+                hint="Call requires_grad_(True) before the loop for the parameters to train.",
             )
 
     def due(self, call: int) -> bool:
@@ -99,7 +99,7 @@ class TrainedParameters:
                 unfroze, not_so = (int(told[:, number].argmax()), int(told[:, number].argmin()))
                 raise CallMismatch(
                     f"the parameter {self._name(number)!r} was unfrozen on rank {unfroze} "
-                    f"({members[unfroze]}), and not on rank {not_so} ({members[not_so]}).",
+                    f"({members[unfroze]}), but not on rank {not_so} ({members[not_so]}).",
                     hint=BRANCH_ON,
                 )
         # Freezing needs everybody: what one member still trains stays in the set.
@@ -125,10 +125,10 @@ class TrainedParameters:
         for name, parameter in self._idle:
             if parameter.grad is not None:
                 raise StepMisuse(
-                    f"the parameter {name!r} was unfrozen inside a loop over session.batches, where the other members "
-                    f"do not learn of it: its gradient is not exchanged.",
-                    hint="Call requires_grad_(True) between two loops, or before the first one. What a body freezes "
-                    "and unfreezes by turns has to be trainable where the loop begins.",
+                    f"the parameter {name!r} was unfrozen inside a loop over session.batches, which other members do "
+                    f"not know of: its gradient is not exchanged.",
+                    hint="Call requires_grad_(True) between two loops, or before the first one. Parameters that a body "
+                    "freezes and unfreezes must be trainable when the loop begins.",
                 )
 
     def check_settled(self) -> None:
@@ -143,9 +143,9 @@ class TrainedParameters:
         if late and self.settled:
             sync = self._group.spec.sync
             raise StepMisuse(
-                f"the parameter {late[0]!r} (one of {len(late)}) was frozen at the first session call and is to be "
-                f"trained now: with sync: {sync.architecture}"
-                f"{f', consistency: {sync.consistency}' if sync.leased else ''} that is settled there.",
+                f"the parameter {late[0]!r} (one of {len(late)}) was frozen at the first session call, where the "
+                f"trained parameters are fixed with sync: {sync.architecture}"
+                f"{f', consistency: {sync.consistency}' if sync.leased else ''}, and cannot be trained now.",
                 hint="Leave it trainable, keep it out of the optimiser until then, and call optimizer.add_param_group "
                 "between two loops. It can be unfrozen with sync: ring, local_sgd, or synchronous servers.",
             )

@@ -95,7 +95,7 @@ class TrainingState:
         """
         if not self.take_rest():
             raise StepMisuse(
-                "this worker registered fewer optimisers, schedulers or kept objects than its peer, "
+                "this worker registered fewer optimisers, schedulers or kept objects than another one, "
                 "or an optimiser with other parameter groups.",
                 hint="Register the same objects in the same order on every worker.",
             )
@@ -108,8 +108,8 @@ class TrainingState:
         strangers = sum(p.requires_grad and id(p) not in known for params in groups for p in params)
         if strangers:
             raise StepMisuse(
-                f"{strangers} trainable parameters of the optimisers are not exchanged between workers.",
-                hint="Pass every model through session.model(...).",
+                f"{strangers} trainable parameters of the optimisers belong to no registered model.",
+                hint="Register every model with session.model(...).",
             )
 
     @property
@@ -196,7 +196,7 @@ class TrainingState:
         if any("lr" not in group for group in groups):
             raise StepMisuse(
                 "an optimiser has no learning rate `lr` in its parameter groups.",
-                hint="consistency: async scales it by an item's share of the batch; use another consistency.",
+                hint="consistency: async scales `lr` by an item's share of the batch; use another consistency.",
             )
         rates = [group["lr"] for group in groups]
         for group, rate in zip(groups, rates, strict=True):
@@ -268,8 +268,8 @@ class TrainingState:
         changed = [name for name, parameter in named.items() if version_of(parameter) != before[name]]
         if changed:
             raise StepMisuse(
-                f"an on_commit callback changed {changed[0]}, which parameter servers publish.",
-                hint="Change weights in an optimiser of your own, or with sync: ring.",
+                f"an on_commit callback changed {changed[0]}, which the parameter servers own.",
+                hint="Change weights in a custom optimiser, or use sync: ring.",
             )
         self.commit_kept()
 
@@ -386,8 +386,8 @@ class TrainingState:
                 return
             if theirs & mine:
                 raise StepMisuse(
-                    "an optimiser was registered for some parameters of one that was registered before.",
-                    hint="Give it all parameters of the other one, whose place it then takes, or none of them.",
+                    "an optimiser was registered for some, but not all, parameters of an earlier one.",
+                    hint="Give it all parameters of the earlier one, which it then replaces, or none of them.",
                 )
         self.optimizers.append((optimizer, clip_norm))
 
@@ -410,8 +410,8 @@ class TrainingState:
         more = mine[1] <= theirs[1] and mine[2] <= theirs[2] and self.kept.keys() <= state["kept"].keys()
         if mine[0] != theirs[0] or not more:
             raise StepMisuse(
-                f"this worker registered (models, optimisers, schedulers, kept) {mine}, its peer {theirs}.",
-                hint="Register the same objects in the same order on every worker before the first batches call.",
+                f"this worker registered (models, optimisers, schedulers, kept) {mine}, another one {theirs}.",
+                hint="Register the same objects in the same order on every worker, before the first session.batches.",
             )
 
 
@@ -434,7 +434,7 @@ def _load_model(model: nn.Module, saved: dict[str, Any]) -> None:
         model.load_state_dict(saved)
     except RuntimeError as error:
         raise StepMisuse(
-            f"a model has other entries here than on the member that gave its state: {error}",
+            f"a model has other entries on this worker than on the one it gets its state from: {error}",
             hint="Change a model's structure (pruning, new layers, parametrizations) before the first loop only.",
         ) from error
 

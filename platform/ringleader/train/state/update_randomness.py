@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
 
 IN_PARTS = (
-    "optimisers draw random numbers, and several parameter servers update a part of the weights each, with draws of "
-    "their own: take sync.servers: 1, or sync: ring"
+    "optimisers draw random numbers, and each parameter server draws its own for its part of the weights: use "
+    "sync.servers: 1, or sync: ring"
 )
 
 

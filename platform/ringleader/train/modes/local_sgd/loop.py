@@ -278,8 +278,8 @@ class LocalSgdLoop(SteppedMode):
         begins in this loop would average them, one that goes on would not."""
         if (option := self._outer.switched) is not None:
             raise StepMisuse(
-                f"an optimiser's {option!r} was switched on or off inside a loop with sync: local_sgd, where what the "
-                f"replicas' optimisers keep is averaged by what they keep when the loop begins.",
+                f"an optimiser's {option!r} was switched on or off inside a loop with sync: local_sgd, which averages "
+                f"the optimiser state that exists when the loop begins.",
                 hint="Switch it between two loops, or use sync: ring.",
             )
 

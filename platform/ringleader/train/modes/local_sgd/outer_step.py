@@ -326,7 +326,7 @@ def _check(entry: OptimizerEntry) -> None:
     if (entry.averaged and entry.like.is_floating_point()) or entry.counted or entry.like is None:
         return
     raise StepMisuse(
-        f"{type(entry.optimizer).__name__} keeps {entry.name!r}, a {type(entry.like).__name__}, for a parameter: "
-        f"there is no average of it.",
-        hint="With sync: local_sgd an optimiser keeps floating-point tensors and single numbers only.",
+        f"{type(entry.optimizer).__name__} keeps {entry.name!r}, a {type(entry.like).__name__}, for a parameter, "
+        f"which cannot be averaged.",
+        hint="With sync: local_sgd an optimiser's state may hold floating-point tensors and single numbers only.",
     )

@@ -106,7 +106,7 @@ class TokenRingLoop(Mode):
         if report.weight != len(turn.rows):
             raise StepMisuse(
                 f"session.step got weight={report.weight} for {len(turn.rows)} rows in a token ring.",
-                hint="A token ring counts a slice by its rows: leave weight= out, or take another sync.",
+                hint="A token ring weights slices by their rows: leave weight= out, or choose another sync.",
             )
         loop, doing = self._running, self._doing
         item = doing.offset * loop.epoch.shards + turn.shard

@@ -76,7 +76,7 @@ class WorkerTokens:
         self.spans = WeightSpans(group.trained.parameters, sync.tokens or max(group.spec.workers.max, least))
         if len(self.spans) < least:
             raise StepMisuse(
-                f"sync.servers: {least} servers cannot share {len(self.spans)} spans of the weights.",
+                f"sync.servers is {least}, but the weights have only {len(self.spans)} spans to share among servers.",
                 hint=f"Set sync.servers to {len(self.spans)} or less, or train a larger model.",
             )
 
