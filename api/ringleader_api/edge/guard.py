@@ -262,7 +262,8 @@ class Guard:
 
 def _nothing_shown() -> Unauthorized:
     return Unauthorized(
-        "the request carries no valid credential.", hint="Send 'Authorization: Bearer TOKEN', or log in at /login."
+        "the request carries no valid credential.",
+        hint="Send 'Authorization: Bearer TOKEN', or log in at /login.",
     )
 
 

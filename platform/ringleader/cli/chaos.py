@@ -24,7 +24,9 @@ class FaultUnknown(RingleaderError):
 @click.option(
     "--faults", default="kill", help=f"Comma-separated faults, kill by default: {', '.join(FAULTS)}."
 )
-@click.option("--acts", type=click.IntRange(min=1), default=10, help="Number of faults that happen (default 10).")
+@click.option(
+    "--acts", type=click.IntRange(min=1), default=10, help="Number of faults that happen (default 10)."
+)
 @click.option(
     "--every-s", type=click.FloatRange(min=0.1), default=5.0, help="Mean seconds between faults (default 5)."
 )

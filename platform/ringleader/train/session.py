@@ -89,9 +89,7 @@ class Session:
             saver=CheckpointSaver(spec, checkpoints, outlet),
         )
         if spec.workers.gpus and self._device.type == "cpu":
-            self._group.warnings.add(
-                "device", NO_CUDA, "Set workers.device: cuda to fail instead."
-            )
+            self._group.warnings.add("device", NO_CUDA, "Set workers.device: cuda to fail instead.")
         self._steps = mode_of(spec.sync)(self._group, outlet, self._device)
         self._loaders = LoaderProcesses(spec.seed)
         self._casting = Autocast(spec.precision, self._device)

@@ -177,7 +177,9 @@ class BackgroundCheck:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
         generation, line = self._group.generation, finding.line
         self._group.reporter.say(DIFFERS, generation.number, finding.beforehand)
-        print(f"ringleader: {NO_HARM}, but a worker that joins later would raise here ({line}): {finding.cure}.")
+        print(
+            f"ringleader: {NO_HARM}, but a worker that joins later would raise here ({line}): {finding.cure}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
