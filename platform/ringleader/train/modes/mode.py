@@ -85,7 +85,7 @@ class Mode(ABC):
         self._group.progress.begin_loop(loop.index)
         self._group.held.check_covered()
 
-    def _tell(self, loop: BatchLoop, phase: str, step: int | None = None) -> None:
+    def _report_phase(self, loop: BatchLoop, phase: str, step: int | None = None) -> None:
         """Report the phase of the training thread, at the committed step or at `step`."""
         step = self._group.progress.step if step is None else step
         loop.tell(self._outlet, phase, step=step, lanes=self._lanes)

@@ -135,7 +135,7 @@ class SteppedMode(Mode):
         if not self._is_put_off(report, reduced):
             self._apply(report, reduced)
             self._group.committed()
-            self._tell(self._running, "between")
+            self._report_phase(self._running, "between")
 
     def _exchange_word(self) -> Tensor:
         """The sum of all members' words, once the sums of the transaction are here too."""
@@ -144,7 +144,7 @@ class SteppedMode(Mode):
             group.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the sums are on their way: load the next slice meanwhile
-        self._tell(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
+        self._report_phase(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
         word = group.layout.write(
             rank=group.generation.rank,
             call=loop.number,
@@ -192,7 +192,7 @@ class SteppedMode(Mode):
         self._group.leave_call(loop.number)
         if report.pending:
             self._group.leave_at_boundary()
-        self._tell(loop, "between")
+        self._report_phase(loop, "between")
 
     def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
         """Agree on what is trained, and by which optimisers, since that has changed before this loop; the transaction

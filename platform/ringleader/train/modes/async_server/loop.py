@@ -42,12 +42,12 @@ class AsyncServerLoop(Mode):
     """Runs one loop at a time: on a worker the turns, on a server the counting."""
 
     def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
-        self._tenant = AsyncWorker(group, device, self._advance, self._tell)
+        self._tenant = AsyncWorker(group, device, self._advance, self._report_phase)
         super().__init__(group, outlet, device, self._tenant.turns)
         self._office: ServerQueue | None = None
         self._rows: ReceiveBuffers | None = None
         self._staleness: Counter[int] = Counter()
-        self._commits = StepCommits(group, self.recorder, self._tell)
+        self._commits = StepCommits(group, self.recorder, self._report_phase)
         group.level = self._level
         group.keeps = self._keeps
 
@@ -279,7 +279,7 @@ class AsyncServerLoop(Mode):
         self.recorder.follow(news)
         if news:
             self._outlet.settled(step + 1)
-            self._tell(loop, "committed")
+            self._report_phase(loop, "committed")
 
     # --- a worker -------------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class AsyncServerLoop(Mode):
         # Kept over generations, as are the gradients in it that wait for their update.
         self._rows = self._rows or ReceiveBuffers(held.buckets)
         self._office = self._office or self._new_office(loop)
-        self._tell(loop, "exchange")
+        self._report_phase(loop, "exchange")
         lessor = ServerEndpoint(
             exchange.communicator,
             shown.buckets,

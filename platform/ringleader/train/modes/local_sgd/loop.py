@@ -127,7 +127,7 @@ class LocalSgdLoop(SteppedMode):
             self._group.buffers.rewind()
             for offset in span.offsets_of(shard):
                 self._offset = offset
-                self._tell(loop, "forward")
+                self._report_phase(loop, "forward")
                 with self._group.split.idle():
                     batch = to_device(next(pieces), self._device)
                 step = self._group.progress.step + offset - span.offsets.start
@@ -220,7 +220,7 @@ class LocalSgdLoop(SteppedMode):
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Make the outer step and commit."""
         group, exchange, span = self._group, self._group.generation.exchange, self._round
-        self._tell(self._running, "update")
+        self._report_phase(self._running, "update")
         if group.timeline is not None:
             group.timeline.begin("update")
         reports = [self._report(reduced, span, offset) for offset in span.offsets]
@@ -271,7 +271,7 @@ class LocalSgdLoop(SteppedMode):
             self._stop = False
         if reports[0].pending:
             group.leave_at_boundary()
-        self._tell(loop, "committed")
+        self._report_phase(loop, "committed")
 
     def _check_switched(self) -> None:
         """Check that no optimiser keeps other things than when the loop began. Raises StepMisuse: a generation that

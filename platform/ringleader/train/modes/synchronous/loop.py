@@ -65,7 +65,7 @@ class SynchronousLoop(SteppedMode):
         offset, self._reports = self._group.progress.calls.offset, {}
         mine = self._mine(loop.epoch, offset)
         self._last_lane = mine[-1] if mine else -1
-        self._tell(loop, "forward")
+        self._report_phase(loop, "forward")
         for lane in mine:
             # Each slice starts from the committed buffers, so that they do not depend on who computes it.
             self._group.buffers.rewind()
@@ -133,7 +133,7 @@ class SynchronousLoop(SteppedMode):
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
             self._donate(report, reduced, skipped=skipped)
-            self._tell(loop, "update")
+            self._report_phase(loop, "update")
             self._update(report, skipped=skipped)
             self._commit(report, reduced, skipped=skipped)
             exchange.publish()
@@ -141,7 +141,7 @@ class SynchronousLoop(SteppedMode):
         else:
             # Weights first: whoever is at a step has its weights, if the exchange breaks in between.
             exchange.publish()
-            self._tell(loop, "update")
+            self._report_phase(loop, "update")
             self._commit(report, reduced, skipped=skipped)
 
     def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
@@ -192,9 +192,9 @@ class SynchronousLoop(SteppedMode):
         loop, exchange = self._running, self._group.generation.exchange
         if exchange.part is None:
             return exchange.complete(values)
-        self._tell(loop, "exchange")
+        self._report_phase(loop, "exchange")
         whole = exchange.complete(values)
-        self._tell(loop, "update")
+        self._report_phase(loop, "update")
         return whole
 
     def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
@@ -228,7 +228,7 @@ class SynchronousLoop(SteppedMode):
         self._stop, self._stops_later = self._stop or self._stops_later, False
         if report.pending:
             group.leave_at_boundary()
-        self._tell(loop, "committed")
+        self._report_phase(loop, "committed")
 
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on."""

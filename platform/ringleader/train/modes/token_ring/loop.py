@@ -164,7 +164,7 @@ class TokenRingLoop(Mode):
             self._tick(group.progress.calls.base + doing.offset)
             for shard in mine:
                 piece = stint.slice(doing.offset, shard)
-                self._tell(loop, "forward")
+                self._report_phase(loop, "forward")
                 with group.split.idle():
                     batch = to_device(next(pieces), self._device)
                 self.turns.begin(piece)
@@ -173,7 +173,7 @@ class TokenRingLoop(Mode):
                 if self._circulation is None:
                     return
             if not mine:
-                self._tell(loop, "exchange")
+                self._report_phase(loop, "exchange")
                 self._end_round(loop)
 
     def _may_begin(self, loop: BatchLoop, doing: ComputeRound, mine: list[int]) -> bool:
@@ -194,7 +194,7 @@ class TokenRingLoop(Mode):
             # Bounds how old the weights of a slice are: without it a quick worker computes on its own weights only.
             if self.tokens.spans.num_owed <= most * len(doing.shards):
                 break
-            self._tell(loop, "exchange")
+            self._report_phase(loop, "exchange")
             self._call(GroupCallKind.WAIT)
             with self._group.split.exposed():
                 self.tokens.spans.wait(POLL_S)
@@ -297,7 +297,7 @@ class TokenRingLoop(Mode):
             return
         self._circulation.finish()
         self._finished = True
-        self._tell(loop, "exchange")
+        self._report_phase(loop, "exchange")
         try:
             while self._circulation is not None and not self._look(loop):
                 self._call(GroupCallKind.WAIT)
@@ -356,7 +356,7 @@ class TokenRingLoop(Mode):
         group.progress.commit_transaction()
         group.committed()
         self._stop = self._leaves = False
-        self._tell(loop, "committed")
+        self._report_phase(loop, "committed")
 
     def _keeps(self) -> dict[str, Any]:
         """The position for a checkpoint, while all members are at one state; until an attempt has met in its loop, the
@@ -376,7 +376,7 @@ class TokenRingLoop(Mode):
         everywhere = self.tokens.spans.everywhere()
         for _ in range(self._settling_of().advance(loop.epoch, everywhere, self.turns.names)):
             before += 1
-            self._tell(loop, "committed", before)
+            self._report_phase(loop, "committed", before)
         if self._circulation is not None and self._group.securing.wanted:
             self._circulation.halt()  # a checkpoint is of a moment at which all copies agree
 
