@@ -5,8 +5,9 @@ cores; PROGRAMS_QUARTER (0 to 3) says which.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -21,8 +22,8 @@ from play import Play
 from programs import BATCH, BY_HAND, PROGRAMS, RATES, SHARDS, UNSETTLED
 
 from ringleader.spec import JobSpec
-from ringleader.train.local import run_local
-from ringleader.train.run import WorkerResult
+from ringleader.train.local import RecordedOutput, SingleMember, alone
+from ringleader.train.run import WorkerResult, run
 
 MODES: dict[str, dict[str, Any]] = {
     "ring": {"intra_node": "ring", "inter_node": "ring"},
@@ -48,13 +49,44 @@ def job(mode: str, *, least: int, most: int, saved_every: int | None = SAVED_EVE
     )
 
 
+@dataclass(slots=True)
+class RecordedPhases(RecordedOutput):
+    """What one process lets out, with the phases that it passed through.
+
+    Attributes:
+        passed: how often it was in each phase, by phase and committed steps.
+        calls: session calls that it finished.
+    """
+
+    passed: Counter[tuple[str, int]] = field(default_factory=Counter)
+    calls: int = 0
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
+        self.passed[phase, step] += 1
+
+    def between(self, call: int) -> None:
+        self.calls = max(call, self.calls)
+
+
 @cache
-def undisturbed(name: str, mode: str) -> WorkerResult:
-    """One process that nothing happens to."""
+def alone_with_phases(name: str, mode: str) -> tuple[WorkerResult, RecordedPhases]:
+    """One process that nothing happens to, and what it passed through."""
     torch.set_num_threads(1)
+    spec, phases = job(mode, least=1, most=3, saved_every=None), RecordedPhases()
     with TemporaryDirectory() as place:
-        finished, _ = run_local(job(mode, least=1, most=3, saved_every=None), PROGRAMS[name], Path(place))
-    return finished
+        finished = run(
+            spec=alone(spec),
+            function=PROGRAMS[name],
+            coordinator=SingleMember(spec.shards),
+            outlet=phases,
+            server=False,
+            artifacts=Path(place),
+        )
+    return finished, phases
+
+
+def undisturbed(name: str, mode: str) -> WorkerResult:
+    return alone_with_phases(name, mode)[0]
 
 
 def worker(mode: str, number: int) -> str:
@@ -64,17 +96,21 @@ def worker(mode: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Moment:
-    """What happens to a program in a mode, and whose seat proves that it did.
+    """What happens to a program in a mode, and what shows that it did.
 
     Attributes:
-        comes: the number of the newcomer who has to be a member before the program's end, to whom the lines that were
-            over came late; None: whoever comes, comes in time or does not.
-        until: the moment is there in every program that has more steps than this; None: not in every program.
+        play: the attempts in their order, of which the last one ends the program.
+        shows: whether the attempts show that it happened.
+        step: it happens in the first turn behind so many committed steps.
+        phase: or, where it is none of a turn, in this phase at exactly that step.
+        dies: the second worker dies by itself when it comes there; where items are leased it may not.
     """
 
-    play: Callable[[str, str, Path], Play]
-    comes: int | None = None
-    until: int | None = None
+    play: Callable[[str, str, Path], list[Play]]
+    shows: Callable[[list[Play], str], bool]
+    step: int
+    phase: str = "forward"
+    dies: bool = False
 
 
 NEVER = 1000
@@ -91,23 +127,54 @@ def played(
     return cast.play()
 
 
+def replaced(out: int, by: int) -> Callable[[list[Play], str], bool]:
+    """Whether a newcomer took part, to whom the lines that were over came late, and in the end somebody did not."""
+
+    def shows(plays: list[Play], mode: str) -> bool:
+        return joined(by)(plays, mode) and worker(mode, out) not in plays[0].plans[-1].members
+
+    return shows
+
+
+def joined(number: int) -> Callable[[list[Play], str], bool]:
+    def shows(plays: list[Play], mode: str) -> bool:
+        return any(worker(mode, number) in plan.members for plan in plays[0].plans[1:])
+
+    return shows
+
+
+def resumed(outcome: str) -> Callable[[list[Play], str], bool]:
+    """Whether the first attempt ended so, with nobody at the program's end, and another one began with a checkpoint."""
+
+    def shows(plays: list[Play], mode: str) -> bool:
+        first, *others = plays
+        restored = [*map(bool, (play.reported("checkpoint.restored") for play in others))]
+        return (first.outcome, first.finished, restored) == (outcome, {}, [True])
+
+    return shows
+
+
 def kill(step: int, phase: str = "forward") -> Moment:
     """One of three dies there, and the first one waits for who comes for it."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
-        faults = dies(mode, step, phase)
-        return played(name, job(mode, least=2, most=3), waits(faults, mode, comes=3), place)
+    def play(name: str, mode: str, place: Path) -> list[Play]:
+        faults = waits(dies(mode, step, phase), mode, comes=3)
+        return [played(name, job(mode, least=2, most=3), faults, place)]
 
-    return Moment(play, comes=3, until=step if phase == "forward" else None)
+    return Moment(play, replaced(1, by=3), step, phase, dies=True)
 
 
 def dies(mode: str, step: int, phase: str = "forward") -> FaultPlan:
     """The second worker does, at an odd step of local SGD within the round that the step is in; where it has nothing to
     do at that step, at the next one."""
-    past = step % 2 if mode == "local_sgd" and phase == "forward" else 0
+    past = within_round(mode, step, phase)
     return FaultPlan().kill(
         worker(mode, 1), at_step=step - past, phase=phase, past=past, later=phase == "forward"
     )
+
+
+def within_round(mode: str, step: int, phase: str = "forward") -> int:
+    return step % 2 if mode == "local_sgd" and phase == "forward" else 0
 
 
 def waits(faults: FaultPlan, mode: str, *, comes: int, by: int = 0) -> FaultPlan:
@@ -115,110 +182,128 @@ def waits(faults: FaultPlan, mode: str, *, comes: int, by: int = 0) -> FaultPlan
     return faults.linger(worker(mode, by), since_generation=2, for_generation=3, joined=worker(mode, comes))
 
 
+def wait_at(faults: FaultPlan, mode: str, step: int, *, by: tuple[int, ...] = (0, 1)) -> FaultPlan:
+    """These workers wait once the step is committed, until what the play asks for there has come."""
+    for number in by:
+        faults = faults.linger(worker(mode, number), since_step=step, for_generation=2)
+    return faults
+
+
 def nobody(step: int) -> Moment:
     """One of three dies there, and nobody comes in time: two end the program."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> list[Play]:
         faults = dies(mode, step).hold(worker(mode, 3), at_step=ANY, phase="parked", for_generation=NEVER)
-        return played(name, job(mode, least=2, most=3), faults, place)
+        return [played(name, job(mode, least=2, most=3), faults, place)]
 
-    return Moment(play)
+    def two_end(plays: list[Play], mode: str) -> bool:
+        (first,) = plays
+        last, two = first.plans[-1], [worker(mode, 0), worker(mode, 2)]
+        return len(first.plans) > 1 and list(last.members[: last.world]) == two
+
+    return Moment(play, two_end, step, dies=True)
 
 
 def follow(step: int) -> Moment:
     """One of three dies there, and who comes for it follows a member while the others go on (in a ring)."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> list[Play]:
         first = worker(mode, 0)
         faults = dies(mode, step).linger(first, since_generation=2, for_generation=3, asked=True)
         faults = faults.dawdle(first, since_generation=2, for_generation=3, longer=2.0)
-        return played(name, job(mode, least=2, most=3), faults, place, shadows=True)
+        return [played(name, job(mode, least=2, most=3), faults, place, shadows=True)]
 
-    return Moment(play, comes=3, until=step + STEPS_TO_FOLLOW)
+    def followed(plays: list[Play], mode: str) -> bool:
+        tries = plays[0].tries(worker(mode, 3))
+        return replaced(1, by=3)(plays, mode) and (tries > 0 or mode != "ring")
+
+    return Moment(play, followed, step + STEPS_TO_FOLLOW, dies=True)
 
 
 def join(step: int) -> Moment:
-    """A third worker comes there; the first one waits until its generation begins."""
+    """A third worker comes there; the others wait until its generation is announced."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
-        faults = FaultPlan().resize(at_step=step, minimum=2, maximum=3)
-        faults = faults.linger(worker(mode, 0), since_step=step, for_generation=2)
-        return played(name, job(mode, least=1, most=2), faults, place)
+    def play(name: str, mode: str, place: Path) -> list[Play]:
+        faults = wait_at(FaultPlan().resize(at_step=step, minimum=2, maximum=3), mode, step)
+        return [played(name, job(mode, least=1, most=2), faults, place)]
 
-    return Moment(play, comes=2, until=step)
+    return Moment(play, joined(2), step)
 
 
 def shrink(step: int) -> Moment:
     """A worker is let go there, and one goes on alone."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
-        faults = FaultPlan().resize(at_step=step, minimum=1, maximum=1)
-        return played(name, job(mode, least=2, most=2), faults, place)
+    def play(name: str, mode: str, place: Path) -> list[Play]:
+        faults = wait_at(FaultPlan().resize(at_step=step, minimum=1, maximum=1), mode, step)
+        return [played(name, job(mode, least=2, most=2), faults, place)]
 
-    return Moment(play)
+    def alone_at_last(plays: list[Play], mode: str) -> bool:
+        return plays[0].worlds[-1] == 1
+
+    return Moment(play, alone_at_last, step)
 
 
 def drain(step: int) -> Moment:
     """The machine of one of two goes away there; the other one waits for who comes for it."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
-        faults = FaultPlan().drain(worker(mode, 0), at_step=step)
-        faults = faults.linger(worker(mode, 1), since_step=step, for_generation=2)
-        return played(name, job(mode, least=1, most=2), waits(faults, mode, by=1, comes=2), place)
+    def play(name: str, mode: str, place: Path) -> list[Play]:
+        faults = wait_at(FaultPlan().drain(worker(mode, 0), at_step=step), mode, step)
+        return [played(name, job(mode, least=1, most=2), waits(faults, mode, by=1, comes=2), place)]
 
-    return Moment(play, comes=2, until=step)
+    return Moment(play, replaced(0, by=2), step)
 
 
 def preempt(step: int) -> Moment:
     """A machine goes away there without which too few are left: the attempt ends and another one goes on."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
-        faults = FaultPlan().drain(worker(mode, 0), at_step=step)
-        first = played(name, job(mode, least=2, most=2), faults, place)
-        assert first.outcome in ("preempted", "succeeded"), (first.reason, first.message)
-        return again(first, name, mode, place)
+    def play(name: str, mode: str, place: Path) -> list[Play]:
+        faults = wait_at(FaultPlan().drain(worker(mode, 0), at_step=step), mode, step)
+        return attempts(name, mode, faults, place)
 
-    return Moment(play)
+    return Moment(play, resumed("preempted"), step)
 
 
 def evict(step: int) -> Moment:
     """One of three freezes there, and is killed for it; the first one waits for who comes for it."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> list[Play]:
         frozen = worker(mode, 1)
         faults = FaultPlan().linger(frozen, since_step=step, for_generation=NEVER).evict(frozen, at_step=step)
-        return played(name, job(mode, least=2, most=3), waits(faults, mode, comes=3), place)
+        faults = waits(wait_at(faults, mode, step, by=(0, 2)), mode, comes=3)
+        return [played(name, job(mode, least=2, most=3), faults, place)]
 
-    return Moment(play, comes=3, until=step)
+    return Moment(play, replaced(1, by=3), step)
 
 
-def again(first: Play, name: str, mode: str, place: Path) -> Play:
-    """The next attempt, at another world size; a play that ended before anything happened is the last one."""
+def attempts(name: str, mode: str, faults: FaultPlan, place: Path) -> list[Play]:
+    """The first one, and the next one at another world size; one that ended before anything happened is the last."""
+    first = played(name, job(mode, least=2, most=2), faults, place)
     if first.outcome == "succeeded":
-        return first
-    return played(name, job(mode, least=3, most=3), FaultPlan(), place, attempt=2)
+        return [first]
+    return [first, played(name, job(mode, least=3, most=3), FaultPlan(), place, attempt=2)]
 
 
 def pause(step: int) -> Moment:
-    def play(name: str, mode: str, place: Path) -> Play:
-        first = played(name, job(mode, least=2, most=2), FaultPlan().pause(at_step=step), place)
-        assert first.outcome in ("paused", "succeeded"), (first.reason, first.message)
-        return again(first, name, mode, place)
+    def play(name: str, mode: str, place: Path) -> list[Play]:
+        return attempts(name, mode, wait_at(FaultPlan().pause(at_step=step), mode, step), place)
 
-    return Moment(play)
+    return Moment(play, resumed("paused"), step)
 
 
 def restart(step: int) -> Moment:
     """Everybody dies there, once a checkpoint is written."""
 
-    def play(name: str, mode: str, place: Path) -> Play:
+    def play(name: str, mode: str, place: Path) -> list[Play]:
         faults, saved = FaultPlan(), place / "saved"
-        for member in ("s0", "s1", *(worker(mode, number) for number in range(4))):
-            faults = faults.kill(member, at_step=step, once=saved)
-        first = played(name, job(mode, least=2, most=2), faults, place)
-        return again(first, name, mode, place)
+        for number in range(4):
+            faults = faults.kill(worker(mode, number), at_step=step, once=saved)
+        for server in ("s0", "s1"):
+            # A server whose queue items are leased from commits every step, and has no turns.
+            phase = "committed" if mode == "leased" else "forward"
+            faults = faults.kill(server, at_step=step, phase=phase, once=saved)
+        return attempts(name, mode, faults, place)
 
-    return Moment(play)
+    return Moment(play, resumed("failed"), step)
 
 
 MOMENTS: dict[str, Moment] = {
@@ -301,25 +386,28 @@ def test_a_program_keeps_its_bits_at_every_moment(name: str, mode: str, moment: 
 
 
 def keeps_its_bits(name: str, mode: str, moment: str, place: Path) -> None:
-    what, alone = MOMENTS[moment], undisturbed(name, mode)
-    play = what.play(name, mode, place)
-    assert play.outcome == "succeeded", (play.reason, play.message)
-    assert {finished.reproducible_why for finished in play.finished.values()} == {""}
-    assert play.digest == alone.digest
-    assert play.reported("member.differed") == []
-    later = {member for plan in play.plans[1:] for member in plan.members}
-    came = what.comes is not None and worker(mode, what.comes) in later
-    assert came or not due(what, mode, alone.steps, play), play.worlds
+    what, (expected, phases) = MOMENTS[moment], alone_with_phases(name, mode)
+    plays = what.play(name, mode, place)
+    last = plays[-1]
+    assert last.outcome == "succeeded", [(play.outcome, play.reason, play.message) for play in plays]
+    assert {finished.reproducible_why for finished in last.finished.values()} == {""}
+    assert last.digest == expected.digest
+    assert [play.reported("member.differed") for play in plays] == [[] for _ in plays]
+    assert what.shows(plays, mode) or not due(what, mode, expected.steps, phases, plays[0]), [
+        (play.outcome, plan.cause, plan.members) for play in plays for plan in play.plans
+    ]
 
 
-def due(moment: Moment, mode: str, steps: int, play: Play) -> bool:
-    """Whether the moment's newcomer had to come. Who leases items does not pass through every step, and in a round
-    of local SGD two are one."""
-    if moment.comes is None:
-        return False
-    if mode == "leased":  # the loss may come when nothing is left to do
-        in_time = moment.until is None or moment.until < steps
-        return in_time and len(play.plans) > 1 and play.plans[1].start_step < steps
-    if moment.until is None:
-        return len(play.plans) > 1
-    return moment.until + (mode == "local_sgd") < steps
+def due(moment: Moment, mode: str, steps: int, phases: RecordedPhases, first: Play) -> bool:
+    """Whether the moment has to be there: the program passes through its place, and something is left to do then."""
+    if moment.dies and mode == "leased":
+        # The worker may be leased no item from there on, or be lost when others have left the last loop.
+        return len(first.plans) > 1 and first.plans[1].start_step < phases.calls
+    if moment.phase != "forward":
+        return phases.passed[moment.phase, moment.step] > 0
+    odd = within_round(mode, moment.step) if moment.dies else 0
+    # Each of three workers has a slice at least: after so many turns of one process it was at an odd step of a round.
+    turns = [
+        at for (phase, at), times in phases.passed.items() if phase == "forward" and times > odd * SHARDS
+    ]
+    return any(moment.step - odd <= at < steps for at in turns)
