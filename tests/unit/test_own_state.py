@@ -238,6 +238,28 @@ def test_a_state_that_came_through_flat_memory_lies_in_the_order_of_its_weight()
     assert taken.stride() == weight.stride()
 
 
+def test_a_server_that_keeps_its_part_keeps_its_optimiser_state_of_it() -> None:
+    """The peer, a backup of the part, has another state of it."""
+
+    def made(number: float) -> TrainingState:
+        held, net = TrainingState(), nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        for parameter in net.parameters():
+            parameter.data.fill_(number)
+            optimizer.state[parameter] = {"momentum_buffer": torch.full_like(parameter, number)}
+        held.models.append(net)
+        held.optimizers.append((optimizer, None))
+        return held
+
+    mine, theirs = made(1.0), made(2.0)
+    part = mine.parameters[:1]
+    mine.restore(theirs.payload({}, WITHIN), WITHIN, part)
+    (optimizer, _), (weight, bias) = mine.optimizers[0], mine.parameters
+    assert torch.equal(optimizer.state[weight]["momentum_buffer"], torch.ones(2, 2))
+    assert torch.equal(weight, torch.ones(2, 2))
+    assert torch.equal(bias, torch.full((2,), 2.0))
+
+
 @pytest.mark.parametrize("sync", ["ring", "parameter_server", "local_sgd"])
 def test_what_callbacks_set_in_buffers_is_committed_with_the_step(sync: str, tmp_path: Path) -> None:
     alone = run_local(spec(sync=sync), train_warmed, tmp_path / "alone")[0]

@@ -343,9 +343,9 @@ class TrainingState:
     def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over what `state` gave; as `restore`."""
         self._owed = None
-        # Copied, and the program checked, before the peer's state overwrites anything.
-        own = _Own.of(keep, [optimizer for optimizer, _ in self.optimizers]) if keep else None
         self._check_same_program(state)
+        # Before the peer's state overwrites anything.
+        own = _Own.of(keep, [optimizer for optimizer, _ in self.optimizers]) if keep else None
         for model, saved in zip(self.models, state["models"], strict=True):
             _load_model(model, saved)
         self._given = state["optimizers"]
@@ -470,7 +470,8 @@ class _Own:
         values = [(p, p.detach().clone()) for p in parameters]
         states: list[tuple[Optimizer, dict[Tensor, Any]]] = []
         for o in optimizers:
-            states.append((o, {p: o.state[p] for p in parameters if p in o.state}))
+            # Out of the optimiser, into whose tensors a peer's states are copied.
+            states.append((o, {p: o.state.pop(p) for p in parameters if p in o.state}))
         return cls(values, states)
 
     @torch.no_grad()
