@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from play import Play
-from test_leaving import RING, ROUNDS, SERVERS, job, made, rows, worker
+from test_leaving import COPIES, RING, ROUNDS, SERVER, SERVERS, job, made, rows, worker
 from threaded_cast import ThreadedCast
 from torch import nn
 from torch.nn import functional as F
@@ -182,3 +182,27 @@ def test_a_variable_that_members_have_otherwise_is_named_before_a_step_is_made_w
         ("confusion", "differs between workers"),
     ]
     assert all("confusion" in finished.reproducible_why for finished in play.finished.values())
+
+
+SERVED = {"server": SERVER, "servers": SERVERS, "copies": COPIES}
+
+
+@pytest.mark.parametrize("part", ["settings 0", "2.bias"])
+@pytest.mark.parametrize("sync", SERVED.values(), ids=SERVED)
+def test_a_server_that_is_put_right_keeps_the_optimizers_states(
+    sync: dict[str, Any], part: str, tmp_path: Path
+) -> None:
+    """Workers, of which it takes the rest over, have none."""
+
+    def change(me: str, number: int, net: Any, optimizer: torch.optim.Optimizer) -> None:
+        if me == "s0" and number == 1:
+            if part == "2.bias":
+                with torch.no_grad():
+                    net[2].bias.add_(1.0)
+            else:
+                optimizer.param_groups[0]["lr"] = 0.5
+
+    play = played(sync, change, tmp_path)
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert [(d["worker"], d["what"]) for d in play.reported("member.differed")] == [("s0", part)]
+    assert play.digest == alone(sync, tmp_path)

@@ -8,6 +8,7 @@ fingerprint, of the program's variables, travels beside it: where it differs the
 
 import hashlib
 from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -145,8 +146,9 @@ class MemberComparison:
 
     def _take(self, payload: Tensor) -> None:
         group = self._group
-        keep = group.part or [] if group.serves else []
-        group.healing.receive(payload, keep)
+        # What a server has of optimisers' states may be nowhere else; of weights it has published its part.
+        with group.held.keeping_states() if group.serves else nullcontext():
+            group.healing.receive(payload, [])
         what = first_difference(self._mine, self._prints())
         worker = group.generation.plan.members[group.generation.rank]
         data = {"worker": worker, "what": what or "a part of the state", "why": WHY}

@@ -171,8 +171,7 @@ class SteppedMode(Mode):
         are trained, or a body has to see the end of the one before."""
         group, loop = self._group, self._running
         if group.comparison.differs(reduced):
-            self._look_first(report)
-            group.comparison.level(reduced)
+            self._look_first(report, first=lambda: group.comparison.level(reduced))
             return True
         group.comparison.agreed(loop.number)
         if report.left:
@@ -203,12 +202,20 @@ class SteppedMode(Mode):
         if not report.pending:  # the next generation is laid so
             self._group.laying.lay_anew()
 
-    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None) -> None:
+    def _look_first(
+        self,
+        report: StepReport,
+        end: Callable[[], None] = lambda: None,
+        *,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
         """Drop the transaction: no loop body has seen the end of the one before. All do behind this turn, and make it
-        again or leave."""
+        again or leave. `first` runs before weights are published."""
         group, self._reports, self._failed = self._group, {}, True
         self._give_up()
         group.held.rewind_kept()
+        group.buffers.forget()
+        first()
         group.pass_over(end)
         self._leaving.committed(turns=self._sees)
         if report.pending:

@@ -372,6 +372,19 @@ class TrainingState:
         self.set_kept({name: waiting.kept.pop(name) for name in known})
         return not (waiting.optimizers or waiting.schedulers or waiting.kept)
 
+    @contextmanager
+    def keeping_states(self) -> Iterator[None]:
+        """Keep the optimisers' states as they are while the block takes a peer's state over."""
+        kept = [(optimizer, dict(optimizer.state)) for optimizer, _ in self.optimizers]
+        for optimizer, _ in kept:  # a peer's states are copied into the tensors that are there
+            optimizer.state.clear()
+        try:
+            yield
+        finally:
+            for optimizer, states in kept:
+                optimizer.state.clear()
+                optimizer.state.update(states)
+
     def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
         """Register an optimiser; it takes the place of another all of whose parameters it has.
 

@@ -213,9 +213,15 @@ class LocalSgdLoop(SteppedMode):
         group = self._group
         return group.layout.read(reduced, world=len(group.generation.plan.members), present=[])
 
-    def _look_first(self, report: StepReport, end: Callable[[], None] = lambda: None) -> None:
+    def _look_first(
+        self,
+        report: StepReport,
+        end: Callable[[], None] = lambda: None,
+        *,
+        first: Callable[[], None] = lambda: None,
+    ) -> None:
         self._finished.forget()
-        super()._look_first(report, end)
+        super()._look_first(report, end, first=first)
 
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Make the outer step and commit."""
