@@ -291,16 +291,16 @@ def pause(step: int) -> Moment:
 
 
 def restart(step: int) -> Moment:
-    """Everybody dies there, once a checkpoint is written."""
+    """Everybody dies there, or at the next turn behind it, once a checkpoint is written."""
 
     def play(name: str, mode: str, place: Path) -> list[Play]:
         faults, saved = FaultPlan(), place / "saved"
         for number in range(4):
-            faults = faults.kill(worker(mode, number), at_step=step, once=saved)
+            faults = faults.kill(worker(mode, number), at_step=step, once=saved, later=True)
         for server in ("s0", "s1"):
             # A server whose queue items are leased from commits every step, and has no turns.
             phase = "committed" if mode == "leased" else "forward"
-            faults = faults.kill(server, at_step=step, phase=phase, once=saved)
+            faults = faults.kill(server, at_step=step, phase=phase, once=saved, later=True)
         return attempts(name, mode, faults, place)
 
     return Moment(play, resumed("failed"), step)
