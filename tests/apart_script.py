@@ -45,14 +45,19 @@ class Hears:
 
     asked = 0
 
-    def parked(self, standing: ParkMessage) -> None:
-        say("parked", worker=standing.worker, pid=standing.identity.pid, life=standing.identity.life)
+    def parked(self, park_message: ParkMessage) -> None:
+        say(
+            "parked",
+            worker=park_message.worker,
+            pid=park_message.identity.pid,
+            life=park_message.identity.life,
+        )
 
     def seated(self, worker: str, generation: int) -> None:
         say("seated", worker=worker, generation=generation)
 
-    def level(self, worker: str, pair: int) -> None:
-        say("level", worker=worker, pair=pair)
+    def in_sync(self, worker: str, pair: int) -> None:
+        say("in_sync", worker=worker, pair=pair)
 
     def beat(self, beat: Heartbeat) -> int | None:
         for line in beat.lines:

@@ -47,7 +47,7 @@ def act(
             spec=script.spec,
             function=script.train,
             coordinator=prompter,
-            outlet=prompter,
+            sink=prompter,
             server=server,
             artifacts=artifacts,
             checkpoints=script.checkpoints,
@@ -70,7 +70,7 @@ class Cast:
     """The stage: the membership machine with processes at its edge.
 
     Attributes:
-        shadows: joiners ask and follow a member while the group goes on, so nobody may `hold` for them.
+        joiners_follow: joiners ask and follow a member while the group goes on, so nobody may `hold` for them.
         beside: where the program is checked beside the job; forwards wait for the check.
         nodes: who believes to live elsewhere than on node 0: members of different nodes share no memory.
     """
@@ -82,7 +82,7 @@ class Cast:
     nodes: Mapping[str, int] = field(default_factory=dict)
     attempt: int = 1
     checkpoints: str | None = None
-    shadows: bool = False
+    joiners_follow: bool = False
     beside: CheckWorkspace | None = None
 
     def play(self) -> Play:
@@ -106,16 +106,16 @@ class Cast:
             servers=self.spec.sync.server_count,
             copies=self.spec.sync.servers_are_copies,
             backups=self.spec.sync.server_backups or 0,
-            shadows=self.shadows and self.spec.briefed,
-            unlevelled=self.spec.sync.circulates,
+            joiners_follow=self.joiners_follow and self.spec.briefed,
+            own_step_counts=self.spec.sync.circulates,
             secures=self.checkpoints is not None and self.spec.checkpoint.every_s is not None,
             max_failures=self.spec.max_failures,
             grace_s=HANG_GUARD_S,
             join_grace_s=HANG_GUARD_S,
-            level_s=HANG_GUARD_S,
+            in_sync_s=HANG_GUARD_S,
         )
         self._state, instructions = begin(
-            rules, minimum=workers.min, maximum=workers.max, now=time.monotonic()
+            rules, workers_min=workers.min, workers_max=workers.max, now=time.monotonic()
         )
         try:
             self._carry_out(instructions)
@@ -149,7 +149,7 @@ class Cast:
         state = self._state
         worker = state.find(name)
         new = worker is not None and worker.phase is Phase.STARTING
-        return new and state.broken and len(state.pool) >= state.min
+        return new and state.broken and len(state.pool) >= state.workers_min
 
     def _drain(self, name: str) -> None:
         """A dead worker's last words come before its death."""
@@ -168,14 +168,14 @@ class Cast:
             case "parked":
                 said = content
                 worker = self._state.find(name)
-                if worker is not None and worker.phase is Phase.SHADOWING and said.call > worker.call:
+                if worker is not None and worker.phase is Phase.FOLLOWING and said.call > worker.call:
                     self._play.briefed.append(name)
                 place = (said.generation, said.applied, said.step)
                 program = (said.followed, said.astray, said.call, said.caught_up)
                 self._handle(ev.Parked(name, *place, said.why, now, *program))
-            case "level":
-                self._play.levels.append(name)
-                self._handle(ev.CaughtUp(name, now, content))
+            case "in_sync":
+                self._play.in_sync.append(name)
+                self._handle(ev.InSync(name, now, content))
             case "event":
                 self._play.reports.append(content)
             case "saved":
@@ -244,7 +244,7 @@ class Cast:
                     self._tell(worker, "announce", generation)
                 case do.Interrupt(worker=worker, generation=generation):
                     self._tell(worker, "interrupt", generation)
-                case do.Shadow(worker=worker, donor=donor, number=number):
+                case do.Follow(worker=worker, donor=donor, number=number):
                     self._play.pairs.append(instruction)
                     for listener in {cue.worker for cue in self.cues.cues if cue.asked}:
                         self._tell(listener, "asked", number)

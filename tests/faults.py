@@ -125,5 +125,5 @@ class FaultPlan:
         """The worker is taken for frozen: it is killed, wherever it is."""
         return replace(self, evictions=(*self.evictions, (at_step, worker)))
 
-    def resize(self, *, at_step: int, minimum: int, maximum: int) -> "FaultPlan":
-        return replace(self, resizes=(*self.resizes, (at_step, minimum, maximum)))
+    def resize(self, *, at_step: int, workers_min: int, workers_max: int) -> "FaultPlan":
+        return replace(self, resizes=(*self.resizes, (at_step, workers_min, workers_max)))

@@ -27,8 +27,8 @@ class Play:
     pids: dict[str, int] = field(default_factory=dict)
     checkpoints: list[CheckpointMade] = field(default_factory=list)
     stretches: list[tuple[str, TimelineStretch]] = field(default_factory=list)
-    pairs: list[do.Shadow] = field(default_factory=list)
-    levels: list[str] = field(default_factory=list)
+    pairs: list[do.Follow] = field(default_factory=list)
+    in_sync: list[str] = field(default_factory=list)
     briefed: list[str] = field(default_factory=list)
 
     def tries(self, worker: str) -> int:

@@ -71,7 +71,7 @@ class Prompter:
             if kind == "follow":
                 self._followed, self._heeded = content, self._interrupts
                 try:
-                    return FollowTask(self._pair(content, JOINER), partial(self._level, content))
+                    return FollowTask(self._pair(content, JOINER), partial(self._in_sync, content))
                 except ExchangeBroken as error:
                     self._say(("parked", replace(parked, why=str(error), followed=content)))
             if kind == "plan":
@@ -198,9 +198,9 @@ class Prompter:
             MeetingCall(*self._store, f"{ROOM}/pair/{number}", rank, 2, DEADLINE_S, SECRET, host=self._host)
         )
 
-    def _level(self, pair: int) -> None:
-        self._cue(ANY, "level")
-        self._say(("level", pair))
+    def _in_sync(self, pair: int) -> None:
+        self._cue(ANY, "in_sync")
+        self._say(("in_sync", pair))
 
     def _cue(self, step: int, phase: str) -> None:
         places = [(step, phase), (ANY, phase)]

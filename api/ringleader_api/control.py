@@ -23,7 +23,13 @@ from ringleader_api.edge.rate import Allowance, Streams
 from ringleader_api.edge.refusals import COUNTED_EVERY_S, Refusals
 from ringleader_api.edge.request_turns import RequestTurns
 from ringleader_api.log import Log
-from ringleader_api.reconciling import AttemptLauncher, Autoscaling, LeasedBackend, Reconciler, SpoolRecovery
+from ringleader_api.reconciling import (
+    AttemptLauncher,
+    Autoscaling,
+    Reconciler,
+    RoleLeasedBackend,
+    SpoolRecovery,
+)
 from ringleader_api.services.accounts import Accounts
 from ringleader_api.services.artifacts import Artifacts
 from ringleader_api.services.audit import AuditLog
@@ -42,7 +48,7 @@ from ringleader_api.services.submission import Submissions
 from ringleader_api.services.tokens import Tokens
 from ringleader_api.services.users import Users
 from ringleader_api.settings import Settings
-from ringleader_api.store import Fenced, Lease, Store, lease_for, require_shared
+from ringleader_api.store import Fenced, RoleLease, Store, lease_for, require_shared
 from ringleader_api.store.tables import Job
 from ringleader_api.telemetry import Telemetry
 from ringleader_api.tracing import Traces, traces_to
@@ -96,7 +102,7 @@ class Control:
     exporter: Exporter | None
     provider: Provider | None
     signin: SignIn | None
-    leases: Sequence[Lease] = ()
+    leases: Sequence[RoleLease] = ()
     wrong: Allowance = field(default_factory=lambda: Allowance(WRONG_PER_S, WRONG_AT_ONCE))
     tried: Allowance = field(default_factory=lambda: Allowance(TRIED_PER_S, TRIED_AT_ONCE))
     begun: Allowance = field(default_factory=lambda: Allowance(BEGUN_PER_S, BEGUN_AT_ONCE))
@@ -204,7 +210,7 @@ def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control
     lease = lease_for(store, home, "reconciler", settings.lease_s)
     # Writes of the reconciler go through its lease, so that a replica that has lost the role commits nothing.
     ours = Fenced(store, lease)
-    backend = LeasedBackend(backend, lease)
+    backend = RoleLeasedBackend(backend, lease)
     telemetry = Telemetry(store, now)
     traces = traces_to(settings.otlp_endpoint)
     exports = lease_for(store, home, "exporter", settings.lease_s)
@@ -284,7 +290,7 @@ def _reconciler(
     launching: AttemptLauncher,
     intake: Intake,
     telemetry: Telemetry,
-    lease: Lease,
+    lease: RoleLease,
 ) -> Reconciler:
     growing = Autoscaling(
         backend,
@@ -312,7 +318,7 @@ def _reconciler(
     )
 
 
-def _exporter(settings: Settings, store: Store, lease: Lease) -> Exporter | None:
+def _exporter(settings: Settings, store: Store, lease: RoleLease) -> Exporter | None:
     if not settings.mlflow_url:
         return None
     return Exporter(Fenced(store, lease), Mlflow(settings.mlflow_url), lease, store.shared)

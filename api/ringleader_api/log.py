@@ -6,15 +6,15 @@ import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-AT_HAND: ContextVar[dict[str, str] | None] = ContextVar("log_fields", default=None)
+LOG_FIELDS: ContextVar[dict[str, str] | None] = ContextVar("log_fields", default=None)
 """The fields carried by every log line of the current request: its number, and the job it concerns."""
 
 
 def about(**fields: str) -> None:
     """Add fields to the log lines of the current request, once it is known what it concerns."""
-    at_hand = AT_HAND.get()
-    if at_hand is not None:
-        at_hand.update(fields)
+    log_fields = LOG_FIELDS.get()
+    if log_fields is not None:
+        log_fields.update(fields)
 
 
 class Log:
@@ -43,7 +43,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **(AT_HAND.get() or {}),
+            **(LOG_FIELDS.get() or {}),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:

@@ -36,7 +36,7 @@ def faults(draw: random.Random, *, circling: bool = False) -> FaultPlan:
         struck.add(victim)
     if draw.random() < 0.5:
         most = draw.randint(1, 4)
-        plan = plan.resize(at_step=draw.randrange(1, STEPS), minimum=1, maximum=most)
+        plan = plan.resize(at_step=draw.randrange(1, STEPS), workers_min=1, workers_max=most)
     return faults(draw, circling=circling) if struck.issuperset(FIRST[:most]) else plan
 
 

@@ -85,7 +85,7 @@ def test_what_a_body_keeps_for_itself_is_found_by_its_gradients(name: str, tmp_p
 
 def joined(program: str, place: Path) -> Play:
     """A second worker comes in behind finished loops; the first one waits for it there."""
-    faults = FaultPlan().resize(at_step=10, minimum=2, maximum=2)
+    faults = FaultPlan().resize(at_step=10, workers_min=2, workers_max=2)
     faults = faults.hold("w0", at_step=10, for_generation=2, phase="exchange")
     spec = job(f"defects:{program}", place)
     spec = spec.model_copy(update={"workers": spec.workers.model_copy(update={"max": 1})})

@@ -78,7 +78,7 @@ def alone_with_phases(name: str, mode: str) -> tuple[WorkerResult, RecordedPhase
             spec=alone(spec),
             function=PROGRAMS[name],
             coordinator=SingleMember(spec.shards),
-            outlet=phases,
+            sink=phases,
             server=False,
             artifacts=Path(place),
         )
@@ -120,10 +120,24 @@ STEPS_TO_FOLLOW = 6
 
 
 def played(
-    name: str, spec: JobSpec, faults: FaultPlan, place: Path, *, attempt: int = 1, shadows: bool = False
+    name: str,
+    spec: JobSpec,
+    faults: FaultPlan,
+    place: Path,
+    *,
+    attempt: int = 1,
+    joiners_follow: bool = False,
 ) -> Play:
     saved, train = str(place / "saved"), PROGRAMS[name]
-    cast = Cast(spec, train, faults, artifacts=place, checkpoints=saved, attempt=attempt, shadows=shadows)
+    cast = Cast(
+        spec,
+        train,
+        faults,
+        artifacts=place,
+        checkpoints=saved,
+        attempt=attempt,
+        joiners_follow=joiners_follow,
+    )
     return cast.play()
 
 
@@ -211,7 +225,7 @@ def follow(step: int) -> Moment:
         first = worker(mode, 0)
         faults = dies(mode, step).linger(first, since_generation=2, for_generation=3, asked=True)
         faults = faults.dawdle(first, since_generation=2, for_generation=3, longer=2.0)
-        return [played(name, job(mode, least=2, most=3), faults, place, shadows=True)]
+        return [played(name, job(mode, least=2, most=3), faults, place, joiners_follow=True)]
 
     def followed(plays: list[Play], mode: str) -> bool:
         tries = plays[0].tries(worker(mode, 3))
@@ -224,7 +238,7 @@ def join(step: int) -> Moment:
     """A third worker comes there; the others wait until its generation is announced."""
 
     def play(name: str, mode: str, place: Path) -> list[Play]:
-        faults = wait_at(FaultPlan().resize(at_step=step, minimum=2, maximum=3), mode, step)
+        faults = wait_at(FaultPlan().resize(at_step=step, workers_min=2, workers_max=3), mode, step)
         return [played(name, job(mode, least=1, most=2), faults, place)]
 
     return Moment(play, joined(2), step)
@@ -234,7 +248,7 @@ def shrink(step: int) -> Moment:
     """A worker is let go there, and one goes on alone."""
 
     def play(name: str, mode: str, place: Path) -> list[Play]:
-        faults = wait_at(FaultPlan().resize(at_step=step, minimum=1, maximum=1), mode, step)
+        faults = wait_at(FaultPlan().resize(at_step=step, workers_min=1, workers_max=1), mode, step)
         return [played(name, job(mode, least=2, most=2), faults, place)]
 
     def alone_at_last(plays: list[Play], mode: str) -> bool:
@@ -402,7 +416,7 @@ def due(moment: Moment, mode: str, steps: int, phases: RecordedPhases, first: Pl
     """Whether the moment has to be there: the program passes through its place, and something is left to do then."""
     if moment.dies and mode == "leased":
         # The worker may be leased no item from there on, or be lost when others have left the last loop.
-        return len(first.plans) > 1 and first.plans[1].start_step < phases.calls
+        return len(first.plans) > 1 and first.plans[1].start_transaction < phases.calls
     if moment.phase != "forward":
         return phases.passed[moment.phase, moment.step] > 0
     odd = within_round(mode, moment.step) if moment.dies else 0

@@ -17,14 +17,14 @@ TOURS = [page for page in all_pages() if any("tour" in block.words for block in 
 pytestmark = pytest.mark.timeout(6 * BLOCK_DEADLINE_S)
 
 
-def run(block: Block, desk: Path, stack: Running) -> str:
+def run(block: Block, reporter: Path, stack: Running) -> str:
     """What the block printed; fails with it when the block does."""
     shell = ["bash", "-euo", "pipefail", "-c"] if block.language == "bash" else [sys.executable, "-c"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RINGLEADER_")}
     tools = Path(sys.executable).parent
     done = subprocess.run(
         [*shell, block.text],
-        cwd=desk,
+        cwd=reporter,
         env={**environ, "RINGLEADER_HOME": str(stack.home), "PATH": f"{tools}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
@@ -35,13 +35,15 @@ def run(block: Block, desk: Path, stack: Running) -> str:
     return done.stdout
 
 
-def taken(page: str, desk: Path, stack: Running) -> list[str]:
+def taken(page: str, reporter: Path, stack: Running) -> list[str]:
     """What the blocks of a page's tour printed, one after the other, in a folder with the files that the page shows."""
     for block in blocks_of(page):
         if block.file:
-            (desk / block.file).write_text(block.text, encoding="utf-8")
+            (reporter / block.file).write_text(block.text, encoding="utf-8")
     found = [block for block in blocks_of(page) if "tour" in block.words]
-    return [run(block, desk, stack) for block in found if "curl" not in block.words or shutil.which("curl")]
+    return [
+        run(block, reporter, stack) for block in found if "curl" not in block.words or shutil.which("curl")
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from ringleader.bench.broken import PeerFailed
 from ringleader.bench.exchange import laboratory
 from ringleader.bench.exchange.nodes import link_bytes, no_bytes, pretended, two_nodes
 from ringleader.bench.processes.members import train
-from ringleader.bench.training.course import STRETCH_ROWS, Course, save_rows, small_net
+from ringleader.bench.training.course import STRETCH_ROWS, TimedTraining, save_rows, small_net
 from ringleader.bench.training.modes import MODES
-from ringleader.bench.training.sync import Run, job
+from ringleader.bench.training.sync import ModeRun, job
 
 pytestmark = pytest.mark.timeout(400)
 MODELS_BYTES = 4 * sum(p.numel() for p in small_net().parameters())
@@ -28,7 +28,9 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_workers_end_after_the_same_stretch_with_the_same_losses(rows: Path) -> None:
     mode = next(m for m in MODES if m.name == "ps")
-    ended = train(pretended("none"), "ps", job(mode, 0), Course(rows, 0.01, 0.02, no_bytes), deadline_s=90)
+    ended = train(
+        pretended("none"), "ps", job(mode, 0), TimedTraining(rows, 0.01, 0.02, no_bytes), deadline_s=90
+    )
     first, *others = [worker.function for worker in ended]
     assert [point.samples for point in first.points] == [0, STRETCH_ROWS]
     assert all(other.points == first.points for other in others)
@@ -43,14 +45,14 @@ def test_a_ring_of_two_levels_brings_every_gradient_once_over_the_link_each_way(
     with ExitStack() as stack:
         nodes = stack.enter_context(two_nodes())
         assert not nodes.unlinked
-        course = Course(rows, 0.01, 0.02, link_bytes)
+        course = TimedTraining(rows, 0.01, 0.02, link_bytes)
         ended = train(nodes, mode.name, job(mode, 0), course, deadline_s=90)
-    crossed = Run(mode.name, mode, [worker.function for worker in ended]).crossed_bytes
+    crossed = ModeRun(mode.name, mode, [worker.function for worker in ended]).crossed_bytes
     # Headers, acknowledgements and control words are under 4 % of the gradients.
     assert 2 * MODELS_BYTES <= crossed <= 2.08 * MODELS_BYTES
 
 
 def test_a_member_that_fails_ends_the_run_with_its_reason(tmp_path: Path) -> None:
-    course = Course(tmp_path / "missing.pt", 0.01, 0.02, no_bytes)
+    course = TimedTraining(tmp_path / "missing.pt", 0.01, 0.02, no_bytes)
     with pytest.raises(PeerFailed, match=r"(?s)rank \d: .*missing\.pt"):
         train(pretended("none"), "ring", job(MODES[0], 0), course, deadline_s=90)

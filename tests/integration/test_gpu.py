@@ -9,7 +9,7 @@ import pytest
 import torch
 from rooms import open_room
 
-from ringleader.train.between_calls.boundaries import Boundary
+from ringleader.train.between_calls.boundaries import CallBoundary
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.training_state import TrainingState
 
@@ -67,9 +67,9 @@ def test_what_a_boundary_puts_back_lies_on_the_device_of_its_weights():
     held.add_optimizer(optimizer, None)
     net(torch.ones(1, 4, device="cuda")).sum().backward()
     optimizer.step()
-    boundary = Boundary.of(held)
+    boundary = CallBoundary.of(held)
     boundary.keep_tensors(held, "models")
-    given = Boundary.of_plain(
+    given = CallBoundary.of_plain(
         torch.utils._pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, boundary.plain())
     )
     optimizer.state.clear()

@@ -40,7 +40,7 @@ def train(session: Session) -> None:
     out = Path(session.params["out"])
 
     def write() -> None:
-        residuals = session._group.laying.coding.residuals  # type: ignore[union-attr]
+        residuals = session._member.laying.coding.residuals  # type: ignore[union-attr]
         state = {
             "weights": net.matrix.detach(),
             "owed": residuals.owed("0.matrix"),
@@ -103,9 +103,9 @@ def test_a_kill_and_a_replacement_repeat_nothing(tmp_path: Path, phase: str) -> 
 def test_resizes_lose_nothing(tmp_path: Path, codec: str) -> None:
     faults = (
         FaultPlan()
-        .resize(at_step=2, minimum=3, maximum=3)
+        .resize(at_step=2, workers_min=3, workers_max=3)
         .hold("w0", at_step=4, for_generation=2)
-        .resize(at_step=9, minimum=2, maximum=2)
+        .resize(at_step=9, workers_min=2, workers_max=2)
         .hold("w0", at_step=11, for_generation=3)
     )
     play = Cast(job(tmp_path, codec, workers={"min": 1, "max": 1}), train, faults, tmp_path).play()

@@ -216,11 +216,11 @@ def test_resizes_up_and_down_cost_no_bit(
     first = "w0" if sync == "ring" else "w2"
     faults = (
         FaultPlan()
-        .resize(at_step=2, minimum=4, maximum=4)
+        .resize(at_step=2, workers_min=4, workers_max=4)
         .hold(first, at_step=4, for_generation=2)
-        .resize(at_step=7, minimum=2, maximum=2)
+        .resize(at_step=7, workers_min=2, workers_max=2)
         .hold(first, at_step=9, for_generation=3)
-        .resize(at_step=11, minimum=3, maximum=3)
+        .resize(at_step=11, workers_min=3, workers_max=3)
         .hold(first, at_step=13, for_generation=4)
     )
     spec = job(workers={"min": 1, "max": 1}, sync=sync, params={"optimizer": optimizer})
@@ -287,7 +287,9 @@ def test_a_server_that_is_ahead_repeats_the_step_without_a_second_update(
     check(play, undisturbed)
     assert play.worlds == [3, 3, 3]
     first, second, _ = play.plans
-    assert second.start_step == first.start_step + 7 + 1  # seven steps and the evaluation after the fifth
+    assert (
+        second.start_transaction == first.start_transaction + 7 + 1
+    )  # seven steps and the evaluation after the fifth
     assert ("s0", "s1") in second.heals
 
 

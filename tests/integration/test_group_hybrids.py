@@ -89,7 +89,7 @@ def missing_an_evaluation(session: Session) -> None:
         nonlocal armed
         if armed and session.global_step == 5:
             armed = False
-            exchange = session._group.generation.exchange
+            exchange = session._member.generation.exchange
             assert exchange is not None
             exchange.all_reduce = partial(break_after, exchange.all_reduce)  # type: ignore[method-assign]
         return {"accuracy": (net(batch[0]).argmax(dim=1) == batch[1]).float()}
@@ -115,7 +115,7 @@ def test_servers_that_missed_the_end_of_an_evaluation_keep_their_optimiser_state
     play = Cast(spec, missing_an_evaluation, artifacts=tmp_path, nodes=NODES).play()
     check(play, undisturbed)
     first, second = play.plans
-    assert second.start_step == first.start_step + 6
+    assert second.start_transaction == first.start_transaction + 6
     donors = {donor for receiver, donor in second.heals if receiver.startswith("s")}
     assert len([r for r, _ in second.heals if r.startswith("s")]) == servers
     assert all(donor.startswith("w") for donor in donors)

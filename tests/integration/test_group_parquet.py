@@ -64,7 +64,7 @@ def test_each_row_is_settled_once_through_a_kill_a_resize_and_a_restart(
 ) -> None:
     keys = {"params": {"path": str(source)}, "data": {"distribution": distribution}, "sync": sync}
     spec = saving_job(workers={"min": 1, "max": 3}, **keys)
-    cues = FaultPlan().kill("w2", at_step=2).resize(at_step=5, minimum=2, maximum=2)
+    cues = FaultPlan().kill("w2", at_step=2).resize(at_step=5, workers_min=2, workers_max=2)
     for worker in EVERYBODY:
         cues = cues.kill(worker, at_step=10, once=tmp_path / SAVED)
     checkpoints = str(tmp_path / SAVED)

@@ -75,11 +75,11 @@ def test_resizes_up_and_down_cost_no_bit(undisturbed: str, tmp_path: Path) -> No
     """Rounds begin at the steps 4, 9 and 12."""
     faults = (
         FaultPlan()
-        .resize(at_step=2, minimum=4, maximum=4)
+        .resize(at_step=2, workers_min=4, workers_max=4)
         .hold("w0", at_step=4, for_generation=2)
-        .resize(at_step=7, minimum=2, maximum=2)
+        .resize(at_step=7, workers_min=2, workers_max=2)
         .hold("w0", at_step=9, for_generation=3)
-        .resize(at_step=12, minimum=3, maximum=3)
+        .resize(at_step=12, workers_min=3, workers_max=3)
         .hold("w0", at_step=12, for_generation=4)
     )
     play = Cast(rounds(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()

@@ -13,7 +13,7 @@ from mlflow_server import MlflowServer, mlflow_server
 from waiting import wait_for
 
 from ringleader_api.tracking import Exporter, Mlflow
-from ringleader_api.tracking.mlflow import Point, TrackerDown
+from ringleader_api.tracking.mlflow import MlflowPoint, TrackerDown
 
 pytestmark = pytest.mark.timeout(300)
 HANG_S = 60.0
@@ -60,7 +60,7 @@ def run_of(here: Stage, job_id: str) -> dict[str, Any]:
     return dict(answer.json()["run"])
 
 
-def held(here: Stage, job_id: str, key: str) -> list[Point]:
+def held(here: Stage, job_id: str, key: str) -> list[MlflowPoint]:
     run_id = here.job(job_id)["tracking"]["run_id"]
     return sorted(Mlflow(here.control.settings.mlflow_url).history(run_id, key), key=lambda p: p.step)
 

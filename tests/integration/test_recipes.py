@@ -39,11 +39,11 @@ def test_digits_keeps_its_test_rows_out_of_training() -> None:
 
 
 def test_digits_reaches_97_percent_in_at_least_300_steps(tmp_path: Path) -> None:
-    finished, outlet = run_local(job("digits.yaml", epochs=14), digits.train, tmp_path)
+    finished, sink = run_local(job("digits.yaml", epochs=14), digits.train, tmp_path)
     assert finished.scores["accuracy"] >= 0.97
     assert finished.steps == 14 * 23 >= 300
     assert finished.samples == 14 * 1437
-    losses = [outlet.values[step]["loss"] for step in sorted(outlet.values)]
+    losses = [sink.values[step]["loss"] for step in sorted(sink.values)]
     assert len(losses) == finished.steps
     assert losses[-1] < losses[0] / 5
 

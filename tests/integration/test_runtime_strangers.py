@@ -11,7 +11,7 @@ from rooms import SECRET
 from waiting import wait_for
 
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES
-from ringleader.comm.visitor import HELLO, StoreConnection, local_socket
+from ringleader.comm.store_connection import HELLO, StoreConnection, local_socket
 from ringleader.runtime.nodes.ray_folder import rays_sockets
 
 ROOM = "job-guarded-a1"

@@ -97,11 +97,11 @@ def test_a_replacement_takes_part(tmp_path: Path) -> None:
 def test_resizes_up_and_down_lose_nobody_and_no_row(tmp_path: Path) -> None:
     faults = (
         FaultPlan()
-        .resize(at_step=2, minimum=4, maximum=4)
+        .resize(at_step=2, workers_min=4, workers_max=4)
         .hold("w0", at_step=ANY, phase="forward", past=16, for_generation=2)
-        .resize(at_step=7, minimum=2, maximum=2)
+        .resize(at_step=7, workers_min=2, workers_max=2)
         .hold("w0", at_step=9, phase="committed", for_generation=3)
-        .resize(at_step=12, minimum=3, maximum=3)
+        .resize(at_step=12, workers_min=3, workers_max=3)
         .hold("w0", at_step=13, phase="committed", for_generation=4)
     )
     play = Cast(ring(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()

@@ -60,7 +60,7 @@ def plan_of(
         members=tuple(f"w{k}" for k in range(workers + servers)),
         servers=servers,
         shards=shards,
-        start_step=0,
+        start_transaction=0,
         heals=(),
         recorded_step=0,
         meeting=NOWHERE,

@@ -46,7 +46,7 @@ class Notes:
     def play(self, faults: FaultPlan, place: Path, *, least: int = 1, most: int = 2) -> Play:
         _now[:] = [self]
         spec = job(self.sync, workers={"min": least, "max": most})
-        self.stage = ThreadedCast(spec, self.program, faults, artifacts=place, shadows=True)
+        self.stage = ThreadedCast(spec, self.program, faults, artifacts=place, joiners_follow=True)
         return self.stage.play()
 
     def undisturbed(self, place: Path) -> str:

@@ -56,7 +56,7 @@ class MortalWorld(World):
         assert (plan.start, plan.generation) not in self.issued, "a generation was issued twice"
         assert all(generation < plan.generation for _, generation in self.issued)
         self.issued.add((plan.start, plan.generation))
-        if not (plan.start_step or self.state.committed):
+        if not (plan.start_transaction or self.state.committed):
             self.line = ()  # first steps that nobody was told of are gone with all who had made them
         super().form(plan)
 

@@ -16,9 +16,9 @@ class Process:
     it updates have applied; one more than `applied` where a server repeats a step. `new`: a server that has not got its
     part of the state. `line`: for each step it has applied, in which generation that was computed. `cut`: its node is
     cut off: it lives, and nobody hears it. `said`: with what it parked, while it waits. `donor`: whom it shadows;
-    `level`: it has the state of `applied` from there; `astray`: it will find that it has not. `lines`: it has been told
-    what of the program is over, runs its lines and listens to nobody; `call`: to which call it has come. `gone`: it has
-    passed the last barrier."""
+    `in_sync`: it has the state of `applied` from there; `astray`: it will find that it has not. `lines`: it has been
+    told what of the program is over, runs its lines and listens to nobody; `call`: to which call it has come. `gone`:
+    it has passed the last barrier."""
 
     role: str
     generation: int = 0
@@ -31,7 +31,7 @@ class Process:
     new: bool = True
     donor: str = ""
     pair: int = 0
-    level: bool = False
+    in_sync: bool = False
     astray: bool = False
     lines: bool = False
     call: int = 0
@@ -70,13 +70,13 @@ class World:
     def of(
         cls,
         *,
-        minimum: int,
-        maximum: int,
+        workers_min: int,
+        workers_max: int,
         shards: int,
         servers: int = 0,
         copies: bool = False,
         backups: int = 0,
-        shadows: bool = False,
+        joiners_follow: bool = False,
         max_failures: int = 3,
         secures: bool = False,
     ) -> "World":
@@ -86,12 +86,12 @@ class World:
             servers=servers,
             copies=copies,
             backups=backups,
-            shadows=shadows,
+            joiners_follow=joiners_follow,
             max_failures=max_failures,
             setback_most_s=4.0,
             secures=secures,
         )
-        state, out = begin(rules, minimum=minimum, maximum=maximum, now=0.0)
+        state, out = begin(rules, workers_min=workers_min, workers_max=workers_max, now=0.0)
         world = cls(state)
         world.obey(out)
         return world
@@ -120,8 +120,8 @@ class World:
                     assert process.donor or not self.whole(), "a planned change broke an exchange"
                     if process.generation == generation or process.donor:
                         process.interrupted = True
-                case do.Shadow(worker=worker, donor=donor, number=number):
-                    self.shadow(worker, donor, number)
+                case do.Follow(worker=worker, donor=donor, number=number):
+                    self.follow(worker, donor, number)
                 case do.Announce(worker=worker):
                     self.processes[worker].announced = True
                 case do.Kill(worker=worker, cause=cause):
@@ -156,22 +156,24 @@ class World:
         assert not (pausing and self.state.broken), "a pause that is no boundary"
         saves = plan.cause == "short"
         ends = self.state.closing or self.state.pausing
-        assert ends or saves or plan.world >= self.state.min, "a plan below min"
+        assert ends or saves or plan.world >= self.state.workers_min, "a plan below min"
         if saves:
             self.check_saving(plan)
         owners = [shard for rank in range(plan.world) for shard in plan.shards_of(rank)]
         assert owners == list(range(plan.shards)) or not workers, "every shard needs exactly one owner"
-        assert before is None or plan.start_step >= before.start_step, "committed work was taken back"
+        assert before is None or plan.start_transaction >= before.start_transaction, (
+            "committed work was taken back"
+        )
         members = [self.processes[m] for m in plan.members]
         for process in members:
             assert process.parked, "a plan with somebody who still computes"
-        servers = [p for p in members if p.role == "server" and (not p.new or not plan.start_step)]
+        servers = [p for p in members if p.role == "server" and (not p.new or not plan.start_transaction)]
         copies = self.state.rules.copies
         level = (max if copies else min)((p.updated for p in servers), default=self.commits)
         self.check_parts(plan)
         complete = [p for p in members if p.generation > 0 and p.updated <= level]
         if any(p.generation > 0 for p in members):
-            assert plan.start_step == max(p.applied for p in complete)
+            assert plan.start_transaction == max(p.applied for p in complete)
         if copies:
             assert level == max(p.updated for p in complete or members), "nobody has the optimiser's state"
         else:
@@ -182,13 +184,13 @@ class World:
                 donor = self.processes[heals[name]]
                 assert heals[name] in plan.members
                 assert heals[name] not in heals, "a donor that has to heal itself"
-                assert donor.applied == plan.start_step
+                assert donor.applied == plan.start_transaction
                 assert donor.updated <= level, "the weights of a server that is ahead"
-                assert plan.start_step == 0 or donor.healed
+                assert plan.start_transaction == 0 or donor.healed
                 assert process.updated or process.role == "worker" or donor.role == "server" or not level
             else:
-                assert process.applied == plan.start_step, "somebody behind does not heal"
-                assert process.generation > 0 or process.level or plan.start_step == 0
+                assert process.applied == plan.start_transaction, "somebody behind does not heal"
+                assert process.generation > 0 or process.in_sync or plan.start_transaction == 0
         assert workers or saves
         self.plans.append(plan)
         self.deliver(plan, members)
@@ -196,16 +198,21 @@ class World:
     def deliver(self, plan: Plan, members: list[Process]) -> None:
         for process in members:
             process.said = None
-            process.new = process.new and plan.start_step > 0
-            process.parked, process.interrupted, process.announced, process.level = False, False, False, False
+            process.new = process.new and plan.start_transaction > 0
+            process.parked, process.interrupted, process.announced, process.in_sync = (
+                False,
+                False,
+                False,
+                False,
+            )
             process.computing, process.generation, process.plan = process.alive, plan.generation, plan
-            process.healed = process.healed and process.applied == plan.start_step
+            process.healed = process.healed and process.applied == plan.start_transaction
 
     def check_saving(self, plan: Plan) -> None:
         """Too few are left, who stand at a state that one of them alone may hold; it is saved once."""
         before, rules = self.plans[-1], self.state.rules
         assert rules.secures
-        assert plan.world < self.state.min
+        assert plan.world < self.state.workers_min
         assert before.cause != "short" or {*plan.members} < {*before.members}, "the same is saved twice"
         assert all(self.processes[m].generation > 0 for m in plan.members), "a newcomer has nothing to save"
         assert rules.servers or plan.world == 1
@@ -214,7 +221,7 @@ class World:
         """Every part is held by somebody who has it, and who is new takes it from servers that are level. Not behind
         the last barrier, where nobody computes."""
         servers = [self.processes[m] for m in plan.members[plan.world :]]
-        if not self.state.rules.backups or not plan.start_step or self.state.closing:
+        if not self.state.rules.backups or not plan.start_transaction or self.state.closing:
             return
         assert len(set(plan.slots)) == len(plan.slots) == plan.servers
         for part in plan.held_by:
@@ -223,7 +230,8 @@ class World:
         assert len(old) == 1 or not any(p.new for p in servers), "a new server beside one that is ahead"
 
     def check_failure(self, before: Membership, event: ev.Event, end: do.End) -> None:
-        """What `min` proven members do ends when they say so, or when a part of the state is nowhere any more."""
+        """What `workers_min` proven members do ends when they say so, or when a part of the state is nowhere any
+        more."""
         speaker = before.find(getattr(event, "worker", ""))
         at_work = [
             m
@@ -233,7 +241,7 @@ class World:
         said = isinstance(event, ev.Raised | ev.Failed | ev.Finished) and speaker and speaker.proven
         gone = "held the state" in end.message or "parameter server" in end.message
         gone = gone or (all(m.proven for m in before.members) and "the exchange failed" in end.message)
-        assert said or gone or len(at_work) < before.min, f"{event} ended what others did: {end}"
+        assert said or gone or len(at_work) < before.workers_min, f"{event} ended what others did: {end}"
 
     def check(self) -> None:
         active = [w for w in self.state.workers if w.phase == "active"]
@@ -302,7 +310,7 @@ class World:
     def heal(self, plan: Plan) -> int:
         """A joiner is level before the group's first commit. Returns the step of all."""
         members = [self.processes[m] for m in plan.members]
-        newest = max([plan.start_step, *(p.applied for p in members if p.healed)])
+        newest = max([plan.start_transaction, *(p.applied for p in members if p.healed)])
         donors = [p for p in members if p.healed and p.applied == newest]
         for process in members:
             if process not in donors:
@@ -320,7 +328,7 @@ class World:
             p = self.processes[member]
             self.say(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
         for name, p in list(self.processes.items()):
-            if p.alive and not p.cut and p.level and p.donor in members and not self.end:
+            if p.alive and not p.cut and p.in_sync and p.donor in members and not self.end:
                 self.stand(name, p)
 
     def stand(self, name: str, process: Process) -> None:
@@ -328,7 +336,7 @@ class World:
         donor = self.processes[process.donor]
         process.donor, process.parked = "", True
         if process.astray:
-            process.level = process.astray = False
+            process.in_sync = process.astray = False
             self.say(ev.Parked(name, 0, 0, 0, "", self.now, astray="1.weight"))
             return
         process.applied, process.updated, process.line = donor.applied, donor.applied, donor.line
@@ -340,18 +348,18 @@ class World:
         process.said = replace(parked, followed=process.pair)
         self.tell(process.said)
 
-    def shadow(self, worker: str, donor: str, number: int) -> None:
+    def follow(self, worker: str, donor: str, number: int) -> None:
         process = self.processes[worker]
         assert process.parked or not process.alive, "somebody shadows who does not wait to join"
         assert process.generation == 0
         assert self.processes[donor].generation == self.state.generation, "a donor that is no member"
-        process.parked, process.level, process.interrupted, process.donor = False, False, False, donor
+        process.parked, process.in_sync, process.interrupted, process.donor = False, False, False, donor
         process.pair = number
 
     def begin_lines(self, worker: str) -> None:
         """Whom a shadow asks tells it of calls that are over."""
         process = self.processes[worker]
-        if process.alive and not process.cut and process.donor and self.whole() and not process.level:
+        if process.alive and not process.cut and process.donor and self.whole() and not process.in_sync:
             process.lines = True
 
     def draw_level(self, worker: str) -> None:
@@ -366,9 +374,9 @@ class World:
                 process.donor, process.parked = "", True
                 self.say(ev.Parked(worker, 0, 0, 0, "", self.now, call=process.call, caught_up=True))
             return
-        if process.alive and not process.cut and process.donor and self.whole() and not process.level:
-            process.level = True
-            self.tell(ev.CaughtUp(worker, self.now, process.pair))
+        if process.alive and not process.cut and process.donor and self.whole() and not process.in_sync:
+            process.in_sync = True
+            self.tell(ev.InSync(worker, self.now, process.pair))
 
     def stand_behind(self, worker: str, process: Process) -> None:
         """It comes to a call of which it knows nothing, or is called off before."""
@@ -461,7 +469,7 @@ class World:
             return
         donor = self.processes[process.donor]
         if process.interrupted or not donor.alive or donor.cut or (not donor.computing and self.state.broken):
-            process.donor, process.level, process.astray, process.parked = "", False, False, True
+            process.donor, process.in_sync, process.astray, process.parked = "", False, False, True
             process.applied = process.updated = 0
             self.say(ev.Parked(worker, 0, 0, 0, "its donor is gone", self.now))
 
@@ -539,7 +547,7 @@ class World:
             self.whole()
             and not self.state.broken
             and not self.state.announced
-            and len(self.plan.members) - self.plan.servers == self.state.max
+            and len(self.plan.members) - self.plan.servers == self.state.workers_max
             and self.plan.servers == self.state.rules.servers
             and not any(w.leaving for w in self.state.workers)
         )

@@ -30,7 +30,7 @@ def test_a_job_file_is_read_once_in_each_of_its_versions(
 
     def most() -> dict[str, int]:
         with here.control.store.read() as session:
-            return {job.id: terms.most for job, terms in register.jobs(session)}
+            return {job.id: terms.workers_max for job, terms in register.jobs(session)}
 
     assert most() == {first: 1, second: 2, third: 3}
     assert sorted(map(len, files)) == [1, 2], "no more at once than that"

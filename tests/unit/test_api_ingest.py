@@ -38,16 +38,16 @@ def test_a_post_is_stored_whole_or_not_at_all(here: Stage) -> None:
     assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json() == {"names": []}
 
 
-def test_a_ghost_of_an_earlier_attempt_is_refused(here: Stage) -> None:
+def test_a_supervisor_of_an_earlier_attempt_is_refused(here: Stage) -> None:
     job_id = here.running()
-    ghost = here.cluster.alive[job_id, 1].ingest_token
+    earlier = here.cluster.alive[job_id, 1].ingest_token
     here.post(job_id, records=[outcome(1, "failed", "min_workers_lost")])
-    here.post(job_id, token=ghost, expect=409, records=[metric(1, 0, loss=1.0)])
+    here.post(job_id, token=earlier, expect=409, records=[metric(1, 0, loss=1.0)])
     here.tick(2)
     assert here.cluster.starts == [(job_id, 1), (job_id, 2)]
-    refused = here.post(job_id, token=ghost, expect=409, records=[metric(1, 0, loss=1.0)])
+    refused = here.post(job_id, token=earlier, expect=409, records=[metric(1, 0, loss=1.0)])
     assert refused["code"] == "stale_attempt"
-    here.post(job_id, attempt=2, token=ghost, expect=409)
+    here.post(job_id, attempt=2, token=earlier, expect=409)
     here.post(job_id, attempt=2, status=status("running"))
     assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json() == {"names": []}
 

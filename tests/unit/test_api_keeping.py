@@ -137,14 +137,14 @@ def test_a_deleted_job_leaves_no_row_and_no_file_but_what_the_audit_log_tells(he
 
 def test_a_deleted_job_goes_once_nothing_of_it_lives_and_the_cluster_was_told(here: Stage) -> None:
     haunted, stuck = here.running(), here.submit(name="stuck", workers={"min": 1, "max": 1})
-    ghost = here.cluster.alive[haunted, 1]
+    earlier = here.cluster.alive[haunted, 1]
     here.post(haunted, records=[outcome(1, "failed", "no_step")])
     here.tick(2)
     here.post(stuck, status=status("running"), records=[outcome(1, "failed", "no_step")])
     here.tick(2)
     for job_id in (haunted, stuck):
         assert here.client.delete(f"/api/v1/jobs/{job_id}").status_code == 204
-    here.cluster.alive[haunted, 1] = ghost
+    here.cluster.alive[haunted, 1] = earlier
     here.cluster.down = True
     here.tick()
     here.cluster.down = False

@@ -13,10 +13,16 @@ import pytest
 from control_plane import RESULT, Stage, outcome, stage, status
 from sqlalchemy.orm import Session
 
-from ringleader_api.reconciling import AttemptLauncher, Autoscaling, LeasedBackend, Reconciler, SpoolRecovery
+from ringleader_api.reconciling import (
+    AttemptLauncher,
+    Autoscaling,
+    Reconciler,
+    RoleLeasedBackend,
+    SpoolRecovery,
+)
 from ringleader_api.scheduling import Limits
-from ringleader_api.store import Fenced, Lease, Store, lease_for
-from ringleader_api.store.audit import Deed
+from ringleader_api.store import Fenced, RoleLease, Store, lease_for
+from ringleader_api.store.audit import AuditedAction
 
 
 class Killed(BaseException):
@@ -169,10 +175,10 @@ def _end_all(here: Stage, job_id: str) -> None:
     here.cluster.calls.clear()
 
 
-def reconciler_over(here: Stage, store: Store, lease: Lease | None = None) -> Reconciler:
+def reconciler_over(here: Stage, store: Store, lease: RoleLease | None = None) -> Reconciler:
     """One that works over `store`, with a lease of its own."""
     lease = lease or lease_for(store, here.home, "reconciler", lasts_s=60)
-    ours, cluster = Fenced(store, lease), LeasedBackend(here.cluster, lease)
+    ours, cluster = Fenced(store, lease), RoleLeasedBackend(here.cluster, lease)
     control = here.control
     launching = AttemptLauncher(
         ours,
@@ -205,7 +211,7 @@ class MortalStore(Store):
     cut: Callable[[str], None]
 
     @contextmanager
-    def write(self, deeds: Sequence[Deed] | None = None) -> Iterator[Session]:
+    def write(self, deeds: Sequence[AuditedAction] | None = None) -> Iterator[Session]:
         self.cut("before write")
         with super().write(deeds) as session:
             yield session

@@ -12,8 +12,8 @@ from test_api_tracking import Keeping
 from ringleader_api.tracking import Exporter
 
 KEY = {"Idempotency-Key": "k1"}
-Deed = Callable[[Stage, Exporter], Any]
-DEEDS: dict[str, Deed] = {
+AuditedAction = Callable[[Stage, Exporter], Any]
+DEEDS: dict[str, AuditedAction] = {
     "a round of the reconciler": lambda here, exporter: here.tick(),
     "a round of the exporter": lambda here, exporter: exporter.round(),
     "metrics": lambda here, exporter: here.client.get("/metrics"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from control_plane import RESULT, Stage, event, metric, outcome, raising, stage, status
 
-from ringleader_api.store import LeaseLost
+from ringleader_api.store import RoleLeaseLost
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def test_what_a_vanished_supervisor_had_not_posted_is_taken_in_once_before_the_n
     here.cluster.alive.clear()
     here.tick()
     here.time.pass_s(2)
-    here.cluster.cut = raising("after unposted", LeaseLost("reconciler"))
-    with pytest.raises(LeaseLost):
+    here.cluster.cut = raising("after unposted", RoleLeaseLost("reconciler"))
+    with pytest.raises(RoleLeaseLost):
         here.tick()
     here.cluster.cut, here.cluster.left[job_id, 1] = lambda where: None, told
     here.tick(2)

@@ -13,7 +13,7 @@ from test_api_kills import reconciler_over
 
 from ringleader_api.backend import AttemptGone
 from ringleader_api.reconciling import loop
-from ringleader_api.store import LeaseLost
+from ringleader_api.store import RoleLeaseLost
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ class Brief:
 
     def require(self) -> None:
         if (self._here.time() - self._asked_at).total_seconds() > 15:
-            raise LeaseLost("another control plane is the reconciler now.")
+            raise RoleLeaseLost("another control plane is the reconciler now.")
         self.hold()
 
     def fence(self, session: Session) -> None:
@@ -305,7 +305,7 @@ def test_a_release_that_takes_longer_than_the_role_lasts_is_tried_behind_all_oth
     late = here.submit(name="late", workers=one)
     reconciler = reconciler_over(here, here.control.store, Brief(here))
     for _ in cluster.stuck:
-        with pytest.raises(LeaseLost):
+        with pytest.raises(RoleLeaseLost):
             reconciler.tick()
     assert (here.state(late), cluster.told) == ("queued", [("release", first, 1), ("release", second, 1)])
     for stuck in (first, second, first):

@@ -12,7 +12,7 @@ from test_api_audit import told
 from ringleader_api.edge import guard
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.edge.refusals import PER_MINUTE, Refusals
-from ringleader_api.store.audit import Deed
+from ringleader_api.store.audit import AuditedAction
 
 HANG_S = 30
 
@@ -22,8 +22,8 @@ def here(tmp_path: Path) -> Stage:
     return stage(tmp_path)
 
 
-def deed(here: Stage, who: str, path: str = "/x") -> Deed:
-    return Deed(here.time(), who, None, "POST", path, "192.0.2.1", "r")
+def deed(here: Stage, who: str, path: str = "/x") -> AuditedAction:
+    return AuditedAction(here.time(), who, None, "POST", path, "192.0.2.1", "r")
 
 
 def refusals(here: Stage, clock: list[float]) -> Refusals:

@@ -18,14 +18,14 @@ from test_api_lost_attempts import *  # noqa: F403
 from test_api_reconciler import *  # noqa: F403
 
 from ringleader_api.problems import Conflict
-from ringleader_api.reconciling import LeasedBackend
+from ringleader_api.reconciling import RoleLeasedBackend
 from ringleader_api.rights import WHOLE, Caller
 from ringleader_api.services import tokens
 from ringleader_api.services.claims import quota_left
 from ringleader_api.services.jobs import Filter
-from ringleader_api.store import Fenced, LeaseLost, Store
+from ringleader_api.store import Fenced, RoleLeaseLost, Store
 from ringleader_api.store.leases import FileLease, RowLease
-from ringleader_api.store.tables import Job, LeaseRow
+from ringleader_api.store.tables import Job, RoleLeaseRow
 
 HANG_S = 30
 
@@ -68,7 +68,7 @@ def test_a_round_of_long_questions_keeps_the_role(tmp_path: Path) -> None:
     here, clock = stage(tmp_path), Seconds()
     one, other = leases(here.control.store, clock)
     assert one.hold()
-    cluster = LeasedBackend(here.cluster, one)
+    cluster = RoleLeasedBackend(here.cluster, one)
     for _ in range(4):
         clock.s += 5
         assert cluster.answers([("job", 1)])
@@ -88,10 +88,10 @@ def test_who_was_frozen_past_its_time_stores_and_does_nothing(tmp_path: Path) ->
     one, other = leases(here.control.store, clock)
     assert one.hold()
     clock.s = 10
-    with pytest.raises(LeaseLost):
+    with pytest.raises(RoleLeaseLost):
         one.require()
     assert other.hold()
-    with pytest.raises(LeaseLost), Fenced(here.control.store, one).write() as session:
+    with pytest.raises(RoleLeaseLost), Fenced(here.control.store, one).write() as session:
         session.get_one(Job, job_id).name = "overwritten"
     assert here.job(job_id)["name"] == SPEC["name"]
     with Fenced(here.control.store, other).write() as session:
@@ -101,12 +101,12 @@ def test_who_was_frozen_past_its_time_stores_and_does_nothing(tmp_path: Path) ->
 
 def test_a_file_that_nobody_has_locked_gives_no_role_without_being_asked_for(tmp_path: Path) -> None:
     lease = FileLease(tmp_path / "lock")
-    with pytest.raises(LeaseLost):
+    with pytest.raises(RoleLeaseLost):
         lease.require()
     assert lease.hold()
     lease.require()
     lease.let_go()
-    with pytest.raises(LeaseLost), Fenced(stage(tmp_path).control.store, lease).write():
+    with pytest.raises(RoleLeaseLost), Fenced(stage(tmp_path).control.store, lease).write():
         pass
     assert lease.hold(), "the questions have left it free"
 
@@ -200,7 +200,7 @@ def test_two_that_take_over_from_each_other_at_any_statement_start_each_attempt_
 def _work(here: Stage) -> None:
     """A few rounds, as the loop runs them: who was relieved asks again."""
     for _ in range(4):
-        with suppress(LeaseLost):
+        with suppress(RoleLeaseLost):
             here.tick()
 
 
@@ -221,7 +221,7 @@ def _overtaken_at(one: Stage, other: Stage, boundary: int) -> bool:
     reconciler = reconciler_over(one, store)
     leases_run_out(one.control.store)
     store.cut = one.cluster.cut = cut
-    with suppress(LeaseLost):
+    with suppress(RoleLeaseLost):
         reconciler.tick()
         reconciler.tick()
     reached = takes_over.ident is not None
@@ -236,7 +236,7 @@ def _overtaken_at(one: Stage, other: Stage, boundary: int) -> bool:
 def leases_run_out(store: Store) -> None:
     """The time of whoever holds a role is over."""
     with store.write() as session:
-        session.execute(update(LeaseRow).values(expires_at=datetime(2000, 1, 1, tzinfo=UTC)))
+        session.execute(update(RoleLeaseRow).values(expires_at=datetime(2000, 1, 1, tzinfo=UTC)))
 
 
 def test_the_same_key_sent_to_two_at_once_is_one_job(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import update
 from ringleader.wire.states import State
 from ringleader_api.store.tables import Event, ExportCursor, Job
 from ringleader_api.tracking import Exporter, Mlflow, records
-from ringleader_api.tracking.mlflow import Point, TrackerRefused
+from ringleader_api.tracking.mlflow import MlflowPoint, TrackerRefused
 
 NAMES = [
     *("", ".", "..", "...", "..x", "/", "//", "/x", "x/", "a//b", "a/./b", "a/../b", "../../x", "a@b/../c"),
@@ -83,7 +83,7 @@ class Keeping(Mlflow):
     def create_run(self, experiment_id: str, name: str, start_ms: int, tags: dict[str, str]) -> str:
         return tags[records.JOB_TAG]
 
-    def log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
+    def log_metrics(self, run_id: str, points: Sequence[MlflowPoint]) -> None:
         if run_id == self.broken:
             raise ValueError("Expecting value: line 1 column 1 (char 0)")
         self.metrics.setdefault(run_id, []).extend(p.key for p in points)
@@ -144,7 +144,7 @@ class Reset(Keeping):
 
     gone = ""
 
-    def log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
+    def log_metrics(self, run_id: str, points: Sequence[MlflowPoint]) -> None:
         if run_id == self.gone:
             raise TrackerRefused("RESOURCE_DOES_NOT_EXIST")
         super().log_metrics(run_id, points)

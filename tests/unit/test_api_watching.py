@@ -298,8 +298,8 @@ def test_every_line_of_a_request_names_it_and_its_job(here: Stage, logged: io.St
     made = here.client.post("/api/v1/jobs", json=SPEC)
     job_id = made.json()["id"]
     here.tick()
-    ghost = here.post(job_id, records=[event(1, "job.failed")])
-    assert ghost == {"acked": {"events": 1}}
+    earlier = here.post(job_id, records=[event(1, "job.failed")])
+    assert earlier == {"acked": {"events": 1}}
     lines: list[dict[str, Any]] = [json.loads(row) for row in logged.getvalue().splitlines()]
     told = {row["event"]: row for row in lines}
     first = next(row for row in lines if row["event"] == "http.served")

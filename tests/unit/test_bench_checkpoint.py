@@ -2,18 +2,18 @@
 
 import pytest
 
-from ringleader.bench.elasticity.checkpoint import Course
+from ringleader.bench.elasticity.checkpoint import CheckpointTimes
 from ringleader.bench.elasticity.checkpoint_member import APART, HELD
 
 STEP_S = 0.1
 
 
-def course(late: dict[int, float], written: dict[int, float], rounds: int = 2) -> Course:
+def course(late: dict[int, float], written: dict[int, float], rounds: int = 2) -> CheckpointTimes:
     """Rounds of even steps, but for those that come `late`; `written`: seconds after the step's commit."""
     commits = [0.0]
     for step in range(2, APART * (rounds * HELD + 1) + 1):
         commits.append(commits[-1] + STEP_S + late.get(step, 0.0))
-    return Course(commits, {step: commits[step - 1] + after for step, after in written.items()})
+    return CheckpointTimes(commits, {step: commits[step - 1] + after for step, after in written.items()})
 
 
 def test_a_pause_is_the_gap_that_is_longest_behind_all_turns_of_its_kind_less_the_median_step() -> None:

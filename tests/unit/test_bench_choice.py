@@ -1,6 +1,6 @@
 """The share of the best schedule's speed: which one is best, and how turns are compared."""
 
-from ringleader.bench.exchange.choice import CASES, LEAST, POINTS, Point, best, figure_of, shares
+from ringleader.bench.exchange.choice import CASES, LEAST, POINTS, ChoicePoint, best, figure_of, shares
 from ringleader.bench.registry import Wish
 
 
@@ -23,7 +23,7 @@ def test_the_chosen_one_is_best_among_equals():
 def test_where_bits_may_not_change_the_choice_is_judged_among_the_canonical_ones():
     took = {"ring": [1.0] * 4, "direct": [2.0] * 4, "tree": [4.0] * 4}
     found = {"took": took, "chosen": "ring", "chosen_same_bits": "tree", "canonical": ["direct", "tree"]}
-    free, bound = (figure_of(Point("gloo", "1KB", 3, same_bits), found) for same_bits in (False, True))
+    free, bound = (figure_of(ChoicePoint("gloo", "1KB", 3, same_bits), found) for same_bits in (False, True))
     assert free.ours == [1.0] * 4
     assert bound.ours == [0.5] * 4
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ringleader.bench.exchange.codec import Course
+from ringleader.bench.exchange.codec import CodecTimes
 from ringleader.bench.exchange.codec_member import GOING, REACHED, SMOOTHED_STEPS, WARM_UP_STEPS, Stopwatch
 
 
@@ -65,5 +65,5 @@ def test_one_low_loss_is_not_enough():
 
 
 def test_the_loss_at_a_second_is_that_of_the_step_that_ended_then_or_after():
-    course = Course(seconds=[1.0, 2.0, 3.0], losses=[2.5, 2.0, 1.5])
+    course = CodecTimes(seconds=[1.0, 2.0, 3.0], losses=[2.5, 2.0, 1.5])
     assert [course.loss_at(second) for second in (0.5, 2.0, 2.5, 9.0)] == [2.5, 2.0, 1.5, 1.5]

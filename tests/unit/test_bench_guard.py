@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from ringleader.bench.control_plane.attack import BLOWS, Blow, Target, hold, strike
+from ringleader.bench.control_plane.attack import ATTACK_REQUESTS, AttackRequest, AttackTarget, hold, strike
 from ringleader.bench.control_plane.guard import ATTACKS, CASES, MOST_TIMES, Waits, figures
 from ringleader.bench.line import Line
 
@@ -84,21 +84,23 @@ def refusing(answer: type[Answer] = Answer) -> Iterator[str]:
 def test_an_attacker_strikes_until_its_time_is_over_and_tells_what_it_was_answered() -> None:
     began: list[int] = []
     with refusing() as address:
-        target = Target(address, "", monotonic() + 0.3, "")
-        told = strike(target, [Blow("POST", "/x", b"{}")] * 2, lambda: began.append(1))
+        target = AttackTarget(address, "", monotonic() + 0.3, "")
+        told = strike(target, [AttackRequest("POST", "/x", b"{}")] * 2, lambda: began.append(1))
         assert set(told) == {"403"}
-        held = hold(Target(address, "", monotonic() + 0.3, ""), [b"", b"GET / HT"], lambda: began.append(2))
+        held = hold(
+            AttackTarget(address, "", monotonic() + 0.3, ""), [b"", b"GET / HT"], lambda: began.append(2)
+        )
     assert (held["opened"], held["held at the end"], began) == (2, 2, [1, 2])
 
 
 def test_the_blows_are_what_they_are_said_to_be() -> None:
-    blows = {kind: made() for kind, made in BLOWS.items()}
-    assert len(json.loads(blows["findings"][0].body)) == 50_000
-    assert blows["findings"][-1].body.count(b'"k"') == 150_001
-    assert [len(blow.body) >> 20 for blow in blows["big-bodies"]] == [31, 31, 31, 0]
-    assert {len(blow.body) >> 10 for blow in blows["login-flood"]} == {1023, 7}
-    assert len(blows["refused-writes"]) == 24
-    guesses = [blow.token() for blow in blows["wrong-tokens"] * 2 if blow.token is not None]
+    requests = {kind: made() for kind, made in ATTACK_REQUESTS.items()}
+    assert len(json.loads(requests["findings"][0].body)) == 50_000
+    assert requests["findings"][-1].body.count(b'"k"') == 150_001
+    assert [len(request.body) >> 20 for request in requests["big-bodies"]] == [31, 31, 31, 0]
+    assert {len(request.body) >> 10 for request in requests["login-flood"]} == {1023, 7}
+    assert len(requests["refused-writes"]) == 24
+    guesses = [request.token() for request in requests["wrong-tokens"] * 2 if request.token is not None]
     assert len(set(guesses)) == 16
 
 
@@ -112,6 +114,6 @@ def test_an_attacker_who_guesses_shows_what_it_guessed() -> None:
 
     guesses = iter(range(1 << 30))
     with refusing(Shown) as address:
-        target = Target(address, "right", monotonic() + 0.2, "")
-        strike(target, [Blow("POST", "/x", b"{}", token=lambda: f"{next(guesses)}")], lambda: None)
+        target = AttackTarget(address, "right", monotonic() + 0.2, "")
+        strike(target, [AttackRequest("POST", "/x", b"{}", token=lambda: f"{next(guesses)}")], lambda: None)
     assert shown[:2] == ["Bearer 0", "Bearer 1"]

@@ -9,17 +9,19 @@ import pytest
 from ringleader.bench.exchange.nodes import no_bytes
 from ringleader.bench.line import Cell, Figure
 from ringleader.bench.table import Table
-from ringleader.bench.training.course import Course, Point, save_rows
+from ringleader.bench.training.course import LossPoint, TimedTraining, save_rows
 from ringleader.bench.training.modes import MODES, REFERENCE, Family
 from ringleader.bench.training.picture import DASHES, TINTS, Curve, spread, svg
-from ringleader.bench.training.sync import Run, Scale, _figures
+from ringleader.bench.training.sync import ModeRun, Scale, _figures
 
 
-def run(name: str, seconds: list[float], losses: list[float], crossed: int = 0) -> Run:
+def run(name: str, seconds: list[float], losses: list[float], crossed: int = 0) -> ModeRun:
     """2,048 rows a stretch; one worker that waited a quarter of its time."""
-    points = [Point(2048 * n, s, loss, 0.5) for n, (s, loss) in enumerate(zip(seconds, losses, strict=True))]
-    course = Course(Path(), 4.0, 0.02, no_bytes, points, seconds[-1] / 4, seconds[-1], crossed)
-    return Run(name, next(m for m in MODES if m.name == name.removesuffix("-again")), [course])
+    points = [
+        LossPoint(2048 * n, s, loss, 0.5) for n, (s, loss) in enumerate(zip(seconds, losses, strict=True))
+    ]
+    course = TimedTraining(Path(), 4.0, 0.02, no_bytes, points, seconds[-1] / 4, seconds[-1], crossed)
+    return ModeRun(name, next(m for m in MODES if m.name == name.removesuffix("-again")), [course])
 
 
 RUNS = [

@@ -148,7 +148,7 @@ class Job:
             spec=self.spec(function, **more),
             function=function,
             coordinator=SingleMember(1),
-            outlet=self.recorded,
+            sink=self.recorded,
             server=False,
             artifacts=self.place,
             beside=CheckWorkspace(self.make, after_s, niceness, cpu_s),

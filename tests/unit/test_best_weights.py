@@ -45,7 +45,7 @@ def test_no_boundary_grows_by_what_is_kept(tmp_path: Path) -> None:
             for x, y in session.batches(rows()):
                 session.step(F.cross_entropy(net(x), y))
             session.best(net, score)
-        recorded.extend(values[4] for values in session._group.sections.state()[1])
+        recorded.extend(values[4] for values in session._member.sections.state()[1])
 
     run_local(job(RING), train, tmp_path)
     assert recorded == [0, 0]

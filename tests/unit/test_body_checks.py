@@ -131,7 +131,7 @@ def test_the_job_fails_with_these_words_in_every_mode(mode: str, line: str, why:
 
 
 @pytest.mark.parametrize("mode", ["servers", "leased"])
-def test_a_servers_rehearsal_of_a_body_stands_for_no_mistake(mode: str, tmp_path: Path) -> None:
+def test_a_servers_dry_turn_of_a_body_stands_for_no_mistake(mode: str, tmp_path: Path) -> None:
     alone, _ = run_local(job(MODES[mode]), Body("zero_grad"), tmp_path / "alone")
     play = ThreadedCast(JobSpec.parse(job(MODES[mode])), Body("zero_grad"), artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
@@ -140,10 +140,10 @@ def test_a_servers_rehearsal_of_a_body_stands_for_no_mistake(mode: str, tmp_path
     assert [what for what in about if what != "variable"] == ["zero_grad"]
 
 
-def test_gradients_of_a_crews_other_slices_are_not_cleared(tmp_path: Path) -> None:
+def test_gradients_of_a_node_groups_other_slices_are_not_cleared(tmp_path: Path) -> None:
     """There the slices of a round add up in the parameters."""
-    crews = JobSpec.parse(job({"inter_node": "token_ring", "intra_node": "ring"}))
-    play = ThreadedCast(crews, Body("net.zero_grad", behind=True), artifacts=tmp_path).play()
+    node_groups = JobSpec.parse(job({"inter_node": "token_ring", "intra_node": "ring"}))
+    play = ThreadedCast(node_groups, Body("net.zero_grad", behind=True), artifacts=tmp_path).play()
     assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
     assert "changed by hand" in play.message
 

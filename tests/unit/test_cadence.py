@@ -38,7 +38,7 @@ MODES: dict[str, Any] = {
     "async": SERVERS | {"consistency": "async"},
     "local_sgd": {"inter_node": "local_sgd", "intra_node": "local_sgd", "inner_steps": 1},
     "token_ring": "token_ring",
-    "crews": {"inter_node": "token_ring", "intra_node": "ring"},
+    "node groups": {"inter_node": "token_ring", "intra_node": "ring"},
 }
 
 

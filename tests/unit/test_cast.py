@@ -17,7 +17,7 @@ def test_last_words_are_heard_though_their_speaker_can_be_told_nothing() -> None
     here, there = Pipe()
     stage._pipes = {"w0": here}
     rules = AttemptRules(attempt=1, shards=4, servers=0, copies=False, max_failures=3)
-    stage._state, _ = begin(rules, minimum=1, maximum=1, now=time.monotonic())
+    stage._state, _ = begin(rules, workers_min=1, workers_max=1, now=time.monotonic())
     there.send(("raised", (3, 0, "boom")))
     there.close()
     stage._tell("w0", "interrupt", 1)
@@ -26,7 +26,7 @@ def test_last_words_are_heard_though_their_speaker_can_be_told_nothing() -> None
 
 def test_a_newcomer_is_heard_once_the_survivors_have_gone_on_without_it() -> None:
     stage = Cast(job(RING), train)
-    stage._state, _ = begin(AttemptRules(attempt=1, shards=4), minimum=1, maximum=2, now=0.0)
+    stage._state, _ = begin(AttemptRules(attempt=1, shards=4), workers_min=1, workers_max=2, now=0.0)
     for event in (
         ev.Parked("w0", 0, 0, 0, "", 1.0),
         ev.Parked("w1", 0, 0, 0, "", 1.0),

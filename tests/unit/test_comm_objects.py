@@ -34,7 +34,7 @@ from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.local_sgd.replicas import Replica
 from ringleader.train.modes.token_ring.gossip import Gossip
 from ringleader.train.modes.token_ring.node_group import GroupCall, GroupCallKind, NodeGroup
-from ringleader.train.modes.token_ring.recovery import TokenCopy
+from ringleader.train.modes.token_ring.regeneration import TokenCopy
 from ringleader.train.state.training_state import TrainingState
 
 SEAL = Seal(bytes(range(32)), "job/1.1")
@@ -119,7 +119,9 @@ def test_where_the_types_of_a_message_are_known_no_other_is_made(sign: Path):
     """Also where a member has sealed it."""
     with pytest.raises(ObjectUnexpected, match=r"pathlib\.Path"):
         unpacked(packed({"step": Harm(sign)}, SEAL), SEAL, ItemSet)
-    with pytest.raises(ObjectUnexpected, match=r"ringleader\.train\.modes\.token_ring\.recovery\.TokenCopy"):
+    with pytest.raises(
+        ObjectUnexpected, match=r"ringleader\.train\.modes\.token_ring\.regeneration\.TokenCopy"
+    ):
         unpacked(packed(TokenCopy(1, ItemSet(), frozenset()), SEAL), SEAL, ItemSet)
     assert not sign.exists()
 
@@ -218,19 +220,19 @@ def test_a_joiner_unpickles_nothing_of_a_stranger_that_plays_its_donor(sign: Pat
         communicator.close()
 
 
-def test_a_mate_unpickles_nothing_of_a_stranger_that_plays_its_conductor(sign: Path):
+def test_a_follower_unpickles_nothing_of_a_stranger_that_plays_its_conductor(sign: Path):
     stranger, member = pair(Seal(new_secret(), "job/1.1"))
     for message in sent((Harm(sign), None), stranger.seal):
         stranger.isend(message, 1, 16)
     communicator = Communicator(member)
-    crew = NodeGroup(communicator, [0, 1], Gossip(), together=False)
+    group = NodeGroup(communicator, [0, 1], Gossip(), together=False)
     with pytest.raises(ExchangeBroken, match="without the signature of a member of this generation"):
-        crew.hear()
+        group.hear()
     assert not sign.exists()
     communicator.close()
 
 
-def test_what_members_of_a_crew_say_comes_as_it_was_said():
+def test_what_members_of_a_node_group_say_comes_as_it_was_said():
     hub = Hub(2, deadline_s=30.0)
     ends = hub.transport(0), hub.transport(1)
     said = (

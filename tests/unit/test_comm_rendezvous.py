@@ -15,8 +15,8 @@ from waiting import wait_for
 from ringleader.comm import rendezvous
 from ringleader.comm.rendezvous import STRANGERS, Rendezvous
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES, new_secret
+from ringleader.comm.store_connection import HELLO, StoreConnection, local_socket
 from ringleader.comm.transports.meeting import MeetingCall, StoreClients, meet, visit
-from ringleader.comm.visitor import HELLO, StoreConnection, local_socket
 from ringleader.errors import WordRefused
 
 HANG_S = 30.0
@@ -30,7 +30,7 @@ def store() -> Iterator[Rendezvous]:
     store.close()
 
 
-def visitor(store: Rendezvous, room: str = ROOM, secret: bytes = SECRET) -> StoreConnection:
+def join_room(store: Rendezvous, room: str = ROOM, secret: bytes = SECRET) -> StoreConnection:
     return StoreConnection(HOST, store.port, HANG_S, room=room, secret=secret)
 
 
@@ -62,9 +62,9 @@ def test_who_has_not_the_secret_of_a_room_hears_nothing_and_leaves_nothing(store
 def test_the_secret_of_one_room_opens_no_other(store: Rendezvous):
     store.admit("other", new_secret())
     with pytest.raises(OSError, match="closed the connection"):
-        visitor(store, "other")
+        join_room(store, "other")
     with pytest.raises(OSError, match="closed the connection"):
-        visitor(store, secret=new_secret())
+        join_room(store, secret=new_secret())
 
 
 def test_what_a_stranger_sends_is_not_kept(store: Rendezvous):
@@ -217,7 +217,7 @@ def test_twenty_five_generations_leave_the_words_of_one(store: Rendezvous):
 
 
 def test_a_generation_is_over_once_a_later_one_has_begun_also_for_who_waits_in_it(store: Rendezvous):
-    old, new, late = (visitor(store) for _ in range(3))
+    old, new, late = (join_room(store) for _ in range(3))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(old.corner(f"{ROOM}/1.7", HANG_S).read, ["place/0"])
         wait_for("somebody who waits", lambda: store._rooms[ROOM].lines[""])
@@ -232,7 +232,7 @@ def test_a_generation_is_over_once_a_later_one_has_begun_also_for_who_waits_in_i
 
 
 def test_pairs_that_are_under_way_at_once_do_not_end_each_other_and_old_ones_go(store: Rendezvous):
-    member = visitor(store)
+    member = join_room(store)
     for number in range(1, 1001):
         member.corner(f"{ROOM}/pair/{number}", HANG_S).set("place/0", b"here")
     assert member.corner(f"{ROOM}/pair/900", HANG_S).read(["place/0"]) == [b"here"]
@@ -242,20 +242,20 @@ def test_pairs_that_are_under_way_at_once_do_not_end_each_other_and_old_ones_go(
 
 def test_a_room_holds_so_much_and_no_more(store: Rendezvous, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendezvous, "ROOM_BYTES", 1000)
-    member = visitor(store)
+    member = join_room(store)
     corner = member.corner(f"{ROOM}/1.1", HANG_S)
     corner.set("place/0", bytes(900))
     corner.set("place/0", bytes(950))
     with pytest.raises(OSError, match="no room for its words"):
         corner.set("place/1", bytes(100))
-    again = visitor(store)
+    again = join_room(store)
     again.corner(f"{ROOM}/1.2", HANG_S).set("place/1", bytes(900))
     for connection in (member, again):
         connection.close()
 
 
 def test_a_room_that_no_supervisor_asks_for_is_closed(store: Rendezvous, monkeypatch: pytest.MonkeyPatch):
-    member = visitor(store)
+    member = join_room(store)
     member.corner(f"{ROOM}/1.1", HANG_S).set("place/0", b"here")
     store.admit(ROOM, SECRET)
     assert [*store.words()[ROOM]] == ["place/0"]

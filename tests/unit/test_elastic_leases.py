@@ -46,25 +46,25 @@ class Play:
     def __init__(self, batches: LoopItems, discipline: LeasePolicy, most: int = 200) -> None:
         self.leases = LeaseQueue(batches, discipline)
         self.most = most
-        self.hands: dict[int, list[tuple[int, int]]] = {worker: [] for worker in range(WORKERS)}
+        self.leased: dict[int, list[tuple[int, int]]] = {worker: [] for worker in range(WORKERS)}
         self.pushed: list[tuple[int, int]] = []
         self.applied: list[int] = []
         self.refused_at: list[int] = []
 
     def act(self, what: str, worker: int) -> None:
-        hand = self.hands[worker]
-        if what == "lease" and len(hand) < self.most:
+        own = self.leased[worker]
+        if what == "lease" and len(own) < self.most:
             lease = self.leases.lease(worker)
             if lease is not None:
-                hand.append((lease.item, lease.version))
-        elif what == "push" and hand:
-            self.push(*hand.pop(0))
+                own.append((lease.item, lease.version))
+        elif what == "push" and own:
+            self.push(*own.pop(0))
         elif what == "lose":
             self.leases.give_back(worker)
-            hand.clear()
+            own.clear()
         elif what == "generation":
             self.leases.give_all_back()
-            for other in self.hands.values():
+            for other in self.leased.values():
                 other.clear()
             for item, version in self.pushed:  # ghosts of the generations before
                 assert self.leases.push(item, version) is not PushVerdict.TAKEN
@@ -151,7 +151,7 @@ def test_no_update_waits_for_as_many_workers_as_are_spare(spare, most, batches, 
     assert {lease.worker for lease in leases.out.values()} <= set(slow)
     assert {lease.version for lease in leases.out.values()} <= {leases.version}
     for worker in slow:
-        while play.hands[worker]:
+        while play.leased[worker]:
             play.act("push", worker)
     play.finish()
     assert leases.exhausted

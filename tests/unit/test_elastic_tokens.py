@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ringleader.elastic.plan import owned
 from ringleader.train.modes.items import ItemSet
-from ringleader.train.modes.token_ring.recovery import RegeneratedToken, TokenCopy, regenerate, todo
+from ringleader.train.modes.token_ring.regeneration import RegeneratedToken, TokenCopy, regenerate, todo
 
 SHARDS, STEPS = 4, 3
 END = SHARDS * STEPS
@@ -39,16 +39,18 @@ class Ring:
 
     def form(self) -> None:
         """A generation begins."""
-        self.standings: list[RegeneratedToken] = []
+        self.regenerated: list[RegeneratedToken] = []
         for k in range(self.spans):
-            standing = regenerate([copies[k].told() for copies in self.members])
-            self.standings.append(standing)
-            source = self.members[standing.source][k]
+            token = regenerate([copies[k].told() for copies in self.members])
+            self.regenerated.append(token)
+            source = self.members[token.source][k]
             assert all(copies[k].listed <= source.listed for copies in self.members), "a copy was given up"
             for copies in self.members:
                 self.receive(copies[k], source)
         world = len(self.members)
-        self.work = [list(todo(self.standings, owned(r, world, SHARDS), SHARDS, STEPS)) for r in range(world)]
+        self.work = [
+            list(todo(self.regenerated, owned(r, world, SHARDS), SHARDS, STEPS)) for r in range(world)
+        ]
         self.at = [k % world for k in range(self.spans)]
 
     def receive(self, copy: Copied, source: Copied) -> None:
@@ -132,8 +134,8 @@ def test_an_item_that_some_spans_lack_is_computed_for_those_alone() -> None:
     """Item 1 was added to tokens 0 and 2 when its worker was lost; item 0 is still owed by the survivor."""
     items = [ItemSet(0, [1]), ItemSet(), ItemSet(0, [1])]
     survivor = [TokenCopy(len(known), known, frozenset({0})) for known in items]
-    standings = [regenerate([copy]) for copy in survivor]
-    assert next(todo(standings, range(2), 2, 1)) == (0, 1, (1,))
+    regenerated = [regenerate([copy]) for copy in survivor]
+    assert next(todo(regenerated, range(2), 2, 1)) == (0, 1, (1,))
 
 
 def test_a_member_that_was_healed_is_nobodys_source() -> None:

@@ -82,7 +82,7 @@ def perform(
     **moment: Any,
 ) -> tuple[Play, Counter[str]]:
     """With `grows` another worker comes at the third step; `killed`: the victim dies then."""
-    faults = FaultPlan().resize(at_step=3, minimum=1, maximum=workers + 1) if grows else FaultPlan()
+    faults = FaultPlan().resize(at_step=3, workers_min=1, workers_max=workers + 1) if grows else FaultPlan()
     stage = ThreadedCast(
         job(sync, workers={"min": 1, "max": workers}), train, faults, artifacts=folder, nodes=nodes
     )

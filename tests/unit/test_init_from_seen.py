@@ -175,7 +175,13 @@ def play(place: Path, spec: JobSpec, cues: FaultPlan | None = None, **how: Any) 
     [
         (FaultPlan(), {"workers": {"min": 2, "max": 2}}, 2),
         (FaultPlan(), {"workers": {"min": 2, "max": 2}, "sync": SERVERS}, 3),
-        (FaultPlan().resize(at_step=2, minimum=2, maximum=2).hold("w0", at_step=3, for_generation=2), {}, 2),
+        (
+            FaultPlan()
+            .resize(at_step=2, workers_min=2, workers_max=2)
+            .hold("w0", at_step=3, for_generation=2),
+            {},
+            2,
+        ),
         (FaultPlan().kill("w1", at_step=3), {"workers": {"min": 2, "max": 2}}, 3),
     ],
     ids=["from the start", "with a server", "a joiner", "a replacement"],

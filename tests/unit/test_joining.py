@@ -27,13 +27,15 @@ from ringleader.train.generation.join_donor import DONOR, CopyMemory, JoinerDona
 
 GUARD_S = 30.0
 
-NEVER_LEVEL: dict[str, Any] = {"worker": "w2", "at_step": ANY, "phase": "level", "for_generation": 99}
+NEVER_LEVEL: dict[str, Any] = {"worker": "w2", "at_step": ANY, "phase": "in_sync", "for_generation": 99}
 """As long as whom it follows lives."""
 
 
 def perform(workers: tuple[int, int], cues: FaultPlan, tmp_path: Path, **how: Any) -> Play:
     torch.set_num_threads(1)
-    play = ThreadedCast(spec(workers), partial(train, **how), cues, artifacts=tmp_path, shadows=True).play()
+    play = ThreadedCast(
+        spec(workers), partial(train, **how), cues, artifacts=tmp_path, joiners_follow=True
+    ).play()
     check(play)
     return play
 
@@ -46,7 +48,11 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_joins_while_the_group_goes_on_ends_with_the_same_bits(tmp_path: Path):
-    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=3).dawdle("w0", from_step=3, for_generation=2)
+    cues = (
+        FaultPlan()
+        .resize(at_step=2, workers_min=2, workers_max=3)
+        .dawdle("w0", from_step=3, for_generation=2)
+    )
     play = perform((1, 1), cues, tmp_path, adam=True)
     assert play.worlds == [1, 3]
     assert healed(play) == set()
@@ -54,7 +60,7 @@ def test_who_joins_while_the_group_goes_on_ends_with_the_same_bits(tmp_path: Pat
 
 
 def test_a_joiner_whose_donor_is_killed_follows_another_one(tmp_path: Path):
-    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=3).hold(**NEVER_LEVEL)
+    cues = FaultPlan().resize(at_step=2, workers_min=1, workers_max=3).hold(**NEVER_LEVEL)
     cues = cues.kill("w1", at_step=ANY, phase="donating", past=2)
     play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=3), tmp_path)
     donors = [pair.donor for pair in play.pairs if pair.worker == "w2"]
@@ -66,7 +72,7 @@ def test_a_joiner_whose_donor_is_killed_follows_another_one(tmp_path: Path):
 
 
 def test_a_joiner_that_is_needed_is_healed_while_the_others_wait(tmp_path: Path):
-    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=3).hold(**NEVER_LEVEL)
+    cues = FaultPlan().resize(at_step=2, workers_min=2, workers_max=3).hold(**NEVER_LEVEL)
     cues = cues.kill("w1", at_step=ANY, phase="donating", past=2)
     cues = cues.hold("w3", at_step=ANY, phase="parked", for_generation=2)  # or it might be there before w2 is
     play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=2), tmp_path)
@@ -76,7 +82,9 @@ def test_a_joiner_that_is_needed_is_healed_while_the_others_wait(tmp_path: Path)
 
 
 def test_a_joiner_that_is_killed_while_it_follows_takes_nothing_along(tmp_path: Path):
-    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=3).kill("w2", at_step=ANY, phase="level")
+    cues = (
+        FaultPlan().resize(at_step=2, workers_min=2, workers_max=3).kill("w2", at_step=ANY, phase="in_sync")
+    )
     play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=2), tmp_path)
     assert play.plans[1].members == ("w0", "w1", "w3")
     assert healed(play) == set()
@@ -88,7 +96,11 @@ def test_a_joiner_that_is_too_slow_twice_is_healed_while_the_others_wait(
 ):
     monkeypatch.setattr(join_donor, "KEPT_STATES", 0)
     monkeypatch.setattr(join_donor, "SPARE_STEPS", 0)
-    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    cues = (
+        FaultPlan()
+        .resize(at_step=2, workers_min=1, workers_max=2)
+        .dawdle("w0", from_step=3, for_generation=2)
+    )
     play = perform((1, 1), cues, tmp_path)
     assert play.tries("w1") == 2
     assert healed(play) == {"w1"}
@@ -96,7 +108,11 @@ def test_a_joiner_that_is_too_slow_twice_is_healed_while_the_others_wait(
 
 
 def test_what_the_program_sets_in_a_parameter_group_reaches_who_follows(tmp_path: Path):
-    cues = FaultPlan().resize(at_step=2, minimum=2, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    cues = (
+        FaultPlan()
+        .resize(at_step=2, workers_min=2, workers_max=2)
+        .dawdle("w0", from_step=3, for_generation=2)
+    )
     play = perform((1, 1), cues, tmp_path, decays=True)
     assert healed(play) == set()
     assert play.digest == undisturbed(tmp_path, decays=True)
@@ -104,7 +120,7 @@ def test_what_the_program_sets_in_a_parameter_group_reaches_who_follows(tmp_path
 
 @pytest.mark.parametrize("step", [2, 7], ids=["first epoch", "second epoch, after a rehearsal of the first"])
 def test_what_the_program_changes_in_a_large_kept_object_reaches_who_follows(step: int, tmp_path: Path):
-    cues = FaultPlan().resize(at_step=step, minimum=2, maximum=2)
+    cues = FaultPlan().resize(at_step=step, workers_min=2, workers_max=2)
     cues = cues.dawdle("w0", from_step=step + 1, for_generation=2)
     play = perform((1, 1), cues, tmp_path, shifts=True)
     assert healed(play) == set()
@@ -113,7 +129,11 @@ def test_what_the_program_changes_in_a_large_kept_object_reaches_who_follows(ste
 
 @pytest.mark.usefixtures("unseen")
 def test_who_follows_a_program_that_changes_weights_is_healed_while_the_others_wait(tmp_path: Path):
-    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    cues = (
+        FaultPlan()
+        .resize(at_step=2, workers_min=1, workers_max=2)
+        .dawdle("w0", from_step=3, for_generation=2)
+    )
     play = perform((1, 1), cues, tmp_path, touches=True)
     assert play.tries("w1") == 2
     assert healed(play) == {"w1"}
@@ -138,7 +158,11 @@ def forget_statistics(_step: int, net: nn.Module) -> None:
 def test_weights_clamped_through_data_while_a_joiner_follows_cost_a_heal_and_no_bit(
     how: dict[str, Any], tmp_path: Path
 ):
-    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    cues = (
+        FaultPlan()
+        .resize(at_step=2, workers_min=1, workers_max=2)
+        .dawdle("w0", from_step=3, for_generation=2)
+    )
     play = perform((1, 1), cues, tmp_path, **how)
     assert play.tries("w1") == 1
     assert play.worlds == [1, 2]
@@ -176,7 +200,11 @@ def test_a_weight_that_changed_once_through_data_after_the_copy_costs_a_heal_and
 
     monkeypatch.setattr(JoinerDonation, "copy", noted)
     once = Once(copied)
-    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    cues = (
+        FaultPlan()
+        .resize(at_step=2, workers_min=1, workers_max=2)
+        .dawdle("w0", from_step=3, for_generation=2)
+    )
     play = perform((1, 1), cues, tmp_path, before=once)
     assert healed(play) == {"w1"}
     assert [told["what"] for told in play.reported("worker.astray")] == ["unused"]
@@ -184,7 +212,11 @@ def test_a_weight_that_changed_once_through_data_after_the_copy_costs_a_heal_and
 
 
 def test_statistics_that_are_set_behind_the_step_are_put_back_before_somebody_joins(tmp_path: Path):
-    cues = FaultPlan().resize(at_step=2, minimum=1, maximum=2).dawdle("w0", from_step=3, for_generation=2)
+    cues = (
+        FaultPlan()
+        .resize(at_step=2, workers_min=1, workers_max=2)
+        .dawdle("w0", from_step=3, for_generation=2)
+    )
     play = perform((1, 1), cues, tmp_path, behind=forget_statistics)
     assert healed(play) == set()
     assert play.digest == undisturbed(tmp_path, behind=forget_statistics)

@@ -106,7 +106,7 @@ def test_the_server_that_speaks_killed_before_its_last_words_are_heard_is_stood_
 
 
 def test_a_server_lost_behind_a_worker_that_has_gone_does_not_end_the_attempt() -> None:
-    world = World.of(minimum=2, maximum=2, shards=8, servers=1)
+    world = World.of(workers_min=2, workers_max=2, shards=8, servers=1)
     world.calm()
     world.commit()
     world.leave("w1")

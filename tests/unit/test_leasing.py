@@ -77,9 +77,9 @@ def test_resizes_up_and_down_lose_and_repeat_nothing(mode, tmp_path: Path) -> No
     nets = Nets()
     faults = (
         FaultPlan()
-        .resize(at_step=1, minimum=4, maximum=4)
+        .resize(at_step=1, workers_min=4, workers_max=4)
         .hold("s0", at_step=2, phase="committed", for_generation=2)
-        .resize(at_step=4, minimum=2, maximum=2)
+        .resize(at_step=4, workers_min=2, workers_max=2)
         .hold("s0", at_step=6, phase="committed", for_generation=3)
     )
     first = 1 + mode.get("backup_workers", 0)

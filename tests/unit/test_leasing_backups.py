@@ -144,11 +144,11 @@ def test_of_two_pushes_of_an_item_the_one_on_newer_weights_is_held_whichever_com
         for item, version in ((3, 1), (3, 2), (4, 1))
     )
     for first, second in ((old, new), (new, old)):
-        staging = ReplicatedLog()
-        assert [staging.hold(arrival) for arrival in (first, other, second)] == [None, None, old]
+        replicated_log = ReplicatedLog()
+        assert [replicated_log.hold(arrival) for arrival in (first, other, second)] == [None, None, old]
         for item in (4, 3):
-            staging.confirm(item)
-        assert staging.due() == [(4, other), (3, new)]
+            replicated_log.confirm(item)
+        assert replicated_log.due() == [(4, other), (3, new)]
 
 
 def test_items_heard_of_before_a_break_are_applied_in_server_0_s_order_behind_it() -> None:

@@ -101,12 +101,12 @@ def test_alone_every_item_is_an_update_of_its_own(weight, tmp_path: Path) -> Non
         for x, y in session.batches(DATA, shuffle=False):
             session.step(F.cross_entropy(nets[0](x), y), weight=None if weight is len else weight(y))
 
-    finished, outlet = run_local(
+    finished, sink = run_local(
         job(ASYNC, batch={"global_size": UNEVEN, "logical_shards": SHARDS}), train, tmp_path
     )
     assert finished.steps == 4
-    assert sorted(outlet.values) == [1, 2, 3, 4]
-    assert sorted(row for _, rows in outlet.rows.values() for row in rows.tolist()) == list(range(72))
+    assert sorted(sink.values) == [1, 2, 3, 4]
+    assert sorted(row for _, rows in sink.rows.values() for row in rows.tolist()) == list(range(72))
     for ours, theirs in zip(nets[0].parameters(), by_hand(weight).parameters(), strict=True):
         # A share is rounded to a float64 on the way to its learning rate.
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)

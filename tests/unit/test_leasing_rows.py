@@ -81,7 +81,7 @@ def test_every_row_is_applied_once_on_every_server_whoever_is_killed(
 
 def test_a_joiner_takes_over_the_rows_of_a_loop_that_it_missed(tmp_path: Path) -> None:
     nets = TabledNets()
-    faults = FaultPlan().resize(at_step=1, minimum=4, maximum=4)
+    faults = FaultPlan().resize(at_step=1, workers_min=4, workers_max=4)
     faults = faults.hold("s0", at_step=2, phase="committed", for_generation=2)
     spec = job(SSP | {"servers": 2}, workers={"min": 1, "max": 1})
     play = ThreadedCast(spec, nets, cues=faults, artifacts=tmp_path).play()

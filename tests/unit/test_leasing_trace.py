@@ -79,10 +79,10 @@ def test_each_member_s_windows_hold_its_items_and_its_waits_are_those_of_the_res
 
 
 def test_alone_every_item_has_an_update_beside_it(tmp_path: Path) -> None:
-    finished, outlet = run_local(traced(ASYNC), learn, tmp_path)
+    finished, sink = run_local(traced(ASYNC), learn, tmp_path)
     events = read(tmp_path / "trace.json")
     check_nested(events)
     assert steps_of(events) == {"w0": list(range(1, STEPS + 1))}
     names = [event["name"] for event in complete(events)]
     assert names.count("item") == names.count("update") == names.count("backward") == ITEMS
-    assert len([e for e in events if is_step(e)]) == finished.steps == len(outlet.values)
+    assert len([e for e in events if is_step(e)]) == finished.steps == len(sink.values)

@@ -120,7 +120,7 @@ def test_who_joins_at_the_step_of_the_break_leaves_with_the_others(
 ) -> None:
     # The plan that lets the third worker in is known before the last step of the loop, and so begins behind it.
     last = LEFT_AT - sync.get("inner_steps", 1)
-    faults = FaultPlan().resize(at_step=last, minimum=1, maximum=3)
+    faults = FaultPlan().resize(at_step=last, workers_min=1, workers_max=3)
     faults = faults.hold(worker(sync, 0), at_step=last, for_generation=2, phase="exchange")
     spec = job(sync, workers={"min": 1, "max": 2})
     play = ThreadedCast(spec, train, faults, artifacts=tmp_path).play()

@@ -21,7 +21,7 @@ MODES: dict[str, dict[str, Any]] = {
     "backed up": LEASED | {"consistency": "ssp", "servers": 2, "server_backups": 1},
     "asynchronous": LEASED | {"consistency": "async", "servers": 2},
     "tokens": {"inter_node": "token_ring", "intra_node": "token_ring"},
-    "tokens of crews": {"inter_node": "token_ring", "intra_node": "ring"},
+    "tokens of node groups": {"inter_node": "token_ring", "intra_node": "ring"},
     "tokens of servers": {"inter_node": "token_ring", "intra_node": "parameter_server"},
     "pushed": {"inter_node": "parameter_server", "intra_node": "token_ring"},
 }

@@ -116,7 +116,7 @@ def test_a_joiner_whose_donor_is_killed_while_it_runs_lines_asks_another_one(
             notes.await_steps(1, me)
 
     notes = Notes(train, sync, lines)
-    faults = FaultPlan().resize(at_step=8, minimum=1, maximum=3)
+    faults = FaultPlan().resize(at_step=8, workers_min=1, workers_max=3)
     for each in (first, second):
         faults = faults.dawdle(each, from_step=8, for_generation=3)
     play = notes.play(faults, tmp_path, least=1, most=2)
@@ -136,7 +136,7 @@ def test_a_joiner_whose_donor_is_killed_before_it_answers_asks_another_one(mode:
     members = [worker(sync, number) for number in range(2)]
     joiner = worker(sync, 2)
     notes = Notes(train, sync)
-    faults = FaultPlan().resize(at_step=8, minimum=1, maximum=3)
+    faults = FaultPlan().resize(at_step=8, workers_min=1, workers_max=3)
     for each in members:
         faults = faults.dawdle(each, from_step=8, for_generation=3)
     donor = members[1]  # the first pair's
@@ -212,7 +212,7 @@ def test_who_is_needed_breaks_off_and_runs_the_other_lines_with_a_seat(mode: str
             wait_for("too few", lambda: notes.short, GUARD_S)
 
     notes = Notes(train, sync, lines)
-    faults = FaultPlan().resize(at_step=2 * STEPS + 2, minimum=2, maximum=3)
+    faults = FaultPlan().resize(at_step=2 * STEPS + 2, workers_min=2, workers_max=3)
     for each in (first, second):
         faults = faults.dawdle(each, from_step=2 * STEPS + 2, for_generation=2)
     # Or it might be there before the joiner is.

@@ -159,11 +159,11 @@ def test_a_broken_generations_slices_are_dropped_and_not_loaded_any_more() -> No
     loaders, data = LoaderProcesses(0), Gated()
     before = loaders.load(7, data, pieces(*range(ROWS)), None, 1)
     assert int(next(before)[0][1]) == 0
-    (crew,) = loaders._crews
+    (process_set,) = loaders._process_sets
 
     def open_the_gate() -> None:
         """Once the next run has begun: rows 2 and 3 of the first one are asked for, and nothing has come of that."""
-        wait_for("next run", lambda: int(crew._newest) == 2)
+        wait_for("next run", lambda: int(process_set._newest) == 2)
         data.gate.fill_(1)
 
     opener = threading.Thread(target=open_the_gate)

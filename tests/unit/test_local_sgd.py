@@ -180,7 +180,7 @@ def test_a_round_commits_its_steps_at_once_and_every_row_once(tmp_path: Path) ->
                 rates.append(optimizer.param_groups[0]["lr"])
                 session.step(F.cross_entropy(net(x), y), mean=x.mean())
 
-    finished, outlet = run_local(spec(), train, tmp_path)
+    finished, sink = run_local(spec(), train, tmp_path)
     assert finished.steps == 8
     assert finished.samples == 2 * ROWS
     one_epoch = [(0, PER_SHARD)] * INNER * SHARDS + [(3, 1)] * SHARDS
@@ -188,9 +188,9 @@ def test_a_round_commits_its_steps_at_once_and_every_row_once(tmp_path: Path) ->
     assert callbacks == list(range(1, 9))
     assert rates[: INNER * SHARDS] == [1.0, 0.5, 0.25] * SHARDS
     assert rates[-1] == 0.5**7
-    assert list(outlet.values) == list(range(1, 9))
+    assert list(sink.values) == list(range(1, 9))
     for epoch in range(2):
-        taken = [row for step in range(epoch * 4 + 1, epoch * 4 + 5) for row in outlet.rows[step][1].tolist()]
+        taken = [row for step in range(epoch * 4 + 1, epoch * 4 + 5) for row in sink.rows[step][1].tolist()]
         assert sorted(taken) == list(range(ROWS))
 
 
@@ -203,13 +203,13 @@ def test_metrics_are_the_means_over_the_rows_of_each_batch(tmp_path: Path) -> No
         for x, y in session.batches(data, shuffle=False):
             session.step(F.cross_entropy(net(x), y), mean=x.mean())
 
-    _, outlet = run_local(spec(), train, tmp_path)
+    _, sink = run_local(spec(), train, tmp_path)
     net, (x, y) = small_net(), data.tensors
     for step in range(4):
         batch = slice(step * BATCH, (step + 1) * BATCH)
         loss = F.cross_entropy(net(x[batch]), y[batch]).item()
-        assert outlet.values[step + 1]["mean"] == pytest.approx(float(x[batch].mean()), abs=1e-6)
-        assert outlet.values[step + 1]["loss"] == pytest.approx(loss)
+        assert sink.values[step + 1]["mean"] == pytest.approx(float(x[batch].mean()), abs=1e-6)
+        assert sink.values[step + 1]["loss"] == pytest.approx(loss)
 
 
 def test_a_batch_of_fewer_rows_than_shards_is_a_step(tmp_path: Path) -> None:
@@ -222,9 +222,9 @@ def test_a_batch_of_fewer_rows_than_shards_is_a_step(tmp_path: Path) -> None:
             for x, y in session.batches(data):
                 session.step(F.cross_entropy(net(x), y))
 
-    finished, outlet = run_local(spec(), train, tmp_path)
+    finished, sink = run_local(spec(), train, tmp_path)
     assert (finished.steps, finished.samples) == (8, 2 * len(data))
-    assert sorted(outlet.rows[4][0].tolist()) == [1, 3]
+    assert sorted(sink.rows[4][0].tolist()) == [1, 3]
 
 
 def test_stop_and_break_end_the_loop_at_a_rounds_end() -> None:
@@ -333,19 +333,19 @@ def test_a_worker_leaves_a_round_that_was_given_up_at_once_and_redoes_it(tmp_pat
 
     undisturbed, _ = run_local(spec(), train, tmp_path)
     assert len(turns) == INNER * SHARDS
-    outlet = RecordedOutput()
+    sink = RecordedOutput()
     finished = run(
         spec=JobSpec.parse(spec()),
         function=train,
         coordinator=Interrupting(SHARDS),
-        outlet=outlet,
+        sink=sink,
         server=False,
         artifacts=tmp_path,
     )
     assert len(turns) == INNER * SHARDS + 5 + INNER * SHARDS
     assert (finished.generations, finished.steps) == (2, INNER)
     assert finished.digest == undisturbed.digest
-    assert list(outlet.values) == [1, 2, 3]
+    assert list(sink.values) == [1, 2, 3]
 
 
 def test_prefetching_processes_change_no_bit(tmp_path: Path) -> None:

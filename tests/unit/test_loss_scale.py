@@ -146,11 +146,11 @@ def test_a_server_lost_while_all_agree_on_an_overflow_costs_no_bit(
 def test_who_joins_takes_over_the_scale(alone: str, tmp_path: Path) -> None:
     faults = (  # the step in which w0 hears of a generation is the last of the one before
         FaultPlan()
-        .resize(at_step=1, minimum=4, maximum=4)
+        .resize(at_step=1, workers_min=4, workers_max=4)
         .hold("w0", at_step=2, for_generation=2)
-        .resize(at_step=4, minimum=2, maximum=2)
+        .resize(at_step=4, workers_min=2, workers_max=2)
         .hold("w0", at_step=5, for_generation=3)
-        .resize(at_step=7, minimum=3, maximum=3)
+        .resize(at_step=7, workers_min=3, workers_max=3)
         .hold("w0", at_step=8, for_generation=4)
     )
     play = ThreadedCast(job(workers={"min": 1, "max": 1}), train, faults, tmp_path).play()

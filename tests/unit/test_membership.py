@@ -8,8 +8,8 @@ from ringleader.elastic.membership import LAST_HOLDER
 from ringleader.elastic.state import GIVES_BACK
 
 
-def running(*, minimum: int = 1, maximum: int = 3, shards: int = 6, **servers: int) -> World:
-    world = World.of(minimum=minimum, maximum=maximum, shards=shards, **servers)
+def running(*, workers_min: int = 1, workers_max: int = 3, shards: int = 6, **servers: int) -> World:
+    world = World.of(workers_min=workers_min, workers_max=workers_max, shards=shards, **servers)
     world.calm()
     world.commit()
     assert world.whole()
@@ -21,7 +21,7 @@ def reported(world: World, kind: str) -> list[dict[str, object]]:
 
 
 def test_the_first_plan_waits_for_all_that_have_a_place():
-    world = World.of(minimum=1, maximum=3, shards=3)
+    world = World.of(workers_min=1, workers_max=3, shards=3)
     world.boot("w0")
     world.boot("w1")
     assert not world.plans
@@ -32,7 +32,7 @@ def test_the_first_plan_waits_for_all_that_have_a_place():
 
 
 def test_the_first_plan_does_not_wait_for_those_without_a_place():
-    world = World.of(minimum=1, maximum=3, shards=3)
+    world = World.of(workers_min=1, workers_max=3, shards=3)
     world.tell(ev.Waiting("w2", 0.0))
     world.boot("w0")
     world.boot("w1")
@@ -40,7 +40,7 @@ def test_the_first_plan_does_not_wait_for_those_without_a_place():
 
 
 def test_the_first_plan_forms_after_the_grace_with_at_least_min():
-    world = World.of(minimum=2, maximum=3, shards=3)
+    world = World.of(workers_min=2, workers_max=3, shards=3)
     world.boot("w0")
     world.tick(5)
     assert not world.plans
@@ -73,7 +73,7 @@ def test_who_is_a_step_behind_heals_from_who_is_ahead():
     world.hear()
     world.sense("w0")
     world.sense("w1")
-    assert world.plan.start_step == step + 1
+    assert world.plan.start_transaction == step + 1
     assert world.plan.heals == (("w1", "w0"),)
 
 
@@ -102,7 +102,7 @@ def test_a_member_that_does_not_park_is_killed_and_counts_when_its_death_is_cert
 
 def test_the_last_member_that_holds_the_state_has_more_time_to_park():
     """On a busy machine it parks late; without it the attempt would be over."""
-    world = running(minimum=1, maximum=2, shards=2)
+    world = running(workers_min=1, workers_max=2, shards=2)
     world.die("w1")
     world.hear()
     assert world.processes["w0"].interrupted
@@ -114,7 +114,7 @@ def test_the_last_member_that_holds_the_state_has_more_time_to_park():
 
 
 def test_the_last_member_that_never_parks_is_killed_in_the_end():
-    world = running(minimum=1, maximum=2, shards=2)
+    world = running(workers_min=1, workers_max=2, shards=2)
     world.die("w1")
     world.hear()
     world.tick(LAST_HOLDER + 0.1)
@@ -136,7 +136,7 @@ def test_a_member_in_a_first_step_or_an_evaluation_has_all_the_time_to_park():
 
 
 def test_fewer_than_min_wait_for_replacements():
-    world = running(minimum=2, maximum=2, shards=2)
+    world = running(workers_min=2, workers_max=2, shards=2)
     world.die("w0")
     world.hear()
     world.sense("w1")
@@ -152,7 +152,7 @@ def test_fewer_than_min_wait_for_replacements():
     ("placed", "said"), [(False, "no replacement could be started"), (True, "w2 was started but did not")]
 )
 def test_an_end_for_want_of_workers_says_whether_a_replacement_had_started(placed: bool, said: str):
-    world = running(minimum=2, maximum=2, shards=2)
+    world = running(workers_min=2, workers_max=2, shards=2)
     world.die("w0")
     world.hear()
     world.sense("w1")
@@ -165,7 +165,7 @@ def test_an_end_for_want_of_workers_says_whether_a_replacement_had_started(place
 
 
 def test_losing_every_holder_of_the_state_ends_the_attempt():
-    world = running(maximum=2)
+    world = running(workers_max=2)
     for worker in ("w0", "w1"):
         world.die(worker)
         world.hear()
@@ -173,7 +173,7 @@ def test_losing_every_holder_of_the_state_ends_the_attempt():
 
 
 def test_workers_that_die_before_they_commit_spend_the_failure_budget():
-    world = World.of(minimum=1, maximum=1, shards=1, max_failures=2)
+    world = World.of(workers_min=1, workers_max=1, shards=1, max_failures=2)
     for worker in ("w0", "w1", "w2"):
         assert world.end is None
         world.die(worker)
@@ -183,7 +183,7 @@ def test_workers_that_die_before_they_commit_spend_the_failure_budget():
 
 
 def test_steps_that_are_committed_give_failures_back_and_newcomers_that_die_one_after_the_other_do_not():
-    world = running(minimum=2, maximum=2, max_failures=1)
+    world = running(workers_min=2, workers_max=2, max_failures=1)
 
     def replace_twice() -> None:
         """A member is lost, and whoever comes for it dies before a step is committed."""
@@ -208,7 +208,7 @@ def test_steps_that_are_committed_give_failures_back_and_newcomers_that_die_one_
 
 
 def test_a_worker_that_goes_with_its_node_before_it_commits_spends_no_failure():
-    world = World.of(minimum=1, maximum=1, shards=1, max_failures=0)
+    world = World.of(workers_min=1, workers_max=1, shards=1, max_failures=0)
     for worker in ("w0", "w1", "w2"):
         world.tell(ev.Lost(worker, ev.NODE_DIED, world.now))
         world.hear()
@@ -238,7 +238,7 @@ def test_a_shrinking_job_dismisses_the_highest_ranks_at_a_boundary():
 
 
 def test_a_growing_job_takes_all_new_workers_in_one_generation():
-    world = running(maximum=1, shards=4)
+    world = running(workers_max=1, shards=4)
     world.tell(ev.Resize(1, 3, world.now))
     world.boot("w1")
     world.commit()
@@ -274,7 +274,7 @@ def test_a_slow_worker_that_policy_evicts_leaves_at_a_boundary_and_is_replaced()
 
 
 def test_a_slow_worker_on_whom_min_depends_stays_until_its_replacement_is_there():
-    world = running(minimum=3)
+    world = running(workers_min=3)
     world.tell(ev.Slow("w1", 0.5, 0.2, True, world.now))
     world.calm()
     assert [plan.world for plan in world.plans] == [3, 3]
@@ -282,7 +282,7 @@ def test_a_slow_worker_on_whom_min_depends_stays_until_its_replacement_is_there(
 
 
 def test_a_drained_worker_leaves_and_is_replaced():
-    world = running(minimum=2, maximum=2, shards=2)
+    world = running(workers_min=2, workers_max=2, shards=2)
     world.tell(ev.Drain("w0", 30.0, world.now))
     world.commit()
     assert world.plan.members == ("w0", "w1")
@@ -303,7 +303,7 @@ def test_the_same_exception_at_the_same_slice_twice_is_the_users_error():
 
 
 def test_members_that_end_with_different_weights_are_named():
-    world = running(maximum=2)
+    world = running(workers_max=2)
     world.tell(ev.Finished("w0", "aaa", world.now))
     world.tell(ev.Finished("w1", "bbb", world.now))
     assert world.end.reason == "platform_error"
@@ -352,7 +352,7 @@ def test_a_recovery_is_told_by_phase():
 
 
 def test_the_last_holder_of_the_state_that_raises_ends_the_attempt_with_its_traceback():
-    world = running(maximum=1)
+    world = running(workers_max=1)
     world.tell(ev.Raised("w0", 2, 0, "ValueError: mine", 0.0))
     assert world.state.ended is not None
     assert (world.state.ended.reason, world.state.ended.message) == ("entrypoint_raised", "ValueError: mine")
@@ -360,12 +360,12 @@ def test_the_last_holder_of_the_state_that_raises_ends_the_attempt_with_its_trac
 
 
 def test_who_has_to_leave_leaves_at_a_boundary_for_a_reason_that_is_told_and_spends_no_failure():
-    world = running(minimum=1, maximum=3)
+    world = running(workers_min=1, workers_max=3)
     step = world.processes["w1"].applied
     world.tell(ev.Drain("w1", world.now + 30, world.now, "SIGTERM"))
     world.commit()
     assert world.plan.members == ("w0", "w2")
-    assert world.plan.start_step == step + 1
+    assert world.plan.start_transaction == step + 1
     assert reported(world, "worker.left") == [
         {"worker": "w1", "cause": "drain", "why": "SIGTERM", "step": step + 1}
     ]

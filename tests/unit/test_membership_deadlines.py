@@ -8,7 +8,7 @@ from ringleader.elastic import events as ev
 
 def kept_short(*, for_s: float) -> World:
     """Two workers, both needed, one of whose machines goes away; nobody finds a place for another one."""
-    found = running(minimum=2, maximum=2, shards=2)
+    found = running(workers_min=2, workers_max=2, shards=2)
     found.drain("w1", for_s, "its node is drained")
     return found
 
@@ -21,7 +21,7 @@ def test_who_waits_for_a_replacement_in_vain_stops_for_a_checkpoint_before_the_m
     world.tick(0.1)
     world.commit()
     assert (world.plan.cause, world.plan.members, world.end) == ("pause", ("w0", "w1"), None)
-    step = world.plan.start_step
+    step = world.plan.start_transaction
     world.commit()
     assert (world.end.outcome, world.end.reason) == ("preempted", "preempted")
     assert "w1 (its node is drained)" in world.end.message
@@ -50,7 +50,7 @@ def test_a_replacement_that_comes_in_time_lets_the_attempt_go_on():
 
 
 def test_of_those_who_have_to_leave_the_one_that_can_stay_longest_stays_where_min_needs_it():
-    world = running(minimum=2, maximum=3)
+    world = running(workers_min=2, workers_max=3)
     world.drain("w0", 300.0)
     world.drain("w1", 30.0)
     for _ in range(2):
@@ -61,14 +61,14 @@ def test_of_those_who_have_to_leave_the_one_that_can_stay_longest_stays_where_mi
 
 def test_a_server_that_nobody_has_a_copy_of_is_saved_before_its_machine_goes_away():
     for backups, stops in ((0, True), (1, False)):
-        world = running(minimum=2, maximum=2, shards=2, servers=2, backups=backups)
+        world = running(workers_min=2, workers_max=2, shards=2, servers=2, backups=backups)
         world.drain("s1", 30.0)
         world.tick(20.0)
         assert bool(world.state.pausing) is stops
 
 
 def test_servers_that_go_away_together_with_all_that_they_hold_are_saved():
-    world = running(minimum=2, maximum=2, shards=2, servers=2, backups=1)
+    world = running(workers_min=2, workers_max=2, shards=2, servers=2, backups=1)
     world.drain("s0", 30.0)
     world.tick(3.0)
     world.drain("s1", 30.0)

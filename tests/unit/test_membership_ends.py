@@ -29,7 +29,7 @@ def test_a_cancelled_attempt_is_neither_paused_nor_preempted_when_that_time_is_o
     world.tell(ev.Cancel(60.0, world.now))
     world.tick(6)
     assert world.end.outcome == "cancelled"
-    world = running(minimum=3)
+    world = running(workers_min=3)
     world.drain("w1", 5.0)
     world.tick(0.1)
     assert world.state.preempted
@@ -43,10 +43,10 @@ def test_a_paused_attempt_ends_once_its_members_have_saved_the_boundary():
     world.tell(ev.Pause(30.0, world.now))
     world.commit()
     assert (world.plan.cause, world.end) == ("pause", None)
-    members, step = world.plan.members, world.plan.start_step
+    members, step = world.plan.members, world.plan.start_transaction
     world.commit()
     assert world.end.outcome == "paused"
-    assert (world.plan.members, world.plan.start_step) == (members, step)
+    assert (world.plan.members, world.plan.start_transaction) == (members, step)
 
 
 def test_a_member_lost_while_a_pause_is_saved_leaves_it_to_the_others():
@@ -66,7 +66,7 @@ def test_a_member_lost_while_a_pause_is_saved_leaves_it_to_the_others():
 
 
 def test_a_pause_below_min_saves_what_is_left():
-    world = World.of(minimum=2, maximum=2, shards=4)
+    world = World.of(workers_min=2, workers_max=2, shards=4)
     world.calm()
     world.die("w1")
     world.hear()
@@ -88,7 +88,7 @@ def broken_off(state: Membership, now: float, why: str = "OSError: no route") ->
 
 
 def test_exchanges_that_keep_breaking_though_nobody_is_lost_end_the_attempt_with_the_reason():
-    world = running(maximum=2)
+    world = running(workers_max=2)
     state = world.state
     for number in range(1, 10):
         assert not state.ended
@@ -99,7 +99,7 @@ def test_exchanges_that_keep_breaking_though_nobody_is_lost_end_the_attempt_with
 
 
 def test_an_exchange_that_breaks_often_within_a_short_time_or_between_steps_is_made_again():
-    world = running(maximum=2)
+    world = running(workers_max=2)
     state, now = world.state, world.now
     for _ in range(20):
         state = broken_off(state, now := now + 1.0)
@@ -110,7 +110,7 @@ def test_an_exchange_that_breaks_often_within_a_short_time_or_between_steps_is_m
 
 
 def test_a_pause_before_the_first_plan_has_nothing_to_save():
-    world = World.of(minimum=2, maximum=2, shards=4)
+    world = World.of(workers_min=2, workers_max=2, shards=4)
     world.tell(ev.Pause(30.0, world.now))
     assert world.end.outcome == "paused"
 

@@ -8,7 +8,7 @@ from ringleader.elastic.state import Phase
 
 def following(joiners: int = 1) -> World:
     """Two members, and joiners that follow them."""
-    world = World.of(minimum=1, maximum=2, shards=6, shadows=True)
+    world = World.of(workers_min=1, workers_max=2, shards=6, joiners_follow=True)
     world.calm()
     world.commit()
     world.tell(ev.Resize(1, 2 + joiners, world.now))
@@ -31,8 +31,8 @@ def test_a_joiner_follows_a_member_and_joins_at_a_boundary_once_it_is_level():
 def test_a_joiner_that_repeats_that_it_waits_while_it_follows_is_not_told_to_follow_again():
     world = following()
     world.echo("w2")
-    assert world.state.find("w2").phase is Phase.SHADOWING
-    assert world.state.shadowings == 1
+    assert world.state.find("w2").phase is Phase.FOLLOWING
+    assert world.state.pairs_made == 1
     world.draw_level("w2")
     world.commit()
     assert world.plan.members == ("w0", "w1", "w2")
@@ -91,7 +91,7 @@ def test_a_joiner_that_differs_and_is_too_late_for_the_boundary_is_healed_at_the
     assert world.plan.members == ("w0", "w1")
     world.processes["w2"].cut = False
     world.stand("w2", world.processes["w2"])
-    assert world.state.shadowings == 1
+    assert world.state.pairs_made == 1
     world.commit()
     assert world.plan.members == ("w0", "w1", "w2")
     assert [receiver for receiver, _ in world.plan.heals] == ["w2"]
@@ -127,7 +127,7 @@ def test_lines_that_a_joiner_has_run_are_no_try_to_follow():
     for _ in range(5):
         world.begin_lines("w2")
         world.draw_level("w2")
-    assert world.state.find("w2").shadowed == 1
+    assert world.state.find("w2").times_followed == 1
     world.draw_level("w2")
     world.commit()
     assert world.plan.members == ("w0", "w1", "w2")
@@ -141,7 +141,7 @@ def test_pairs_that_end_with_a_generation_are_no_tries_to_follow():
     for _ in range(2):
         world.processes["w2"].interrupted = True
         world.sense("w2")
-    assert world.state.find("w2").shadowed == 2
+    assert world.state.find("w2").times_followed == 2
     world.hear()
     world.sense("w0")
     assert world.plan.members == ("w0",)
@@ -170,7 +170,7 @@ def test_a_joiner_in_its_lines_is_called_when_too_few_are_left_without_it():
 
 
 def test_where_servers_make_the_updates_a_joiner_is_healed_once_its_lines_are_run():
-    world = World.of(minimum=1, maximum=2, shards=6, servers=1, shadows=True)
+    world = World.of(workers_min=1, workers_max=2, shards=6, servers=1, joiners_follow=True)
     world.calm()
     world.commit()
     world.tell(ev.Resize(1, 3, world.now))
@@ -188,7 +188,7 @@ def test_where_servers_make_the_updates_a_joiner_is_healed_once_its_lines_are_ru
 
 def test_a_server_has_its_seat_at_once_and_runs_its_lines_with_it():
     """What servers have recorded of optimisers' states no worker can tell it."""
-    world = World.of(minimum=1, maximum=2, shards=6, servers=2, copies=True, shadows=True)
+    world = World.of(workers_min=1, workers_max=2, shards=6, servers=2, copies=True, joiners_follow=True)
     world.calm()
     world.commit()
     world.die("s0")
@@ -199,4 +199,4 @@ def test_a_server_has_its_seat_at_once_and_runs_its_lines_with_it():
     world.boot("s4")
     world.commit()
     assert world.plan.members == ("w2", "w3", "s1", "s4")
-    assert world.state.shadowings == 0
+    assert world.state.pairs_made == 0

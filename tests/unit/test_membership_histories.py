@@ -103,11 +103,11 @@ def befall(world: World, moment: str, worker: str, b: int) -> None:
 
 any_start = st.fixed_dictionaries(
     {
-        "minimum": st.integers(1, 3),
+        "workers_min": st.integers(1, 3),
         "more": st.integers(0, 3),
         "servers": st.sampled_from((0, 0, 1, 2, 3)),
         "kept": st.sampled_from(("once", "by_all", "twice")),
-        "shadows": st.booleans(),
+        "joiners_follow": st.booleans(),
         "secures": st.booleans(),
         "nodes": st.integers(1, 3),
         "started": st.booleans(),
@@ -120,13 +120,13 @@ def play(start: dict[str, Any], history: list[tuple[str, int, int]], kind: type[
     """A history to its quiet end. Every instruction and every commit is checked by the world."""
     servers, kept = start["servers"], start["kept"]
     world = kind.of(
-        minimum=start["minimum"],
-        maximum=start["minimum"] + start["more"],
+        workers_min=start["workers_min"],
+        workers_max=start["workers_min"] + start["more"],
         shards=8,
         servers=servers,
         copies=kept == "by_all" and servers > 0,
         backups=int(kept == "twice" and servers > 1),
-        shadows=start["shadows"],
+        joiners_follow=start["joiners_follow"],
         secures=start["secures"],
     )
     world.nodes = start["nodes"]
@@ -192,7 +192,9 @@ def test_machines_that_go_away_in_time_cost_no_worker_and_no_step(start, notices
         assert world.whole()
         return
     assert (world.end.outcome, world.end.reason) == ("preempted", "preempted")
-    assert (world.plan.cause, world.plan.start_step) == ("pause", world.commits), "the newest step was saved"
+    assert (world.plan.cause, world.plan.start_transaction) == ("pause", world.commits), (
+        "the newest step was saved"
+    )
     assert all(p.applied == world.commits for p in map(world.processes.__getitem__, world.plan.members))
 
 

@@ -11,12 +11,12 @@ from ringleader.elastic.membership import handle
 from ringleader.elastic.state import Phase
 
 
-def growing(*, minimum: int = 2, to: int = 8, **servers: int) -> World:
+def growing(*, workers_min: int = 2, to: int = 8, **servers: int) -> World:
     """Two members are at work; the job has been told to grow."""
-    world = World.of(minimum=minimum, maximum=2, shards=8, **servers)
+    world = World.of(workers_min=workers_min, workers_max=2, shards=8, **servers)
     world.calm()
     world.commit()
-    world.tell(ev.Resize(minimum, to, world.now))
+    world.tell(ev.Resize(workers_min, to, world.now))
     return world
 
 
@@ -162,7 +162,7 @@ def test_a_newcomer_with_whom_every_exchange_breaks_is_parted_with_and_the_other
 
 
 def test_a_late_word_of_one_pair_does_not_count_for_the_next():
-    world = growing(minimum=1, to=3, shadows=True)
+    world = growing(workers_min=1, to=3, joiners_follow=True)
     world.boot("w2")
     pair = world.processes["w2"].pair
     world.die("w0")
@@ -171,14 +171,14 @@ def test_a_late_word_of_one_pair_does_not_count_for_the_next():
     world.hear()
     world.tick(0.1)
     assert world.processes["w2"].pair == pair + 1
-    world.tell(ev.CaughtUp("w2", world.now, pair))
-    assert not world.state.find("w2").level
+    world.tell(ev.InSync("w2", world.now, pair))
+    assert not world.state.find("w2").in_sync
     world.draw_level("w2")
-    assert world.state.find("w2").level
+    assert world.state.find("w2").in_sync
 
 
 def test_a_function_that_raises_at_once_everywhere_ends_the_first_gang():
-    world = World.of(minimum=2, maximum=4, shards=4)
+    world = World.of(workers_min=2, workers_max=4, shards=4)
     world.tell(ev.Raised("w0", 0, -1, "Traceback: no such file", 0.0))
     assert world.end is None
     world.tell(ev.Raised("w1", 0, -1, "Traceback: no such file", 0.0))

@@ -24,7 +24,7 @@ def here(world: World, *, generation: int = 1) -> list[ev.WorkerFound]:
 
 
 def running(**changes: int) -> World:
-    world = World.of(**{"minimum": 1, "maximum": 3, "shards": 4, **changes})
+    world = World.of(**{"workers_min": 1, "workers_max": 3, "shards": 4, **changes})
     world.calm()
     return world
 
@@ -68,10 +68,10 @@ def test_a_kill_that_may_not_have_been_done_is_done_again():
 
 
 def test_a_plan_that_did_not_reach_a_joiner_is_given_up_for_the_next_one():
-    world = running(minimum=1, maximum=2)
+    world = running(workers_min=1, workers_max=2)
     joiner = ev.Parked("w1", 0, 0, 0, "", NOW)
     members = [ev.WorkerFound("w0", "here", 1), ev.WorkerFound("w1", "here", 0, joiner)]
-    state = replace(world.state, plan=replace(world.plan, start_step=7))
+    state = replace(world.state, plan=replace(world.plan, start_transaction=7))
     state, out = back(state, *members)
     assert deeds(out) == [do.Interrupt("w0", 1)]
     state, out = handle(state, ev.Parked("w0", 1, 7, 7, "interrupted", NOW))
@@ -80,8 +80,8 @@ def test_a_plan_that_did_not_reach_a_joiner_is_given_up_for_the_next_one():
 
 
 def test_a_new_server_that_a_plan_did_not_reach_holds_nothing():
-    world = running(minimum=1, maximum=1, servers=2, backups=1)
-    state = replace(world.state, plan=replace(world.plan, start_step=7))
+    world = running(workers_min=1, workers_max=1, servers=2, backups=1)
+    state = replace(world.state, plan=replace(world.plan, start_transaction=7))
     found = [f for f in here(world) if f.worker != "s1"]
     unreached = ev.WorkerFound("s1", "here", 0, ev.Parked("s1", 0, 0, 0, "", NOW))
     state, _ = back(state, *found, unreached)

@@ -23,7 +23,7 @@ def test_a_server_that_applied_a_step_alone_waits_for_the_others_to_repeat_it():
         world.hear()
         for worker in world.alive():
             world.sense(worker)
-        assert world.plan.start_step == everywhere
+        assert world.plan.start_transaction == everywhere
         assert ("s0", "s1") in world.plan.heals
         assert not any(donor == "s0" for _, donor in world.plan.heals)
         world.commit(only=0)  # all heal, and nobody applies anything
@@ -76,7 +76,7 @@ def test_the_copy_of_a_server_that_is_ahead_heals_everybody():
     world.hear()
     for worker in world.alive():
         world.sense(worker)
-    assert world.plan.start_step == newest
+    assert world.plan.start_transaction == newest
     assert {donor for _, donor in world.plan.heals} == {"s0"}
     assert {receiver for receiver, _ in world.plan.heals} == {"w2", "w4", "s1"}
 
@@ -151,7 +151,7 @@ def test_a_new_server_waits_while_one_of_the_others_is_ahead():
     world.boot("s6")
     lose_and_park(world, "w4")
     assert world.plan.members == ("w3", "w5", "s0", "s1")
-    assert world.plan.start_step == everywhere
+    assert world.plan.start_transaction == everywhere
     assert world.plan.heals == (("s0", "s1"),)
     world.calm()
     assert "s6" in world.plan.members

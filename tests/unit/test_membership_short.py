@@ -8,7 +8,7 @@ from ringleader.elastic import events as ev
 
 def short(left: str = "w0", **changes: int | bool) -> World:
     """All workers but one are gone, and the group needs two; nobody has come in their place yet."""
-    world = running(**{"minimum": 2, "maximum": 3, "secures": True} | changes)
+    world = running(**{"workers_min": 2, "workers_max": 3, "secures": True} | changes)
     for worker in [m for m in world.plan.members if m.startswith("w") and m != left]:
         world.die(worker)
         world.hear()
@@ -19,7 +19,11 @@ def short(left: str = "w0", **changes: int | bool) -> World:
 
 def test_what_a_single_worker_is_left_with_is_saved_once_while_it_waits_for_others():
     world = short()
-    assert (world.plan.cause, world.plan.members, world.plan.start_step) == ("short", ("w0",), world.commits)
+    assert (world.plan.cause, world.plan.members, world.plan.start_transaction) == (
+        "short",
+        ("w0",),
+        world.commits,
+    )
     world.commit()
     assert world.processes["w0"].parked
     for _ in range(5):
@@ -30,7 +34,7 @@ def test_what_a_single_worker_is_left_with_is_saved_once_while_it_waits_for_othe
 
 
 def test_two_workers_that_are_too_few_hold_the_same_and_save_nothing():
-    world = running(minimum=3, maximum=3, secures=True)
+    world = running(workers_min=3, workers_max=3, secures=True)
     world.die("w2")
     world.hear()
     for worker in ("w0", "w1"):
@@ -51,7 +55,7 @@ def test_a_newcomer_ends_the_saving_as_soon_as_there_are_enough():
 
 
 def test_a_newcomer_that_is_not_enough_does_not():
-    world = short(minimum=3, maximum=4)
+    world = short(workers_min=3, workers_max=4)
     world.boot("w4")
     assert (world.plan.cause, world.plan.members) == ("short", ("w0",))
     assert not world.processes["w0"].announced
@@ -61,7 +65,7 @@ def test_a_newcomer_that_is_not_enough_does_not():
 
 
 def test_nobody_follows_a_member_that_saves():
-    world = short(minimum=3, maximum=4, shadows=True)
+    world = short(workers_min=3, workers_max=4, joiners_follow=True)
     world.boot("w4")
     assert world.processes["w4"].donor == ""
 
@@ -111,7 +115,7 @@ def test_servers_that_are_copies_save_nothing_before_a_single_one_is_left():
 
 
 def test_before_the_first_step_there_is_nothing_to_save():
-    world = World.of(minimum=2, maximum=2, shards=2, secures=True)
+    world = World.of(workers_min=2, workers_max=2, shards=2, secures=True)
     for worker in ("w0", "w1"):
         world.boot(worker)
     world.die("w1")

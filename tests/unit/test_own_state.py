@@ -207,7 +207,7 @@ def test_who_follows_updates_weights_of_any_memory_format_as_members_do(tmp_path
     faults = FaultPlan().kill("w1", at_step=3)
     for worker in ("w0", "w2"):
         faults = faults.dawdle(worker, from_step=3, for_generation=3)
-    play = ThreadedCast(spec((2, 3)), function, faults, tmp_path / "cast", shadows=True).play()
+    play = ThreadedCast(spec((2, 3)), function, faults, tmp_path / "cast", joiners_follow=True).play()
     assert play.outcome == "succeeded", play.message
     assert play.digest == alone.digest
     assert play.reported("worker.astray") == []
@@ -274,7 +274,7 @@ def test_who_follows_sets_in_buffers_what_members_set(tmp_path: Path) -> None:
     faults = FaultPlan().kill("w1", at_step=3)
     for worker in ("w0", "w2"):
         faults = faults.dawdle(worker, from_step=3, for_generation=3)
-    play = ThreadedCast(spec((2, 3)), train_warmed, faults, tmp_path / "cast", shadows=True).play()
+    play = ThreadedCast(spec((2, 3)), train_warmed, faults, tmp_path / "cast", joiners_follow=True).play()
     assert play.outcome == "succeeded", play.message
     assert play.digest == alone.digest
     assert play.reported("worker.astray") == []

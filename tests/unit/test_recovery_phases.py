@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "api" / "web" / "src" / "history.ts"
 
 def recovered(cause: str) -> dict[str, float]:
     """Of a member that was last heard of at 9 s, and whose loss is certain at 10.2 s."""
-    world = World.of(minimum=1, maximum=3, shards=6)
+    world = World.of(workers_min=1, workers_max=3, shards=6)
     world.calm()
     world.commit()
     world.now = 10.0

@@ -141,12 +141,12 @@ def talker(heard: list[tuple[str, Any]]) -> AccountMember:
 
     from ringleader.runtime.messages import MemberTask
 
-    superior: Any = SimpleNamespace(
-        parked=lambda standing: heard.append(("parked", standing)),
+    supervisor_link: Any = SimpleNamespace(
+        parked=lambda park_message: heard.append(("parked", park_message)),
         beat=lambda beat: heard.append(("beat", beat)),
     )
     task = MemberTask("job_1", 1, "w0", "worker", SPEC, Path("a"), Path("s"), "c")
-    return AccountMember(task, ProcessIdentity(77, "node", "127.0.0.1", -1), superior)
+    return AccountMember(task, ProcessIdentity(77, "node", "127.0.0.1", -1), supervisor_link)
 
 
 def test_who_a_member_is_its_actor_says():
@@ -156,15 +156,15 @@ def test_who_a_member_is_its_actor_says():
     actor._send = told.append  # type: ignore[method-assign]
     actor._begun.set()
     other = ProcessIdentity(1, "another", "10.0.0.1", 5)
-    standing = ParkMessage("w9", other, 1, 2, 3, "")
+    park_message = ParkMessage("w9", other, 1, 2, 3, "")
     for kind, values in (
-        ("parked", (standing,)),
-        ("beat", (4, Heartbeat("w9", other, standing=standing, step=6))),
+        ("parked", (park_message,)),
+        ("beat", (4, Heartbeat("w9", other, park_message=park_message, step=6))),
     ):
         actor._take(*plain_values.read(plain_values.frame(kind, *values)))
     actor._questions.shutdown(wait=True)
     own = ParkMessage("w0", actor._identity, 1, 2, 3, "")
-    assert heard == [("parked", own), ("beat", Heartbeat("w0", actor._identity, standing=own, step=6))]
+    assert heard == [("parked", own), ("beat", Heartbeat("w0", actor._identity, park_message=own, step=6))]
     assert told == [("answer", 4, None)]
 
 

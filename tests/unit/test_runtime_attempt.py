@@ -28,27 +28,27 @@ def parked(generation: int, *workers: str, now: float) -> list[ev.Parked]:
 
 @pytest.mark.usefixtures("reserved")
 def test_those_who_are_left_recover_before_a_process_is_started_for_who_was_lost(tmp_path: Path) -> None:
-    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=3)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=3)
     take(attempt, *parked(0, *GANG, now=0.0), ev.Lost("w2", "died", 1.0))
     take(attempt, *parked(1, "w0", "w1", now=1.01))
-    assert crew.started == [*GANG]
+    assert worker_group.started == [*GANG]
     take(attempt, ev.Committed("w0", 2, 1, 1.05))
-    assert crew.started == [*GANG, "w3"]
+    assert worker_group.started == [*GANG, "w3"]
 
 
 @pytest.mark.usefixtures("reserved")
 def test_a_process_is_started_a_second_later_where_their_recovery_takes_longer(tmp_path: Path) -> None:
-    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=3)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=3)
     take(attempt, *parked(0, *GANG, now=0.0), ev.Lost("w2", "died", 1.0))
     for now, started in ((1.9, [*GANG]), (2.1, [*GANG, "w3"])):
         take(attempt, ev.Tick(now, 60.0, frozenset(), 0.0))
-        assert crew.started == started
+        assert worker_group.started == started
 
 
 @pytest.mark.usefixtures("reserved")
 def test_who_parked_while_the_supervisor_was_busy_is_not_late(tmp_path: Path) -> None:
     """All of it lies in the queue when it looks at the time again: seconds after the loss."""
-    attempt, _ = attempt_of(tmp_path, minimum=2, maximum=3)
+    attempt, _ = attempt_of(tmp_path, workers_min=2, workers_max=3)
     take(attempt, *parked(0, *GANG, now=0.0), ev.Lost("w2", "died", 1.0))
     for event in parked(1, "w0", "w1", now=1.01):
         attempt.post(event)
@@ -61,9 +61,9 @@ def test_who_parked_while_the_supervisor_was_busy_is_not_late(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("reserved")
 def test_a_process_that_min_needs_is_started_at_once(tmp_path: Path) -> None:
-    attempt, crew = attempt_of(tmp_path, minimum=3, maximum=3)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=3, workers_max=3)
     take(attempt, *parked(0, *GANG, now=0.0), ev.Lost("w2", "died", 1.0))
-    assert crew.started == [*GANG, "w3"]
+    assert worker_group.started == [*GANG, "w3"]
 
 
 @pytest.mark.usefixtures("reserved")
@@ -79,10 +79,10 @@ def test_a_process_that_min_needs_is_started_at_once(tmp_path: Path) -> None:
 def test_members_hear_the_secret_and_whether_all_are_on_one_node(
     tmp_path: Path, seats: dict[str, str], near: bool
 ) -> None:
-    attempt, crew = attempt_of(tmp_path, minimum=3, maximum=3)
-    crew.seats = seats
+    attempt, worker_group = attempt_of(tmp_path, workers_min=3, workers_max=3)
+    worker_group.seats = seats
     take(attempt, *parked(0, *GANG, now=0.0))
-    (plan,) = crew.plans
+    (plan,) = worker_group.plans
     assert (plan.meeting.address, plan.meeting.secret, plan.meeting.near) == (HERE.address, SECRET, near)
     assert attempt._state is not None
     assert attempt._state.plan is not None
@@ -92,11 +92,11 @@ def test_members_hear_the_secret_and_whether_all_are_on_one_node(
 @pytest.mark.usefixtures("reserved")
 @pytest.mark.parametrize("node", ["here", "there"])
 def test_a_pair_hears_the_secret_and_whether_both_are_on_one_node(tmp_path: Path, node: str) -> None:
-    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=3)
-    crew.seats = {"w0": "here", "w1": "here", "w2": node}
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=3)
+    worker_group.seats = {"w0": "here", "w1": "here", "w2": node}
     take(attempt, *parked(0, "w0", "w1", now=0.0))
-    attempt._act((do.Shadow("w2", "w0", 1),), 1.0)
-    (where,) = crew.pairs
+    attempt._act((do.Follow("w2", "w0", 1),), 1.0)
+    (where,) = worker_group.pairs
     assert (where.address, where.secret, where.near) == (HERE.address, SECRET, node == "here")
 
 
@@ -117,12 +117,12 @@ class Busy(Disk):
         self._take()
 
 
-def at_work(attempt: "Attempt", crew: Any, disk: Disk) -> Callable[[int], None]:
+def at_work(attempt: "Attempt", worker_group: Any, disk: Disk) -> Callable[[int], None]:
     """Two workers that wait in an exchange, and so use no CPU. Returns what lets the first one beat."""
     take(attempt, *parked(0, "w0", "w1", now=0.0))
-    crew.met = lambda worker, identity: None
-    crew.glance = lambda worker: ProcessGlance(stopped=False, cpu_s=5.0)
-    attempt._outlet = cast("Any", disk)
+    worker_group.met = lambda worker, identity: None
+    worker_group.glance = lambda worker: ProcessGlance(stopped=False, cpu_s=5.0)
+    attempt._record_log = cast("Any", disk)
     identity = ProcessIdentity(7, "node", "127.0.0.1")
 
     def beat(number: int) -> None:
@@ -151,10 +151,10 @@ def test_who_waits_for_the_disk_of_its_supervisor_is_not_frozen_and_who_beats_no
         entered.set()
         assert goes_on.wait(30)
 
-    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=2)
-    beat = at_work(attempt, crew, Busy(lambda: None))
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2)
+    beat = at_work(attempt, worker_group, Busy(lambda: None))
     beat(1)
-    attempt._outlet = cast("Any", Busy(stuck))
+    attempt._record_log = cast("Any", Busy(stuck))
     told = threading.Thread(target=beat, args=(2,), daemon=True)
     told.start()
     assert entered.wait(30)
@@ -176,10 +176,10 @@ def test_who_tells_a_full_disk_is_not_frozen(tmp_path: Path, monkeypatch: pytest
     def full() -> None:
         raise OSError("it takes no more")
 
-    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=2)
-    beat = at_work(attempt, crew, Busy(lambda: None))
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2)
+    beat = at_work(attempt, worker_group, Busy(lambda: None))
     beat(1)
-    attempt._outlet = cast("Any", Busy(full))
+    attempt._record_log = cast("Any", Busy(full))
     for _ in range(2 * int(BEAT_GONE_S)):
         with pytest.raises(OSError, match="no more"):
             beat(2)

@@ -14,7 +14,7 @@ from ringleader.runtime.supervisor.fault_injection import FaultOutcome, strike
 
 
 @dataclass
-class FakeCrew:
+class FakeWorkerGroup:
     """Whom it befalls dies in the world."""
 
     world: World
@@ -34,10 +34,10 @@ class FakeCrew:
 
 
 def order(world: World, fault: str, victim: str) -> tuple[FaultOutcome, list[tuple[str, str]]]:
-    crew = FakeCrew(world)
+    worker_group = FakeWorkerGroup(world)
 
     def look() -> Membership:
-        if crew.struck:
+        if worker_group.struck:
             for worker in world.alive():
                 world.boot(worker)
                 world.sense(worker)
@@ -46,12 +46,12 @@ def order(world: World, fault: str, victim: str) -> tuple[FaultOutcome, list[tup
             world.tick(0.1)
         return world.state
 
-    said = strike(fault, victim, 1.0, look=look, crew=crew, post=world.tell)  # type: ignore[arg-type]
-    return said, crew.struck
+    said = strike(fault, victim, 1.0, look=look, worker_group=worker_group, post=world.tell)  # type: ignore[arg-type]
+    return said, worker_group.struck
 
 
 def test_who_comes_in_the_place_of_a_killed_worker_is_killed_while_it_follows_a_member() -> None:
-    world = running(shadows=True)
+    world = running(joiners_follow=True)
     said, struck = order(world, "joiner", "w1")
     assert struck == [("w1", "active"), ("w3", "shadowing")]
     assert said == FaultOutcome(
@@ -67,7 +67,7 @@ def test_who_comes_is_killed_while_it_is_healed_where_nobody_is_followed() -> No
 
 
 def test_the_worker_that_who_comes_follows_is_killed_while_another_one_holds_the_state() -> None:
-    world = running(shadows=True)
+    world = running(joiners_follow=True)
     said, struck = order(world, "donor", "w2")
     assert [phase for _, phase in struck] == ["active", "active"]
     assert struck[1][0] == world.processes["w3"].donor != "w2"
@@ -77,12 +77,12 @@ def test_the_worker_that_who_comes_follows_is_killed_while_another_one_holds_the
 
 
 def test_nobody_is_killed_who_would_take_the_state_along() -> None:
-    said, struck = order(running(maximum=2), "donor", "w1")
+    said, struck = order(running(workers_max=2), "donor", "w1")
     assert (said.done, struck) == (False, [])
 
 
 def test_members_that_have_committed_nothing_yet_are_not_taken_for_who_comes() -> None:
-    world = World.of(minimum=1, maximum=3, shards=6, shadows=True)
+    world = World.of(workers_min=1, workers_max=3, shards=6, joiners_follow=True)
     for worker in ("w0", "w1", "w2"):
         world.boot(worker)
     assert world.whole()

@@ -47,8 +47,10 @@ def ended(tmp_path: Path, **keys: Any) -> RunEnded:
     task = MemberTask(
         "job", 1, "w1", "worker", JobSpec.parse(source), tmp_path / "artifacts", tmp_path / "scratch", ""
     )
-    pulse = SimpleNamespace(start=lambda *_: None, stop=lambda: None, hurry=lambda: None)
-    member: Any = MemberProcess(task, ProcessIdentity(1, "n0", "10.0.0.7"), SimpleNamespace(), pulse)  # type: ignore[arg-type]
+    heartbeat_thread = SimpleNamespace(start=lambda *_: None, stop=lambda: None, hurry=lambda: None)
+    member: Any = MemberProcess(
+        task, ProcessIdentity(1, "n0", "10.0.0.7"), SimpleNamespace(), heartbeat_thread
+    )  # type: ignore[arg-type]
     return member.run(None)
 
 

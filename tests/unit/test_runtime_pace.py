@@ -32,7 +32,7 @@ class Race:
                     worked=self.worked[worker],
                     now=self.now,
                 )
-            found += [(self.now, laggard) for laggard in self.pace.look(self.now, self.shares)]
+            found += [(self.now, straggler) for straggler in self.pace.look(self.now, self.shares)]
         return found
 
 
@@ -41,9 +41,9 @@ def test_who_takes_more_than_twice_the_others_median_for_two_windows_is_slow_and
     even = {"a": 0.2, "b": 0.2, "c": 0.2}
     assert race.go(20.0, even) == []
     found = race.go(60.0, {**even, "c": 0.5})
-    assert [(laggard.worker, round(laggard.step_s / laggard.others_s, 6)) for _, laggard in found] == [
-        ("c", 2.5)
-    ]
+    assert [
+        (straggler.worker, round(straggler.step_s / straggler.others_s, 6)) for _, straggler in found
+    ] == [("c", 2.5)]
     assert found[0][0] < 36.0
     assert round(found[0][1].others_s, 6) == round(0.2 / 3, 6), "for a third of a step"
 
@@ -83,17 +83,17 @@ def test_a_new_generation_begins_a_new_window():
 
 
 def test_a_worker_counts_its_own_computing_from_the_first_commit_on_and_no_waiting():
-    desk = WorkerReporter("w0", ProcessIdentity(1, "node", "127.0.0.1"), lambda: None)
+    reporter = WorkerReporter("w0", ProcessIdentity(1, "node", "127.0.0.1"), lambda: None)
 
     def says(step: int, phase: str) -> None:
-        desk.progress(step=step, total_steps=None, epoch=0, phase=phase, rows=1)
+        reporter.progress(step=step, total_steps=None, epoch=0, phase=phase, rows=1)
 
-    desk.enter(1)
+    reporter.enter(1)
     for step in range(4):
         says(step, "forward")
         says(step, "exchange")
         says(step + 1, "committed")
-    beat = desk.beat()
+    beat = reporter.beat()
     assert beat.worked == 3
-    waited = desk.beat()
+    waited = reporter.beat()
     assert waited.worked_s == beat.worked_s

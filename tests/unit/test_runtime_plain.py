@@ -23,7 +23,7 @@ from ringleader.runtime.worker.plain_values import NotPlain, frame, read
 from ringleader.wire.views import Spent
 
 WHO = ProcessIdentity(1, "node", "127.0.0.1", 7)
-STANDING = ParkMessage("w0", WHO, 1, 2, 3, "why", 4, "net.weight")
+PARK_MESSAGE = ParkMessage("w0", WHO, 1, 2, 3, "why", 4, "net.weight")
 BEAT = Heartbeat(
     "w0",
     WHO,
@@ -34,7 +34,7 @@ BEAT = Heartbeat(
     worked_s=0.5,
     spent=Spent(wall_s=1.5),
     number=3,
-    standing=STANDING,
+    park_message=PARK_MESSAGE,
     healed_ago_s=0.25,
     metrics=(SettledMetrics(1, 2, {"loss": float("inf"), "rate": 0.1}),),
     rows=(SettledRows(1, b"\x00\xff", b"\x80"),),
@@ -54,12 +54,12 @@ BEAT = Heartbeat(
     ("kind", "values"),
     [
         ("ready", ()),
-        ("parked", (STANDING,)),
+        ("parked", (PARK_MESSAGE,)),
         ("seated", (3,)),
-        ("level", (4,)),
+        ("in_sync", (4,)),
         ("beat", (1, BEAT)),
         ("secrets", (2,)),
-        ("attendance", (3, Attendance(WHO, True, 4, STANDING))),
+        ("attendance", (3, Attendance(WHO, True, 4, PARK_MESSAGE))),
         ("ended", (RunEnded("finished", result={"digest": "aa", "scores": {"x": 0.5}, "staleness": [1]}),)),
     ],
 )

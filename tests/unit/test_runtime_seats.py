@@ -38,7 +38,7 @@ class Heard:
     def __init__(self) -> None:
         self.parks: list[ParkReport] = []
         self.seats: list[int] = []
-        self.levels: list[int] = []
+        self.in_sync_pairs: list[int] = []
 
     def parked(self, parked: ParkReport) -> None:
         self.parks.append(parked)
@@ -46,8 +46,8 @@ class Heard:
     def seated(self, generation: int) -> None:
         self.seats.append(generation)
 
-    def level(self, pair: int) -> None:
-        self.levels.append(pair)
+    def in_sync(self, pair: int) -> None:
+        self.in_sync_pairs.append(pair)
 
 
 class Bench:
@@ -158,10 +158,10 @@ def test_a_dismissed_worker_unwinds():
 def test_a_joiner_follows_whom_it_is_told_to_and_asks_again_when_that_is_over():
     bench = Bench()
     bench.seats.follow(HERE, 3)
-    shadow = bench.seats.next_seat(ParkReport(0, 0, 0, ""))
+    task = bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     assert bench.pairs == [(HERE, 3, 1)]
-    shadow.level()
-    assert bench.heard.levels == [3]
+    task.in_sync()
+    assert bench.heard.in_sync_pairs == [3]
     bench.seats.take(plan(5))
     assert bench.seats.next_seat(ParkReport(0, 7, 7, "")).plan.generation == 5
     assert bench.heard.parks[-1].applied == 7
@@ -170,9 +170,9 @@ def test_a_joiner_follows_whom_it_is_told_to_and_asks_again_when_that_is_over():
 def test_an_interrupt_ends_what_a_joiner_follows():
     bench = Bench()
     bench.seats.follow(HERE, 1)
-    shadow = bench.seats.next_seat(ParkReport(0, 0, 0, ""))
+    task = bench.seats.next_seat(ParkReport(0, 0, 0, ""))
     bench.seats.interrupt(4)
-    assert shadow.transport.aborted
+    assert task.transport.aborted
 
 
 def test_a_second_interrupt_of_a_generation_ends_what_a_joiner_follows_then():
@@ -182,9 +182,9 @@ def test_a_second_interrupt_of_a_generation_ends_what_a_joiner_follows_then():
     bench.seats.interrupt(4)
     bench.meets = lambda: bench.seats.interrupt(4)
     bench.seats.follow(HERE, 2)
-    shadow = bench.seats.next_seat(ParkReport(0, 0, 0, "interrupted"))
+    task = bench.seats.next_seat(ParkReport(0, 0, 0, "interrupted"))
     assert bench.seats.followed == 2
-    assert shadow.transport.aborted
+    assert task.transport.aborted
 
 
 def test_an_interrupt_calls_a_joiner_off_from_its_lines_until_it_asks_somebody_again():

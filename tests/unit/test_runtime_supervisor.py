@@ -30,8 +30,8 @@ def returning(monkeypatch: pytest.MonkeyPatch, errors: list[Exception]) -> "Supe
 
     supervisor = Supervisor.__new__(Supervisor)
     supervisor._released = threading.Event()
-    supervisor._crew = None
-    supervisor._launch = supervisor._outlet = Notes()  # type: ignore[assignment]
+    supervisor._worker_group = None
+    supervisor._launch = supervisor._record_log = Notes()  # type: ignore[assignment]
     monkeypatch.setattr(supervisor, "_find_pool", find_pool)
     monkeypatch.setattr(supervisor, "_keep_pool", lambda: None)
     monkeypatch.setattr(supervisor, "_watch_nodes", lambda: None)
@@ -67,7 +67,7 @@ class Told:
         self.outcomes += (end.outcome,)
 
 
-class Crew:
+class FakeWorkerGroup:
     def close(self) -> None: ...
 
 
@@ -76,7 +76,7 @@ def test_an_attempt_that_ends_because_it_is_let_go_tells_no_end_of_its_own(
     monkeypatch: pytest.MonkeyPatch, *, released: bool
 ) -> None:
     supervisor, told = returning(monkeypatch, []), Told()
-    supervisor._crew, supervisor._outlet = Crew(), told  # type: ignore[assignment]
+    supervisor._worker_group, supervisor._record_log = FakeWorkerGroup(), told  # type: ignore[assignment]
 
     def run() -> tuple[End, None]:
         if released:

@@ -36,7 +36,7 @@ class Disk:
     recorded_step = 0
 
 
-class Crew:
+class FakeWorkerGroup:
     """Whoever is started holds a place at once; whoever is killed frees it, and is lost."""
 
     def __init__(self, places: Any) -> None:
@@ -98,18 +98,18 @@ def reserved(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     return there
 
 
-def attempt_of(folder: Path, *, minimum: int, maximum: int) -> tuple["Attempt", Crew]:
+def attempt_of(folder: Path, *, workers_min: int, workers_max: int) -> tuple["Attempt", FakeWorkerGroup]:
     from ringleader.runtime.supervisor.attempt import Attempt
     from ringleader.runtime.supervisor.placement import BundlePlaces
 
-    workers = {"min": minimum, "max": maximum}
+    workers = {"min": workers_min, "max": workers_max}
     batch = {"global_size": 8, "logical_shards": 8}
     spec = JobSpec.parse({"name": "a", "entrypoint": "m:f", "workers": workers, "batch": batch})
     attempt = Attempt(AttemptLaunch("job", 1, spec, None, "", "", folder), lambda: HERE)
-    crew = Crew(BundlePlaces("job", spec.workers, servers=0))
-    attempt._crew, attempt._outlet = cast("Any", crew), cast("Any", Disk())
+    worker_group = FakeWorkerGroup(BundlePlaces("job", spec.workers, servers=0))
+    attempt._worker_group, attempt._record_log = cast("Any", worker_group), cast("Any", Disk())
     attempt._begin()
-    return attempt, crew
+    return attempt, worker_group
 
 
 def take(attempt: "Attempt", *events: ev.Event) -> None:
@@ -120,32 +120,32 @@ def take(attempt: "Attempt", *events: ev.Event) -> None:
 def test_places_of_joiners_that_a_resize_ends_are_given_back(
     reserved: dict[int, int], tmp_path: Path
 ) -> None:
-    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=4)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=4)
     before = dict(reserved)
     assert sum(before.values()) == 4
     take(attempt, *(ev.Parked(f"w{n}", 0, 0, 0, "", 0.0) for n in range(4)))
     take(attempt, ev.Resize(2, 8, 1.0))
     assert sum(reserved.values()) == 8
     take(attempt, ev.Resize(2, 4, 2.0))
-    assert sorted(crew.killed) == ["w4", "w5", "w6", "w7"]
-    take(attempt, *(ev.Lost(worker, "died", 3.0) for worker in crew.killed))
+    assert sorted(worker_group.killed) == ["w4", "w5", "w6", "w7"]
+    take(attempt, *(ev.Lost(worker, "died", 3.0) for worker in worker_group.killed))
     assert reserved == before
 
 
 def test_the_place_of_a_member_that_dies_before_it_could_leave_is_given_back(
     reserved: dict[int, int], tmp_path: Path
 ) -> None:
-    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=4)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=4)
     take(attempt, *(ev.Parked(f"w{n}", 0, 0, 0, "", 0.0) for n in range(4)), ev.Resize(2, 3, 1.0))
     assert sum(reserved.values()) == 4
-    crew.places.free("w3", for_good=False)
+    worker_group.places.free("w3", for_good=False)
     take(attempt, ev.Lost("w3", "died", 2.0))
     assert sum(reserved.values()) == 3
 
 
 def test_a_place_that_a_replacement_will_take_is_kept(reserved: dict[int, int], tmp_path: Path) -> None:
-    attempt, crew = attempt_of(tmp_path, minimum=2, maximum=4)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=4)
     before = dict(reserved)
-    crew.places.free("w3", for_good=False)
+    worker_group.places.free("w3", for_good=False)
     take(attempt, ev.Lost("w3", "died", 1.0))
     assert reserved == before

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from ringleader.runtime.messages import AttemptLaunch, Heartbeat, PrintedLine, ProcessIdentity, WorkerEvent
 from ringleader.runtime.records.printed_once import PrintedOnce
-from ringleader.runtime.records.sink import RecordLog
+from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.worker.output_capture import OutputCapture, captured
 from ringleader.spec import JobSpec
 from ringleader.train.local import RecordedOutput, run_local
@@ -62,7 +62,7 @@ def server() -> Iterator[IngestServer]:
     server.close()
 
 
-def outlet(server: IngestServer, home: Path, attempt: int) -> RecordLog:
+def record_log(server: IngestServer, home: Path, attempt: int) -> RecordLog:
     spec = JobSpec.parse({"name": "a", "entrypoint": "m:f"})
     return RecordLog(AttemptLaunch("job_a", attempt, spec, None, server.url, "secret", home), lambda: None)
 
@@ -74,7 +74,7 @@ def beat(
 
 
 def logged(server: IngestServer, one: RecordLog, attempt: int = 1) -> list[str]:
-    assert one.poster.drained(60)
+    assert one.uploader.drained(60)
     return [record["line"] for record in server.stream("logs", attempt)]
 
 
@@ -91,7 +91,7 @@ def logged(server: IngestServer, one: RecordLog, attempt: int = 1) -> list[str]:
 def test_a_later_attempt_tells_only_what_stands_behind_the_call_that_it_goes_on_with(
     server: IngestServer, tmp_path: Path, began: WorkerEvent, expected: list[tuple[int, int]]
 ) -> None:
-    one = outlet(server, tmp_path, attempt=2)
+    one = record_log(server, tmp_path, attempt=2)
     early = [line(*place) for place in PROGRAM[:LINES]]
     one.beat(beat(1, *early, worker="w1"))
     assert logged(server, one, 2) == [], "nobody knows yet whether they were told"
@@ -102,11 +102,11 @@ def test_a_later_attempt_tells_only_what_stands_behind_the_call_that_it_goes_on_
 
 
 def test_a_supervisor_that_comes_back_knows_what_was_told(server: IngestServer, tmp_path: Path) -> None:
-    before = outlet(server, tmp_path, attempt=1)
+    before = record_log(server, tmp_path, attempt=1)
     before.beat(beat(1, line(0, 1), line(0, 2)))
     assert len(logged(server, before)) == 2
-    before.poster.close()
-    after = outlet(server, tmp_path, attempt=1)
+    before.uploader.close()
+    after = record_log(server, tmp_path, attempt=1)
     after.beat(beat(1, line(0, 1), line(0, 2), line(0, 3), worker="w1"))
     assert logged(server, after) == [text(0, number) for number in (1, 2, 3)]
     after.discard()

@@ -95,11 +95,11 @@ def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
         sat = pool.submit(seats.next_seat, ParkReport(0, 0, 0, ""))
         worker.plan(plan(1, start=1))
         assert sat.result(30).plan.generation == 1
-        assert worker.attendance(2).standing is None
+        assert worker.attendance(2).park_message is None
         again = pool.submit(seats.next_seat, ParkReport(1, 7, 7, "broken pipe"))
         said = None
         while said is None and not again.done():
-            said = worker.attendance(2).standing
+            said = worker.attendance(2).park_message
         assert said is not None
         assert (said.generation, said.applied, said.why) == (1, 7, "broken pipe")
         worker.plan(plan(2, start=2))
@@ -134,11 +134,11 @@ def test_who_follows_a_member_says_no_more_that_it_waits_until_it_does_again():
         sat = pool.submit(seats.next_seat, ParkReport(0, 0, 0, ""))
         worker.follow(1, HERE, 1)
         assert met.wait(30)
-        assert worker.attendance(2).standing is None
+        assert worker.attendance(2).park_message is None
         over.set()
         said = None
         while said is None and not sat.done():
-            said = worker.attendance(2).standing
+            said = worker.attendance(2).park_message
         assert said is not None
         assert (said.followed, "interrupted" in said.why) == (1, True)
         worker.plan(plan(1, start=2))

@@ -138,7 +138,7 @@ def test_a_generation_makes_the_memory_ready_once_halfway_to_its_first_checkpoin
         spec=spec,
         function=train,
         coordinator=SingleMember(1),
-        outlet=heard,
+        sink=heard,
         server=False,
         artifacts=tmp_path,
         checkpoints=str(tmp_path / "saved"),

@@ -75,7 +75,7 @@ def test_a_pause_waits_for_its_checkpoint_however_long_it_takes_to_write(tmp_pat
             read_to_its_end(path)
 
     def train(session: Session) -> None:
-        session._group.saver._patience_s = 0.01
+        session._member.saver._patience_s = 0.01
         net = session.model(torch.nn.Linear(1, 1))
         session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
         for batch in session.batches([{"x": torch.ones(1)}] * 3):
@@ -87,7 +87,7 @@ def test_a_pause_waits_for_its_checkpoint_however_long_it_takes_to_write(tmp_pat
         spec=PAUSED,
         function=train,
         coordinator=pausing,
-        outlet=heard,
+        sink=heard,
         server=False,
         artifacts=tmp_path,
         checkpoints=str(place),
@@ -109,7 +109,7 @@ def train_until(pausing: Pausing, heard: Heard, folder: Path) -> None:
         spec=PAUSED,
         function=train,
         coordinator=pausing,
-        outlet=heard,
+        sink=heard,
         server=False,
         artifacts=folder,
         checkpoints=str(folder / "saved"),

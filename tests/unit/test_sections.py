@@ -34,7 +34,7 @@ def recorded(lines: Any, place: Path) -> list[dict[str, Any]]:
         for _ in range(2):
             loop(session, net)
             lines(net, optimizer)
-        found.extend(values[3] for values in session._group.sections.state()[1])
+        found.extend(values[3] for values in session._member.sections.state()[1])
 
     run_local(job(RING), train, place)
     return found
@@ -96,7 +96,7 @@ class Hoarding:
 
     def __call__(self, session: Session) -> None:
         net = made(session)
-        session._group.sections.bound_bytes = 100
+        session._member.sections.bound_bytes = 100
         best: Any = None
         for number in range(LOOPS):
             loop(session, net)
@@ -171,7 +171,7 @@ def variable_said(line: str, file: Path, tmp_path: Path) -> str:
     exec(compile(TEXT.format(line=line), file, "exec"), program)
 
     def train(session: Session) -> None:
-        session._group.sections.bound_bytes = 0
+        session._member.sections.bound_bytes = 0
         program["train"](session, made, loop, norm, Keeper())
 
     play = ThreadedCast(job(RING, workers={"min": 1, "max": 1}), train, artifacts=tmp_path).play()

@@ -248,4 +248,4 @@ def test_servers_that_have_not_updated_yet_are_not_taken_for_new_ones(backups: i
     play = ThreadedCast(spec, scored_first, faults, tmp_path / "cast").play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.digest == alone.digest
-    assert {plan.start_step for plan in play.plans[1:3]} == {1}
+    assert {plan.start_transaction for plan in play.plans[1:3]} == {1}

@@ -66,21 +66,21 @@ def learn(session: ringleader.Session, epochs: int = 2) -> nn.Module:
 
 
 def test_a_local_run_commits_every_step_and_every_row_once(tmp_path: Path) -> None:
-    finished, outlet = run_local(SPEC, lambda session: void(learn(session, epochs=3)), tmp_path)
+    finished, sink = run_local(SPEC, lambda session: void(learn(session, epochs=3)), tmp_path)
     assert finished.steps == 3 * 4
     assert finished.samples == 3 * ROWS
-    assert sorted(outlet.values) == list(range(1, 13))
+    assert sorted(sink.values) == list(range(1, 13))
     for epoch in range(3):
-        taken = [row for step in range(epoch * 4 + 1, epoch * 4 + 5) for row in outlet.rows[step][1].tolist()]
+        taken = [row for step in range(epoch * 4 + 1, epoch * 4 + 5) for row in sink.rows[step][1].tolist()]
         assert sorted(taken) == list(range(ROWS))
     assert (tmp_path / "weights.safetensors").exists()
 
 
 def test_training_learns_and_repeats_bit_for_bit(tmp_path: Path) -> None:
-    first, outlet = run_local(SPEC, lambda session: void(learn(session, epochs=8)), tmp_path)
+    first, sink = run_local(SPEC, lambda session: void(learn(session, epochs=8)), tmp_path)
     second, _ = run_local(SPEC, lambda session: void(learn(session, epochs=8)), tmp_path)
     assert first.digest == second.digest
-    losses = [outlet.values[step]["loss"] for step in range(1, first.steps + 1)]
+    losses = [sink.values[step]["loss"] for step in range(1, first.steps + 1)]
     assert sum(losses[-4:]) < 0.8 * sum(losses[:4])
 
 
@@ -487,9 +487,9 @@ def test_a_table_takes_an_optimiser_for_sparse_gradients_or_is_refused_by_name(t
 
         return train
 
-    finished, outlet = run_local(SPEC, embed(torch.optim.SparseAdam), tmp_path)
+    finished, sink = run_local(SPEC, embed(torch.optim.SparseAdam), tmp_path)
     assert finished.steps == 4
-    assert outlet.values[1]["comm_bytes"] == 0.0  # alone
+    assert sink.values[1]["comm_bytes"] == 0.0  # alone
     for refused in (torch.optim.Adam, lambda p: torch.optim.SGD(p, weight_decay=0.1)):
         with pytest.raises(
             StepMisuse, match=r"does not support the sparse gradient of 0\.weight.*SparseAdam"

@@ -53,12 +53,12 @@ def train_spatial(session: ringleader.Session, count: int) -> None:
 def run_on(
     count: int, artifacts: Path, spec: dict[str, Any] = SPEC, **kwargs: Any
 ) -> tuple[int, RecordedOutput]:
-    finished, outlet = run_local(spec, lambda session: train(session, count, **kwargs), artifacts)
-    return finished.steps, outlet
+    finished, sink = run_local(spec, lambda session: train(session, count, **kwargs), artifacts)
+    return finished.steps, sink
 
 
-def warnings(outlet: RecordedOutput) -> list[dict[str, Any]]:
-    return [data for kind, data in outlet.events if kind == "warning"]
+def warnings(sink: RecordedOutput) -> list[dict[str, Any]]:
+    return [data for kind, data in sink.events if kind == "warning"]
 
 
 def test_batch_norm_that_would_get_one_row_is_warned_of_before_it_fails(
@@ -72,9 +72,9 @@ def test_batch_norm_that_would_get_one_row_is_warned_of_before_it_fails(
 
 
 def test_without_its_short_last_batch_a_pass_has_whole_batches_and_no_warning(tmp_path: Path) -> None:
-    steps, outlet = run_on(18, tmp_path, drop_last=True)
+    steps, sink = run_on(18, tmp_path, drop_last=True)
     assert steps == 2 * (18 // 8)
-    assert not warnings(outlet)
+    assert not warnings(sink)
 
 
 @pytest.mark.parametrize(

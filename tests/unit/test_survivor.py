@@ -127,7 +127,7 @@ LEFT: list[tuple[str, tuple[str, ...]]] = [
     ("async", ("s0",)),
     ("token_ring", ("w0",)),
     ("token_ring", ("w1",)),
-    ("crews", ("w1",)),
+    ("node groups", ("w1",)),
 ]
 
 
@@ -153,7 +153,7 @@ def test_what_too_few_are_left_with_outlives_them(mode: str, last: tuple[str, ..
 
 TOKENS: dict[str, Any] = {
     "token_ring": MODES["token_ring"],
-    "crews": MODES["crews"],
+    "node groups": MODES["node groups"],
     "served": {"inter_node": "token_ring", "intra_node": "parameter_server", "servers": 2},
     "pushed": {"inter_node": "parameter_server", "intra_node": "token_ring", "servers": 2},
 }

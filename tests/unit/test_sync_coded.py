@@ -157,10 +157,10 @@ def test_through_resizes_and_steps_without_rows_every_gradient_is_applied_or_owe
 def test_alone_a_worker_pays_what_it_owes():
     kept = codings("onebit", 2)
     coded(2, lambda member: step(member, 0, (0, 1)), kept)
-    debt = kept[0].residuals.owed("first").clone()
-    assert debt.any()
+    residual = kept[0].residuals.owed("first").clone()
+    assert residual.any()
     (alone,) = coded(1, lambda member: step(member, 1, (0,)), kept)
-    assert torch.equal(alone["first"].flatten(), slopes(1, 0, 1)["first"].flatten() + debt)
+    assert torch.equal(alone["first"].flatten(), slopes(1, 0, 1)["first"].flatten() + residual)
     assert not kept[0].residuals.owed("first").any()
 
 

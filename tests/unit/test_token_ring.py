@@ -184,7 +184,7 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
         spec=JobSpec.parse({"name": "a", "entrypoint": "m:f", "sync": "token_ring"}),
         trained=SimpleNamespace(parameters=[Parameter(torch.ones(20))]),
         progress=Progress(heals=1),
-        inside={},
+        saved_loop_state={},
     )
     tokens = WorkerTokens(group)
     epoch = Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False)

@@ -90,7 +90,7 @@ class Pair:
             members=("w0", "w1"),
             servers=0,
             shards=2,
-            start_step=max(first, second),
+            start_transaction=max(first, second),
             heals=heals,
             recorded_step=0,
             meeting=NOWHERE,
@@ -111,7 +111,7 @@ class Place(SingleMember):
 
 def test_exposed_spans_are_what_is_logged_and_a_break_lies_in_the_step_that_was_redone(tmp_path: Path):
     pair = Pair()
-    outlets = (RecordedOutput(), RecordedOutput())
+    sinks = (RecordedOutput(), RecordedOutput())
 
     def member(rank: int) -> None:
         def breaking(session: ringleader.Session) -> None:
@@ -123,17 +123,17 @@ def test_exposed_spans_are_what_is_logged_and_a_break_lies_in_the_step_that_was_
             spec=JobSpec.parse(SPEC),
             function=breaking,
             coordinator=Place(pair, rank),
-            outlet=outlets[rank],
+            sink=sinks[rank],
             server=False,
             artifacts=tmp_path / str(rank),
         )
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(member, range(2)))
-    assert {part.dropped for outlet in outlets for part in outlet.stretches} == {0}, "a trial is one span"
+    assert {part.dropped for sink in sinks for part in sink.stretches} == {0}, "a trial is one span"
     file = TraceFile(tmp_path)
-    for rank, outlet in enumerate(outlets):
-        for part in outlet.stretches:
+    for rank, sink in enumerate(sinks):
+        for part in sink.stretches:
             file.add(f"w{rank}", part)
     events = read(file.finish(tmp_path))
     check_nested(events)
@@ -143,7 +143,7 @@ def test_exposed_spans_are_what_is_logged_and_a_break_lies_in_the_step_that_was_
         waits = [e["dur"] for e in inside(events, step) if e["name"] == "exposed"]
         # Both ends of each span are rounded to a nanosecond.
         rounding = 1e-3 * (len(waits) + 1) / step["dur"]
-        logged = outlets[0].values[step["args"]["first"]]["comm_exposed_fraction"]
+        logged = sinks[0].values[step["args"]["first"]]["comm_exposed_fraction"]
         assert sum(waits) / step["dur"] == pytest.approx(logged, rel=1e-6, abs=rounding)
     (redone,) = [
         step
@@ -167,8 +167,8 @@ def test_without_the_key_nothing_is_written_down(tmp_path: Path, monkeypatch: py
 
     for name in ("__post_init__", "add", "begin", "end", "cut", "unwind"):
         monkeypatch.setattr(Timeline, name, refuse, raising=False)
-    finished, outlet = run_local(SPEC | {"debug": {}}, train, tmp_path)
-    assert (finished.steps, outlet.stretches) == (STEPS, [])
+    finished, sink = run_local(SPEC | {"debug": {}}, train, tmp_path)
+    assert (finished.steps, sink.stretches) == (STEPS, [])
     assert not (tmp_path / FILE).exists()
 
 

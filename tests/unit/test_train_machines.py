@@ -164,6 +164,6 @@ def test_a_local_session_without_a_device_is_no_silent_cpu(tmp_path: Path) -> No
     with pytest.raises(NoDevice), ringleader.local_session(asked):
         pytest.fail("the session has begun")
     auto = {**asked, "workers": {"max": 1, "gpus": 1, "device": "auto"}}
-    finished, outlet = run_local(auto, train, tmp_path)
+    finished, sink = run_local(auto, train, tmp_path)
     assert finished.steps
-    assert [(kind, data["about"]) for kind, data in outlet.events] == [("warning", "device")]
+    assert [(kind, data["about"]) for kind, data in sink.events] == [("warning", "device")]

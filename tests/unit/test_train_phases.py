@@ -26,15 +26,15 @@ class PhaseKept(RecordedOutput):
 class PhaseAtRead(Dataset[dict[str, torch.Tensor]]):
     """Rows that note in which phase they are read."""
 
-    def __init__(self, outlet: PhaseKept) -> None:
-        self.outlet = outlet
+    def __init__(self, sink: PhaseKept) -> None:
+        self.sink = sink
         self.seen: list[str] = []
 
     def __len__(self) -> int:
         return 24
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        self.seen.append(self.outlet.phase)
+        self.seen.append(self.sink.phase)
         return {"x": torch.ones(3)}
 
 
@@ -50,8 +50,8 @@ class PhaseAtRead(Dataset[dict[str, torch.Tensor]]):
 )
 def test_rows_are_read_in_a_phase_that_is_watched(sync: dict[str, Any], tmp_path: Path) -> None:
     """A read that hangs is then noticed after stall_timeout_s; waits for others are not judged."""
-    outlet = PhaseKept()
-    rows = PhaseAtRead(outlet)
+    sink = PhaseKept()
+    rows = PhaseAtRead(sink)
 
     def train(session: Session) -> None:
         net = session.model(torch.nn.Linear(3, 1))
@@ -66,7 +66,7 @@ def test_rows_are_read_in_a_phase_that_is_watched(sync: dict[str, Any], tmp_path
         spec=alone(spec),
         function=train,
         coordinator=SingleMember(spec.shards),
-        outlet=outlet,
+        sink=sink,
         server=False,
         artifacts=tmp_path,
     )
@@ -76,11 +76,11 @@ def test_rows_are_read_in_a_phase_that_is_watched(sync: dict[str, Any], tmp_path
 
 def test_the_programs_own_code_runs_in_phases_that_are_watched_while_others_wait(tmp_path: Path) -> None:
     """In an optimiser, a callback, behind a step, between two calls: a hang there holds up the others."""
-    outlet = PhaseKept()
+    sink = PhaseKept()
     told: dict[str, set[str]] = {}
 
     def note(place: str) -> None:
-        told.setdefault(place, set()).add(outlet.phase)
+        told.setdefault(place, set()).add(sink.phase)
 
     def train(session: Session) -> None:
         net = session.model(torch.nn.Linear(3, 1))
@@ -93,13 +93,13 @@ def test_the_programs_own_code_runs_in_phases_that_are_watched_while_others_wait
             return {"mean": net(batch["x"]).mean(dim=1)}
 
         for _ in range(2):
-            for batch in session.batches(PhaseAtRead(outlet)):
+            for batch in session.batches(PhaseAtRead(sink)):
                 session.step(net(batch["x"]).mean())
                 note("behind a step")
             note("behind a loop")
-            session.evaluate(PhaseAtRead(outlet), score)
+            session.evaluate(PhaseAtRead(sink), score)
             note("behind an evaluation")
-        for batch in session.batches(PhaseAtRead(outlet)):
+        for batch in session.batches(PhaseAtRead(sink)):
             session.step(net(batch["x"]).mean())
             break
         note("behind a break")
@@ -111,11 +111,11 @@ def test_the_programs_own_code_runs_in_phases_that_are_watched_while_others_wait
         spec=spec,
         function=train,
         coordinator=SingleMember(spec.shards),
-        outlet=outlet,
+        sink=sink,
         server=False,
         artifacts=tmp_path,
     )
     assert told.pop("score") == {"evaluate"}
     assert {place: phases <= OWN for place, phases in told.items()} == dict.fromkeys(told, True), told
     assert len(told) == 6
-    assert outlet.phase == "finish"
+    assert sink.phase == "finish"

@@ -4,30 +4,30 @@ from ringleader.train.generation.settled_records import SettledRecords, StepReco
 from ringleader.train.local import RecordedOutput
 
 
-def reporter(outlet: RecordedOutput) -> SettledRecords:
-    made = SettledRecords(outlet)
-    made.take_office(speaks=True, recorded_step=0)
+def reporter(sink: RecordedOutput) -> SettledRecords:
+    made = SettledRecords(sink)
+    made.begin_generation(speaks=True, recorded_step=0)
     return made
 
 
 def test_no_step_of_a_round_leaves_before_the_next_round_commits() -> None:
-    outlet = RecordedOutput()
-    said = reporter(outlet)
+    sink = RecordedOutput()
+    said = reporter(sink)
     said.open([StepRecord(step, 1, {"loss": 0.0}) for step in (1, 2, 3)])
-    assert list(outlet.values) == []
+    assert list(sink.values) == []
     said.open([StepRecord(step, 1, {"loss": 0.0}) for step in (4, 5)])
-    assert list(outlet.values) == [1, 2, 3]
+    assert list(sink.values) == [1, 2, 3]
     said.settle()
-    assert list(outlet.values) == [1, 2, 3, 4, 5]
+    assert list(sink.values) == [1, 2, 3, 4, 5]
 
 
 def test_scores_join_the_newest_step() -> None:
-    outlet = RecordedOutput()
-    said = reporter(outlet)
+    sink = RecordedOutput()
+    said = reporter(sink)
     said.open([StepRecord(1, 1, {"loss": 0.0}), StepRecord(2, 1, {"loss": 0.0})])
     said.add_scores(2, 1, {"accuracy": 1.0})
     said.settle()
-    assert outlet.values == {1: {"loss": 0.0}, 2: {"loss": 0.0, "accuracy": 1.0}}
+    assert sink.values == {1: {"loss": 0.0}, 2: {"loss": 0.0, "accuracy": 1.0}}
 
 
 def test_a_healed_member_keeps_open_records_open() -> None:
@@ -36,34 +36,34 @@ def test_a_healed_member_keeps_open_records_open() -> None:
     donor.open([StepRecord(2, 1, {}), StepRecord(3, 1, {})])
     healed = SettledRecords(receiver)
     healed.restore(donor.state())
-    healed.take_office(speaks=True, recorded_step=0)
+    healed.begin_generation(speaks=True, recorded_step=0)
     assert list(receiver.values) == [1]
     healed.settle()
     assert list(receiver.values) == [1, 2, 3]
 
 
 def test_who_catches_up_sends_what_it_had_not_settled_and_nothing_twice() -> None:
-    furthest, outlet = SettledRecords(RecordedOutput()), RecordedOutput()
-    behind = reporter(outlet)
+    furthest, sink = SettledRecords(RecordedOutput()), RecordedOutput()
+    behind = reporter(sink)
     for step in range(1, 6):
         furthest.open([StepRecord(step, 1, {"by": 0.0})])
     behind.open([StepRecord(1, 1, {"by": 1.0})])
     behind.open([StepRecord(2, 1, {"by": 1.0})])
     behind.catch_up(furthest.state())
-    assert outlet.values == {1: {"by": 1.0}, 2: {"by": 0.0}, 3: {"by": 0.0}, 4: {"by": 0.0}}
+    assert sink.values == {1: {"by": 1.0}, 2: {"by": 0.0}, 3: {"by": 0.0}, 4: {"by": 0.0}}
     behind.settle()
-    assert list(outlet.values) == [1, 2, 3, 4, 5]
+    assert list(sink.values) == [1, 2, 3, 4, 5]
 
 
 def test_a_step_that_is_stored_already_is_not_sent_again() -> None:
     """The rank 0 before had settled it sooner than this member."""
-    outlet = RecordedOutput()
-    said = SettledRecords(outlet)
-    said.take_office(speaks=True, recorded_step=3)
+    sink = RecordedOutput()
+    said = SettledRecords(sink)
+    said.begin_generation(speaks=True, recorded_step=3)
     for step in range(1, 5):
         said.open([StepRecord(step, 1, {})])
     said.settle()
-    assert list(outlet.values) == [3, 4]
+    assert list(sink.values) == [3, 4]
 
 
 def test_a_step_that_is_settled_between_generations_is_sent_once() -> None:
@@ -77,8 +77,8 @@ def test_a_step_that_is_settled_between_generations_is_sent_once() -> None:
     said = reporter(Listens())
     for step in (1, 2):
         said.open([StepRecord(step, 1, {})])
-    said.leave_office()
+    said.end_generation()
     said.open([StepRecord(3, 2, {})])
     assert told == [1]
-    said.take_office(speaks=True, recorded_step=2)
+    said.begin_generation(speaks=True, recorded_step=2)
     assert told == [1, 2]

@@ -70,7 +70,7 @@ def test_a_difference_is_told_with_the_steps_as_they_are_however_many(steps: tup
         members=("w0", "w1"),
         servers=0,
         shards=4,
-        start_step=0,
+        start_transaction=0,
         heals=(),
         recorded_step=0,
         meeting=NOWHERE,

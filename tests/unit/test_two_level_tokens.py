@@ -224,7 +224,7 @@ def test_break_and_stop_end_the_loop_for_all_with_equal_weights(kind: str, tmp_p
 @pytest.mark.parametrize("kind", LEVELS)
 def test_a_resize_costs_no_row_and_nobody(kind: str, tmp_path: Path) -> None:
     first = f"w{job(KINDS[kind]).sync.server_count}"
-    faults = FaultPlan().resize(at_step=2, minimum=1, maximum=2)
+    faults = FaultPlan().resize(at_step=2, workers_min=1, workers_max=2)
     faults = faults.hold(first, at_step=ANY, phase="committed", past=2, for_generation=2)
     play = played(kind, "pairs", tmp_path, faults)
     assert play.worlds == [4, 2]
@@ -357,14 +357,14 @@ class Scored(Nets):
         self._paused = paused
 
     def between(self, session: Session, net: nn.Embedding) -> None:
-        if self._paused and session.epoch == 0 and session._group.current is not None:
+        if self._paused and session.epoch == 0 and session._member.current is not None:
             self._ask(session)
         session.evaluate(Numbers(), lambda rows: {"moved": net(rows).sum(dim=1).detach()})
 
     def _ask(self, session: Session) -> None:
         behind = STEPS // EPOCHS + 1
-        session._outlet.progress(step=behind, total_steps=None, epoch=0, phase="committed", rows=0)
-        wait_for("the pause", session._group.coordinator.plan_pending)
+        session._sink.progress(step=behind, total_steps=None, epoch=0, phase="committed", rows=0)
+        wait_for("the pause", session._member.coordinator.plan_pending)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -91,7 +91,7 @@ class Program:
                 optimizers.append(session.optimizer(made_now))
             for x, y in session.batches(rows()):
                 self.batches[number].append((x.clone(), y.clone()))
-                exchange = session._group.generation.exchange
+                exchange = session._member.generation.exchange
                 assert exchange is not None
                 self.exchanged[number].add(sum(bucket.length for bucket in exchange.buckets.buckets))
                 session.step(F.cross_entropy(net(x), y))
@@ -255,7 +255,7 @@ def test_members_of_which_some_unfreeze_are_named(tmp_path: Path) -> None:
         net: Any = made(session)
         net[0].requires_grad_(False)
         for number in range(2):
-            generation = session._group.current
+            generation = session._member.current
             if number == 1 and generation is not None and generation.rank == 1:
                 net[0].requires_grad_(True)
             for x, y in session.batches(rows()):

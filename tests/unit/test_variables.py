@@ -75,8 +75,8 @@ def member(tmp_path: Path, worker: str, **env: str) -> MemberProcess:
     task = MemberTask(
         "job", 1, worker, "worker", JobSpec.parse(source), tmp_path / "artifacts", tmp_path / "scratch", ""
     )
-    pulse = SimpleNamespace(start=lambda *_: None, stop=lambda: None, hurry=lambda: None)
-    return MemberProcess(task, ProcessIdentity(1, "n0", "10.0.0.7"), SimpleNamespace(), pulse)  # type: ignore[arg-type]
+    heartbeat_thread = SimpleNamespace(start=lambda *_: None, stop=lambda: None, hurry=lambda: None)
+    return MemberProcess(task, ProcessIdentity(1, "n0", "10.0.0.7"), SimpleNamespace(), heartbeat_thread)  # type: ignore[arg-type]
 
 
 def test_a_folder_of_the_path_that_is_not_there_is_a_warning_of_the_first_worker(
@@ -94,7 +94,7 @@ def test_a_folder_of_the_path_that_is_not_there_is_a_warning_of_the_first_worker
         assert end.reason == "entrypoint_import", (
             "it went on, and its program is in none of those that are there"
         )
-        told[worker] = [event.data for event in one._desk.beat().events if event.kind == "warning"]
+        told[worker] = [event.data for event in one._reporter.beat().events if event.kind == "warning"]
     assert [warning["about"] for warning in told["w0"]] == ["PYTHONPATH"] * 3
     for warning, folder in zip(told["w0"], ("nowhere", "$HOME/lib", f"{tmp_path}/absent"), strict=True):
         assert f"the PYTHONPATH folder {folder} does not exist" in warning["message"]

@@ -72,7 +72,7 @@ class Script:
         def reach(*_: Any) -> None:
             me = threading.current_thread().name
             if (me, place, session.global_step) == (self._victim, self._place, step):
-                session._group.coordinator.die()  # type: ignore[attr-defined]
+                session._member.coordinator.die()  # type: ignore[attr-defined]
 
         return reach
 

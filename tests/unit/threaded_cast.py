@@ -207,7 +207,7 @@ class ThreadedCast(Cast):
                 spec=self.spec,
                 function=self.train,
                 coordinator=prompter,
-                outlet=prompter,
+                sink=prompter,
                 server=server,
                 artifacts=Path(self.artifacts) / worker,
                 checkpoints=self.checkpoints,

@@ -21,8 +21,8 @@ from ringleader.errors import ExchangeBroken
 from ringleader.exchange import Exchange, open_exchange
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.token_ring.gossip import Gossip
-from ringleader.train.modes.token_ring.recovery import TokenCopy, todo
-from ringleader.train.modes.token_ring.resync import gather, level
+from ringleader.train.modes.token_ring.regeneration import TokenCopy, todo
+from ringleader.train.modes.token_ring.resync import gather, resync
 from ringleader.train.modes.token_ring.token_exchange import HEADER, WEIGHTS, TokenExchange
 from ringleader.train.modes.token_ring.topology import ring_order
 from ringleader.train.modes.token_ring.weight_spans import ALIGNED, WeightSpans
@@ -129,14 +129,14 @@ class Member:
             self.spans.open()
             everybody = gather(exchange, (self.spans.copies(), self.news.all()), TokenCopy, ItemSet)
             self.news.join([known for _, known in everybody])
-            standings = level(exchange, self.spans, [copies for copies, _ in everybody])
+            regenerated = resync(exchange, self.spans, [copies for copies, _ in everybody])
             self.spans.take_over()
             circulation = TokenExchange(
                 exchange.communicator, ring_order(groups, size), self.spans, self.news
             )
             circulation.start()
             for offset, shard, spans in todo(
-                standings, plan_of(size, SHARDS).shards_of(rank), SHARDS, self.world.steps
+                regenerated, plan_of(size, SHARDS).shards_of(rank), SHARDS, self.world.steps
             ):
                 self._wait(circulation)
                 if circulation.halted:

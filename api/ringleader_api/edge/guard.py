@@ -20,7 +20,7 @@ from ringleader_api.edge.requests import REQUEST_ID, source
 from ringleader_api.problems import Forbidden, Refused, TooMany, Unauthorized, problem
 from ringleader_api.rights import Caller, Principal
 from ringleader_api.settings import is_loopback
-from ringleader_api.store.audit import AT_HAND, DONE, Deed
+from ringleader_api.store.audit import CURRENT_ACTION, DONE, AuditedAction
 
 OPEN = frozenset(
     {
@@ -226,7 +226,7 @@ class Guard:
         if who is not None and (scope["method"] in SAFE or not isinstance(who, Caller)):
             await app(scope, receive, send)
             return
-        deed = Deed(
+        action = AuditedAction(
             at=self._now(),
             who=who.name if who is not None else "",
             token=who.token if who is not None else None,
@@ -242,22 +242,22 @@ class Guard:
             nonlocal status, has_row
             status = message.get("status", status)
             await send(message)
-            if message["type"] == "http.response.start" and status >= 400 and deed.who:
-                has_row = self._refusals.has_row(deed)
+            if message["type"] == "http.response.start" and status >= 400 and action.who:
+                has_row = self._refusals.has_row(action)
                 if not has_row:  # who asks again at once would keep the process busy with refusals
                     await sleep(LATER_S)
 
-        before = AT_HAND.set(deed)
+        before = CURRENT_ACTION.set(action)
         try:
             # The context variable reaches the thread that carries the request out, so the first write there stores the
             # row.
             await app(scope, receive, told)
         finally:
-            AT_HAND.reset(before)
+            CURRENT_ACTION.reset(before)
             # Nothing was written, so no transaction has stored the row: it follows the answer.
-            if deed.who and has_row and not deed.recorded:
+            if action.who and has_row and not action.recorded:
                 outcome = DONE if status < 400 else str(status)
-                await asyncio.wrap_future(self._refusals.record(deed, outcome))
+                await asyncio.wrap_future(self._refusals.record(action, outcome))
 
 
 def _nothing_shown() -> Unauthorized:

@@ -12,7 +12,7 @@ from ringleader_api.clock import Clock
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.log import Log
 from ringleader_api.store import Store, audit
-from ringleader_api.store.audit import Deed
+from ringleader_api.store.audit import AuditedAction
 
 log = Log("ringleader.refusals")
 PER_MINUTE = 60
@@ -24,7 +24,7 @@ REFUSED = "refused"
 class _Beyond:
     """A user's refusals without a row of their own; `last` is the latest of them."""
 
-    last: Deed
+    last: AuditedAction
     count: int = 0
 
 
@@ -42,25 +42,25 @@ class Refusals:
         self._now = now
         self._rows = Allowance(PER_MINUTE / 60, PER_MINUTE, now_s)
         self._lock = threading.Lock()
-        self._waiting: list[tuple[Deed, str]] = []
+        self._waiting: list[tuple[AuditedAction, str]] = []
         self._beyond: dict[str, _Beyond] = {}
         # One thread: while it commits, the rows that come in gather for its next transaction.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="refusals")
         self._stop = threading.Event()
 
-    def has_row(self, deed: Deed) -> bool:
+    def has_row(self, action: AuditedAction) -> bool:
         """Whether this refusal gets a row of its own; if not, it is counted."""
-        if self._rows.take(deed.who) == 0:
+        if self._rows.take(action.who) == 0:
             return True
         with self._lock:
-            beyond = self._beyond.setdefault(deed.who, _Beyond(deed))
-            beyond.last, beyond.count = deed, beyond.count + 1
+            beyond = self._beyond.setdefault(action.who, _Beyond(action))
+            beyond.last, beyond.count = action, beyond.count + 1
         return False
 
-    def record(self, deed: Deed, outcome: str) -> "Future[None]":
+    def record(self, action: AuditedAction, outcome: str) -> "Future[None]":
         """Store the row; the future is done when it is on the disk, perhaps with others'."""
         with self._lock:
-            self._waiting.append((deed, outcome))
+            self._waiting.append((action, outcome))
         return self._writer.submit(self._store_waiting)
 
     def run(self, every_s: float) -> None:
@@ -92,7 +92,7 @@ class Refusals:
             with self._store.write([]) as session:
                 audit.store(session, rows, REFUSED)
 
-    def _counted(self, beyond: _Beyond) -> Deed:
+    def _counted(self, beyond: _Beyond) -> AuditedAction:
         told = f"{beyond.count} more requests"
         return replace(
             beyond.last, at=self._now(), method="", path="", project="", target=told, request_id=""
@@ -106,4 +106,4 @@ class Refusals:
             return
         with self._store.write([]) as session:
             for outcome, alike in groupby(rows, key=itemgetter(1)):
-                audit.store(session, [deed for deed, _ in alike], outcome)
+                audit.store(session, [action for action, _ in alike], outcome)

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ringleader_api.edge.rate import Allowance
-from ringleader_api.log import AT_HAND, Log
+from ringleader_api.log import LOG_FIELDS, Log
 from ringleader_api.problems import problem
 from ringleader_api.store import log_failure
 
@@ -54,7 +54,7 @@ class Requests:
         scope[REQUEST_ID] = secrets.token_hex(8)
         about = _JOB.match(scope["path"])
         fields = {"request_id": scope[REQUEST_ID], **({"job": about[1]} if about else {})}
-        before = AT_HAND.set(fields)
+        before = LOG_FIELDS.set(fields)
         began = time.perf_counter()
         status = 0
 
@@ -81,7 +81,7 @@ class Requests:
             await answer(scope, receive, told)
         finally:
             self._finish(scope, status, time.perf_counter() - began)
-            AT_HAND.reset(before)
+            LOG_FIELDS.reset(before)
 
     def _finish(self, scope: Scope, status: int, took_s: float) -> None:
         # The server takes any word for a method: strangers' words make no time series.

@@ -2,8 +2,8 @@
 
 from ringleader_api.reconciling.autoscaling import Autoscaling
 from ringleader_api.reconciling.launcher import AttemptLauncher
-from ringleader_api.reconciling.leased_backend import LeasedBackend
+from ringleader_api.reconciling.leased_backend import RoleLeasedBackend
 from ringleader_api.reconciling.loop import Reconciler
 from ringleader_api.reconciling.spool_recovery import SpoolRecovery
 
-__all__ = ["AttemptLauncher", "Autoscaling", "LeasedBackend", "Reconciler", "SpoolRecovery"]
+__all__ = ["AttemptLauncher", "Autoscaling", "Reconciler", "RoleLeasedBackend", "SpoolRecovery"]

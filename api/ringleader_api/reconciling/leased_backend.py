@@ -6,14 +6,14 @@ from typing import Any
 
 from ringleader_api.backend import Backend, Launch
 from ringleader_api.scheduling import Demand, Seen
-from ringleader_api.store import Lease
+from ringleader_api.store import RoleLease
 
 
-class LeasedBackend:
+class RoleLeasedBackend:
     """`Backend` under a lease. Whatever changes the cluster raises LeaseLost first where the role is not ours; so does
     a call that may take seconds, so that a round with such calls keeps the role."""
 
-    def __init__(self, backend: Backend, lease: Lease) -> None:
+    def __init__(self, backend: Backend, lease: RoleLease) -> None:
         self._backend = backend
         self._lease = lease
 

@@ -34,7 +34,7 @@ from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, n
 from ringleader_api.services.attempts import attempt_failed, attempt_uprooted, paused_behind
 from ringleader_api.services.claims import ADMITTED
 from ringleader_api.services.packages import KEPT
-from ringleader_api.store import Lease, LeaseLost, Transactions, log_failure, move, record
+from ringleader_api.store import RoleLease, RoleLeaseLost, Transactions, log_failure, move, record
 from ringleader_api.store.spent import at_least
 from ringleader_api.store.tables import Job
 
@@ -72,7 +72,7 @@ class Reconciler:
         now: Clock,
         *,
         inheriting: SpoolRecovery,
-        lease: Lease,
+        lease: RoleLease,
         home: Path,
         limits: Limits,
         exporting: bool,
@@ -129,7 +129,7 @@ class Reconciler:
             try:
                 self.tick()
                 self.beat_at = time.monotonic()
-            except LeaseLost as lost:
+            except RoleLeaseLost as lost:
                 log.warning("reconciler.relieved", why=lost.message)
             except Exception as error:  # the loop must outlive any round
                 log_failure(log, "reconciler.round_failed", error)
@@ -166,19 +166,19 @@ class Reconciler:
         for known in (self._hearing, self._lasting, self._missing, self._starting):
             known.begin_round(present)
         silent: dict[Who, tuple[Facts, Silence]] = {}
-        deeds = {who: partial(self._release_orphan, *who) for who in self._orphans(alive)}
-        deeds |= {_who(one): partial(self._advance, one, alive, silent) for one in admitted}
-        self._slow = [who for who in self._slow if who in deeds]
+        actions = {who: partial(self._release_orphan, *who) for who in self._orphans(alive)}
+        actions |= {_who(one): partial(self._advance, one, alive, silent) for one in admitted}
+        self._slow = [who for who in self._slow if who in actions]
         # Chosen now: a deed that fails slowly in this round must not come a second time.
         behind_all = self._slow[:1]
-        for who, deed in deeds.items():
+        for who, action in actions.items():
             if who not in self._slow:
-                self._guarded(who, deed)
+                self._guarded(who, action)
         if self.seen is not None:
             self._growing.ask(self._queue.admit(self.seen))
         # After the queue: this may take longer than the role lasts, and then has kept nobody waiting.
         for who in behind_all:
-            self._guarded(who, deeds[who])
+            self._guarded(who, actions[who])
         self._ask(silent)
 
     def _look(self) -> Alive | None:
@@ -241,13 +241,13 @@ class Reconciler:
         with self._store.read() as session:
             return [facts_of(job) for job in session.scalars(query)]
 
-    def _guarded(self, who: Who, deed: Callable[[], None]) -> None:
+    def _guarded(self, who: Who, action: Callable[[], None]) -> None:
         """Do one job's deed, so that its failure does not keep the round from the others. One that fails slowly is
         tried again behind all of them, one such deed in a round: it may take longer than the role lasts."""
         began, slow = self._now(), False
         try:
-            deed()
-        except LeaseLost:
+            action()
+        except RoleLeaseLost:
             raise
         except Exception as error:
             log_failure(log, "reconciler.job_failed", error, job=who[0], attempt=who[1])
@@ -313,7 +313,7 @@ class Reconciler:
     def _answers(self, whose: Sequence[Who]) -> dict[Who, bool]:
         try:
             return self._backend.answers(whose)
-        except LeaseLost:
+        except RoleLeaseLost:
             raise
         except Exception:
             log.exception("reconciler.asking_failed", supervisors=len(whose))
@@ -329,10 +329,10 @@ class Reconciler:
                 self._start_again(facts)
             case lifecycle.AdoptAttempt():
                 self._launching.confirm(job_id, attempt, sized=None)
-            case lifecycle.ResizeAttempt(workers_min=low, workers_max=high):
+            case lifecycle.ResizeAttempt(workers_min=workers_min, workers_max=workers_max):
                 # The call first, the note after it: a crash between the two only sends the same bounds again.
-                self._backend.resize(job_id, attempt, low, high)
-                self._launching.confirm(job_id, attempt, sized=(low, high))
+                self._backend.resize(job_id, attempt, workers_min, workers_max)
+                self._launching.confirm(job_id, attempt, sized=(workers_min, workers_max))
             case lifecycle.CancelAttempt() | lifecycle.PauseAttempt():
                 pausing = isinstance(act, lifecycle.PauseAttempt)
                 (self._backend.pause if pausing else self._backend.cancel)(job_id, attempt, facts.grace_s)

@@ -12,7 +12,7 @@ from ringleader_api.clock import Clock
 from ringleader_api.log import Log
 from ringleader_api.reconciling.package_collection import collect
 from ringleader_api.services.packages import KEPT, sweep
-from ringleader_api.store import LeaseLost, Transactions
+from ringleader_api.store import RoleLeaseLost, Transactions
 from ringleader_api.store.tables import ExportCursor, Job
 
 log = Log("ringleader.forgetting")
@@ -84,7 +84,7 @@ class Retention:
                 continue
             try:
                 self._let_go(job_id)
-            except LeaseLost:
+            except RoleLeaseLost:
                 raise
             except Exception:  # whatever the cluster's client raises: it is asked again in the next round
                 log.exception("purge.put_off", job=job_id)

@@ -10,7 +10,7 @@ from ringleader_api.backend import AttemptGone
 from ringleader_api.log import Log
 from ringleader_api.reconciling.launcher import AttemptLauncher
 from ringleader_api.reconciling.round_clock import Who
-from ringleader_api.store import LeaseLost, Transactions
+from ringleader_api.store import RoleLeaseLost, Transactions
 from ringleader_api.store.tables import Job
 
 log = Log("ringleader.starting")
@@ -52,7 +52,7 @@ class AttemptStarter:
             self._launching.start(job_id, attempt)
         except AttemptGone as gone:
             return Why(code=Reason.PLATFORM_ERROR, message=gone.message)
-        except LeaseLost:
+        except RoleLeaseLost:
             raise
         except Exception as error:  # whatever it is, it is this job's trouble, and no other's
             self._failed(who, patience, error)

@@ -65,7 +65,7 @@ class _Pass:
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
-        self._free, self._held, self._promises = taken(snapshot)
+        self._free, self._held, self._reservations = taken(snapshot)
         told = Usage.told(snapshot.nodes, snapshot.admitted, snapshot.projects)
         self._growth = Growth(snapshot.reach, snapshot.admitted, told)
         self._usage = Usage(snapshot.nodes, snapshot.admitted, snapshot.projects)
@@ -154,10 +154,10 @@ class _Pass:
         """Charge the job with everything that it may come to hold."""
         self._usage.begin(claim, claim.least)
         if claim.apart is None:
-            self._promises.add(claim.need, claim.least)
+            self._reservations.add(claim.need, claim.least)
             self._held.workers[claim.job_id] = self._free.take(claim.need, claim.least) or []
             return
-        self._promises.add_gang(claim.need, claim.least, claim.apart)
+        self._reservations.add_gang(claim.need, claim.least, claim.apart)
         found = together(self._free, claim.need, claim.least, claim.apart) or ([], [])
         self._held.workers[claim.job_id], self._held.servers[claim.job_id] = found
 
@@ -186,7 +186,7 @@ class _Pass:
         shape = claim.need, claim.apart
         if claim.gang >= self._no_room.get(shape, inf):
             return False
-        if self._promises.gang(claim):
+        if self._reservations.gang(claim):
             return True
         self._no_room[shape] = claim.gang
         return False
@@ -297,7 +297,7 @@ class _Pass:
     def _share_out(self) -> None:
         admitted, rules = self._snapshot.admitted, self._snapshot.rules
         self._grants = surplus.give_out(
-            admitted, self._fresh, self._free, usage=self._usage, promises=self._promises, rules=rules
+            admitted, self._fresh, self._free, usage=self._usage, reservations=self._reservations, rules=rules
         )
         if not self._grants and not self._fresh:
             moved = surplus.level_out(admitted, self._held, self._free, self._usage, rules)

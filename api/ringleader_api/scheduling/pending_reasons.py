@@ -119,8 +119,8 @@ def others_first(claim: Claim) -> Why:
 
 def making_room(claim: Claim, shrinking: Sequence[Claim], leaving: Sequence[Claim]) -> Why:
     parts = [
-        f"{deed} {_names(claims, claim.project)}"
-        for claims, deed in ((shrinking, "taking workers back from"), (leaving, "preempting"))
+        f"{action} {_names(claims, claim.project)}"
+        for claims, action in ((shrinking, "taking workers back from"), (leaving, "preempting"))
         if claims
     ]
     return Why(

@@ -26,7 +26,7 @@ class Reservations:
     def __init__(self, placed: FreeRoom) -> None:
         self._placed = placed
         self._fits: dict[WorkerNeed, int] = {}
-        self._promised: Counter[WorkerNeed] = Counter()
+        self._reserved: Counter[WorkerNeed] = Counter()
         self._losses: dict[WorkerNeed, int] = {}
         self._closed = False
 
@@ -35,7 +35,7 @@ class Reservations:
         # A tight gang of two shapes was promised its room: any worker beside it could break that up.
         if self._closed:
             return 0
-        if need not in self._promised and len(self._promised) >= MOST_SHAPES:
+        if need not in self._reserved and len(self._reserved) >= MOST_SHAPES:
             return 0
         allowed = min(count, max(0, self._room(need) - self._lost(need)))
         for shape, lost in self._losses.items():
@@ -52,7 +52,7 @@ class Reservations:
         if self._sure(claim, claim.apart):
             return True
         # Among themselves the parts of a gang are placed at once, and with care.
-        nobody = not self._closed and not any(self._promised.values())
+        nobody = not self._closed and not any(self._reserved.values())
         return nobody and together(self._placed.copy(), claim.need, claim.gang, claim.apart) is not None
 
     def add_gang(self, need: WorkerNeed, count: int, apart: Apart) -> None:
@@ -70,16 +70,16 @@ class Reservations:
             return False
         beside = Reservations(self._placed)
         # A copy to try the servers on; `_fits` is shared, since the placed room does not change.
-        beside._fits, beside._promised, beside._losses = self._fits, self._promised.copy(), dict(self._losses)
+        beside._fits, beside._reserved, beside._losses = self._fits, self._reserved.copy(), dict(self._losses)
         beside.add(*apart)
         return beside.most(claim.need, claim.gang) >= claim.gang
 
     def add(self, need: WorkerNeed, count: int) -> None:
         """Promise room to `count` workers; a negative number takes it back. Promising more than fit harms nobody."""
-        before = min(self._promised[need], self._room(need))
+        before = min(self._reserved[need], self._room(need))
         self._losses.setdefault(need, self._lost(need))
-        self._promised[need] += count
-        more = min(self._promised[need], self._room(need)) - before
+        self._reserved[need] += count
+        more = min(self._reserved[need], self._room(need)) - before
         for shape in self._losses:
             self._losses[shape] += more * loss(need, shape)
 
@@ -91,7 +91,7 @@ class Reservations:
     def _lost(self, need: WorkerNeed) -> int:
         if need in self._losses:
             return self._losses[need]
-        return sum(min(n, self._room(shape)) * loss(shape, need) for shape, n in self._promised.items())
+        return sum(min(n, self._room(shape)) * loss(shape, need) for shape, n in self._reserved.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +151,13 @@ def taken(snapshot: ClusterSnapshot) -> tuple[FreeRoom, HeldPlaces, Reservations
                 free.put(part.need, part.spots)
         waiting.append([part for part in parts if part.placed is not None and part.left])
     # Only now: every known place must be off the free room before any of it is promised.
-    promises = Reservations(free.copy())
+    reservations = Reservations(free.copy())
     for left in waiting:
         match [(part.need, part.left) for part in left]:
             case [(need, count), apart]:
-                promises.add_gang(need, count, apart)
+                reservations.add_gang(need, count, apart)
             case [(need, count)]:
-                promises.add(need, count)
+                reservations.add(need, count)
         for part in left:
             part.spots += free.take(part.need, part.left) or []
-    return free, held, promises
+    return free, held, reservations

@@ -22,7 +22,7 @@ def give_out(
     free: FreeRoom,
     *,
     usage: Usage,
-    promises: Reservations,
+    reservations: Reservations,
     rules: SchedulerRules,
 ) -> dict[str, int]:
     """The workers that each growing job may have from now on, by id.
@@ -49,7 +49,7 @@ def give_out(
         line = lines[lowered, project]
         # Its share grew since it was queued here: it goes back in line with the present one.
         if (now := usage.share(project)) == share:
-            granted |= _serve(heapq.heappop(line), line, free, usage, promises)
+            granted |= _serve(heapq.heappop(line), line, free, usage, reservations)
             now = usage.share(project)
         if line:
             heapq.heappush(turns, (lowered, now, project))
@@ -57,17 +57,17 @@ def give_out(
 
 
 def _serve(
-    wish: _Wish, line: list[_Wish], free: FreeRoom, usage: Usage, promises: Reservations
+    wish: _Wish, line: list[_Wish], free: FreeRoom, usage: Usage, reservations: Reservations
 ) -> dict[str, int]:
     """Give out one portion, as far as there is room and quota; a job that gets less than it asked for has no further
     turn."""
     has, number, claim, wants, portion = wish
     asked = min(portion, wants, max(0, usage.quota_left(claim.project, claim.need)))
-    sure = promises.most(claim.need, asked)
+    sure = reservations.most(claim.need, asked)
     got = sum(count for _, count in free.take(claim.need, sure) or [])
     if not got:
         return {}
-    promises.add(claim.need, got)
+    reservations.add(claim.need, got)
     usage.add(claim, got)
     if wants > got == asked:
         heapq.heappush(line, (has + got, number, claim, wants - got, portion))

@@ -47,8 +47,8 @@ class Terms:
     """The job file's terms for the scheduler: workers and servers, each with its need, and a limit in seconds."""
 
     need: WorkerNeed
-    floor: int
-    most: int
+    workers_min: int
+    workers_max: int
     servers: int
     server_need: WorkerNeed
     grows: bool
@@ -180,7 +180,7 @@ def _at_work(one: StandingClaim, now: datetime, seen: Seen | None) -> Claim:
     job, terms = one
     places = None if seen is None else seen.places
     began = job.attempt_at or job.queued_at
-    told, leaving = _allowed(terms.floor, terms.most, job.granted), job.state not in TRUE_STATES
+    told, leaving = _allowed(terms.workers_min, terms.workers_max, job.granted), job.state not in TRUE_STATES
     left_s = _left_s(one)
     starting_s = START_S if job.running_since is None else 0.0
     return _claim(
@@ -190,7 +190,7 @@ def _at_work(one: StandingClaim, now: datetime, seen: Seen | None) -> Claim:
         # While it starts it may still come to hold what it was last told; later the workers that live are known.
         holds=max(told, job.world_size, (job.sized_max or 0) if job.state is State.STARTING else 0),
         granted=0 if leaving else told,
-        wants=terms.most,
+        wants=terms.workers_max,
         elastic=not leaving,
         evictable=job.state is State.RUNNING,
         ran_s=(now - began).total_seconds(),
@@ -209,13 +209,13 @@ def _claim(job_id: str, terms: Terms, *, elastic: bool = True, **more: Any) -> C
     return Claim(
         job_id=job_id,
         need=terms.need,
-        floor=terms.floor,
+        floor=terms.workers_min,
         servers=terms.servers,
         server_need=terms.server_need,
         grows=terms.grows,
         priority=terms.priority,
         elastic=elastic,
-        **{"holds": terms.most, **more},
+        **{"holds": terms.workers_max, **more},
     )
 
 
@@ -223,8 +223,8 @@ def _terms(spec: dict[str, Any]) -> Terms:
     workers = spec["workers"]
     return Terms(
         need=_need(workers),
-        floor=workers["min"],
-        most=workers["max"],
+        workers_min=workers["min"],
+        workers_max=workers["max"],
         servers=_servers(spec["sync"]),
         server_need=_need(each_server(workers, spec.get("servers"))),
         grows=spec.get("autoscale", {}).get("surplus", False),
@@ -237,8 +237,8 @@ def _need(each: Mapping[str, Any]) -> WorkerNeed:
     return WorkerNeed(max(each["cpus"], LEAST_CPUS), each["gpus"], each["memory_gb"])
 
 
-def _allowed(low: int, high: int, granted: int | None) -> int:
-    return high if granted is None else max(low, min(granted, high))
+def _allowed(workers_min: int, workers_max: int, granted: int | None) -> int:
+    return workers_max if granted is None else max(workers_min, min(granted, workers_max))
 
 
 def _servers(sync: dict[str, Any]) -> int:

@@ -32,7 +32,7 @@ from ringleader_api.services.infeasible import placeable
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.surplus_told import surplus_told
 from ringleader_api.store import Store
-from ringleader_api.store.audit import AT_HAND, Deed
+from ringleader_api.store.audit import CURRENT_ACTION, AuditedAction
 from ringleader_api.store.people import Project
 from ringleader_api.store.tables import Base, Event, IdempotencyKey, Job
 
@@ -98,7 +98,7 @@ class Submissions:
             return Accepted(known)
         spec = self._checked(who, body, seen)
         # The deed is handed over: the transaction may run in another request's thread.
-        asked = _Asked(who, spec, key, digest, AT_HAND.get())
+        asked = _Asked(who, spec, key, digest, CURRENT_ACTION.get())
         try:
             return self._together(asked)
         except IntegrityError:
@@ -107,10 +107,10 @@ class Submissions:
 
     def _store_all(self, asked: Sequence["_Asked"]) -> "list[Accepted | Exception]":
         """Store all submissions that came in while the last transaction was on its way to the disk, in one."""
-        deeds: list[Deed] = []
+        actions: list[AuditedAction] = []
         rows = _Rows()
         answers: list[Accepted | Exception] = []
-        with self._store.write(deeds) as session:
+        with self._store.write(actions) as session:
             for one in asked:
                 if (stored := one.stored(session)) is not None:
                     answers.append(Accepted(stored.id, stored))
@@ -121,9 +121,9 @@ class Submissions:
                     answers.append(error)
                     continue
                 answers.append(accepted)
-                if one.deed is not None:
-                    one.deed.project, one.deed.target = one.spec.project, accepted.job_id
-                    deeds.append(one.deed)
+                if one.action is not None:
+                    one.action.project, one.action.target = one.spec.project, accepted.job_id
+                    actions.append(one.action)
             rows.store(session)
         return answers
 
@@ -294,20 +294,20 @@ def _not_uploaded(name: str) -> Unprocessable:
 
 @dataclass(slots=True)
 class _Asked:
-    """A checked submission. `deed` names it in the audit log; `job_id` is drawn at the first try."""
+    """A checked submission. `action` names it in the audit log; `job_id` is drawn at the first try."""
 
     who: Caller
     spec: JobSpec
     key: str | None
     digest: str
-    deed: Deed | None
+    action: AuditedAction | None
     job_id: str = ""
 
     def stored(self, session: Session) -> Job | None:
         """The job, if an earlier try was committed although its answer was lost."""
         there = session.get(Job, self.job_id) if self.job_id else None
-        if there is not None and self.deed is not None:
-            self.deed.recorded = True
+        if there is not None and self.action is not None:
+            self.action.recorded = True
         return there
 
 

@@ -18,8 +18,8 @@ def surplus_told(spec: Mapping[str, Any], *, grows: bool) -> str:
     workers = spec.get("workers", {})  # the first version stored what its user had written
     if not {"min", "max"} <= workers.keys():
         return ""
-    low, high = workers["min"], workers["max"]
+    workers_min, workers_max = workers["min"], workers["max"]
     autoscale = Autoscale.model_construct(surplus=spec.get("autoscale", {}).get("surplus", False))
-    if low == high:
-        return NO_EFFECT.format(low) if autoscale.surplus else ""
-    return autoscale.told(Workers.model_construct(min=low, max=high), grows=grows)
+    if workers_min == workers_max:
+        return NO_EFFECT.format(workers_min) if autoscale.surplus else ""
+    return autoscale.told(Workers.model_construct(min=workers_min, max=workers_max), grows=grows)

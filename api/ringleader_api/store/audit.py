@@ -15,7 +15,7 @@ _INSERT = insert(AuditRow.metadata.tables[AuditRow.__tablename__])
 
 
 @dataclass(slots=True)
-class Deed:
+class AuditedAction:
     """A request that may change something. Services fill in `project` and `target`; `recorded` is set once its row is
     committed, or where nothing was changed."""
 
@@ -46,46 +46,46 @@ class Deed:
         }
 
 
-AT_HAND: ContextVar[Deed | None] = ContextVar("deed", default=None)
+CURRENT_ACTION: ContextVar[AuditedAction | None] = ContextVar("deed", default=None)
 """Set by the guard. The threads that carry out a request inherit it; those of the control plane have none."""
 
 
 def about(*, project: str = "", target: str = "") -> None:
     """Record what the current request concerns."""
-    deed = AT_HAND.get()
-    if deed is not None:
-        deed.project = project or deed.project
-        deed.target = target or deed.target
+    action = CURRENT_ACTION.get()
+    if action is not None:
+        action.project = project or action.project
+        action.target = target or action.target
 
 
 def changes_nothing() -> None:
     """Record that the current request was carried out and changed nothing: it gets no row."""
-    deed = AT_HAND.get()
-    if deed is not None:
-        deed.recorded = True
+    action = CURRENT_ACTION.get()
+    if action is not None:
+        action.recorded = True
 
 
 def by(who: str, token: str | None) -> None:
     """Record the caller of the current request: for log-ins, where nobody was known before."""
-    deed = AT_HAND.get()
-    if deed is not None:
-        deed.who, deed.token = who, token
+    action = CURRENT_ACTION.get()
+    if action is not None:
+        action.who, action.token = who, token
 
 
-def at_hand() -> Sequence[Deed]:
+def current_actions() -> Sequence[AuditedAction]:
     """The deed of the current request, if it is one that is recorded."""
-    deed = AT_HAND.get()
-    return [deed] if deed is not None else []
+    action = CURRENT_ACTION.get()
+    return [action] if action is not None else []
 
 
-def add_to(session: Session, deeds: Iterable[Deed]) -> list[Deed]:
+def add_to(session: Session, actions: Iterable[AuditedAction]) -> list[AuditedAction]:
     """Add deeds to the transaction that carries them out, each once."""
-    fresh = [deed for deed in deeds if deed.who and not deed.recorded]
+    fresh = [action for action in actions if action.who and not action.recorded]
     store(session, fresh, DONE)
     return fresh
 
 
-def store(session: Session, deeds: Sequence[Deed], outcome: str) -> None:
+def store(session: Session, actions: Sequence[AuditedAction], outcome: str) -> None:
     """Add deeds to the log, with their outcome."""
-    if deeds:
-        session.execute(_INSERT, [deed.row(outcome) for deed in deeds])
+    if actions:
+        session.execute(_INSERT, [action.row(outcome) for action in actions])

@@ -132,10 +132,10 @@ class Store:
             return connection.execute(query, parameters).all()
 
     @contextmanager
-    def write(self, deeds: Sequence[audit.Deed] | None = None) -> Iterator[Session]:
+    def write(self, actions: Sequence[audit.AuditedAction] | None = None) -> Iterator[Session]:
         """A transaction: committed at the end of the block, rolled back when it raises. Never nested.
 
-        The first one of a request holds the row of the audit log that names who asked for it; `deeds` are those of
+        The first one of a request holds the row of the audit log that names who asked for it; `actions` are those of
         several requests that it carries out together.
         """
         with self._one_writer:
@@ -143,10 +143,10 @@ class Store:
             with made as session, session.begin():
                 yield session
                 # At the end, so that the row names what the services have filled in by then.
-                told = audit.add_to(session, audit.at_hand() if deeds is None else deeds)
+                told = audit.add_to(session, audit.current_actions() if actions is None else actions)
             # Only after the commit: a transaction that failed has stored no row.
-            for deed in told:
-                deed.recorded = True
+            for action in told:
+                action.recorded = True
             self._version += 1
 
     def ping(self) -> None:

@@ -23,20 +23,20 @@ from sqlalchemy.orm import Session
 from ringleader.errors import RingleaderError
 from ringleader_api.log import Log
 from ringleader_api.store.database import Store
-from ringleader_api.store.tables import LeaseRow
+from ringleader_api.store.tables import RoleLeaseRow
 
 log = Log("ringleader.lease")
 RENEWED_AT = 1 / 3
 """The share of a lease's time after which its holder renews it."""
 
 
-class LeaseLost(RingleaderError):
+class RoleLeaseLost(RingleaderError):
     """Another control plane holds the role now; it does the work."""
 
     code = "lease_lost"
 
 
-class Lease(Protocol):
+class RoleLease(Protocol):
     """A role that one process holds at a time."""
 
     def hold(self) -> bool:
@@ -75,7 +75,7 @@ class FileLease:
     def require(self) -> None:
         # Looked at only: a lock that is free now may have been another's since we let it go.
         if self._file is None:
-            raise LeaseLost(f"this process has not locked {self._path.name}.")
+            raise RoleLeaseLost(f"this process has not locked {self._path.name}.")
 
     def fence(self, session: Session) -> None:
         self.require()
@@ -142,7 +142,9 @@ class RowLease:
 
     def fence(self, session: Session) -> None:
         # FOR SHARE until the commit: a new holder has to wait with its token for this transaction.
-        mine = select(LeaseRow.role).where(LeaseRow.role == self._role, LeaseRow.token == self.token)
+        mine = select(RoleLeaseRow.role).where(
+            RoleLeaseRow.role == self._role, RoleLeaseRow.token == self.token
+        )
         if not self.token or session.scalar(mine.with_for_update(read=True)) is None:
             raise self._lost()
 
@@ -150,24 +152,24 @@ class RowLease:
         if not self.token:
             return
         with self._store.write() as session:
-            row = session.get(LeaseRow, self._role, with_for_update=True)
+            row = session.get(RoleLeaseRow, self._role, with_for_update=True)
             # Only our own: the row may be another's by now, whose lease must not end.
             if row is not None and row.token == self.token:
                 row.expires_at = self._now(session)
         self.token = 0
 
-    def _lost(self) -> LeaseLost:
+    def _lost(self) -> RoleLeaseLost:
         self.token = 0  # to be asked for anew
-        return LeaseLost(f"another control plane is the {self._role} now.")
+        return RoleLeaseLost(f"another control plane is the {self._role} now.")
 
     def _ask(self) -> int:
         """Our token, or 0 while the role is another's."""
         with self._store.write() as session:
-            row = session.get(LeaseRow, self._role, with_for_update=True)
+            row = session.get(RoleLeaseRow, self._role, with_for_update=True)
             now = self._now(session)
             ends_at = now + timedelta(seconds=self._lasts_s)
             if row is None:
-                session.add(LeaseRow(role=self._role, holder=self._me, token=1, expires_at=ends_at))
+                session.add(RoleLeaseRow(role=self._role, holder=self._me, token=1, expires_at=ends_at))
                 return 1
             if row.token != self.token:
                 if row.expires_at > now:
@@ -180,7 +182,7 @@ class RowLease:
 class Fenced:
     """A store whose writes belong to a role: none is committed once the role is another process's."""
 
-    def __init__(self, store: Store, lease: Lease) -> None:
+    def __init__(self, store: Store, lease: RoleLease) -> None:
         self._store = store
         self._lease = lease
         self.read = store.read
@@ -197,6 +199,6 @@ class Fenced:
             yield session
 
 
-def lease_for(store: Store, home: Path, role: str, lasts_s: float) -> Lease:
+def lease_for(store: Store, home: Path, role: str, lasts_s: float) -> RoleLease:
     """The lease that suits the database."""
     return RowLease(store, role, lasts_s) if store.shared else FileLease(home / f".{role}.lock")

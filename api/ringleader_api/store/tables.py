@@ -285,7 +285,7 @@ class ExportCursor(Base):
     finished: Mapped[bool] = mapped_column(Boolean, default=False)
 
 
-class LeaseRow(Base):
+class RoleLeaseRow(Base):
     """A role of several control planes. `token` grows with every change of holder."""
 
     __tablename__ = "leases"

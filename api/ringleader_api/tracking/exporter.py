@@ -16,10 +16,10 @@ from sqlalchemy import func, or_, select
 from ringleader.wire.states import State
 from ringleader_api.clock import Clock, utc_now
 from ringleader_api.log import Log
-from ringleader_api.store import Lease, LeaseLost, Transactions, log_failure
+from ringleader_api.store import RoleLease, RoleLeaseLost, Transactions, log_failure
 from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
 from ringleader_api.tracking import records
-from ringleader_api.tracking.mlflow import Mlflow, Point, TrackerDown, TrackerRefused
+from ringleader_api.tracking.mlflow import Mlflow, MlflowPoint, TrackerDown, TrackerRefused
 
 log = Log("ringleader.tracking")
 SLOWEST_S = 30.0
@@ -48,7 +48,7 @@ class Exporter:
         self,
         store: Transactions,
         mlflow: Mlflow,
-        lease: Lease | None = None,
+        lease: RoleLease | None = None,
         shared: bool = False,
         now: Clock = utc_now,
     ) -> None:
@@ -79,7 +79,7 @@ class Exporter:
                     # The version of before the round: a write while it ran has to lead to another one.
                     self._seen_version = version
                 wait_s = every_s
-            except LeaseLost as lost:
+            except RoleLeaseLost as lost:
                 self._start_over()
                 log.warning("tracking.relieved", why=lost.message)
             except TrackerDown as down:
@@ -106,7 +106,7 @@ class Exporter:
             try:
                 self._export(job_id)
                 self._refused.pop(job_id, None)
-            except (TrackerDown, LeaseLost):
+            except (TrackerDown, RoleLeaseLost):
                 # It may have taken the batch although its answer was lost: compare before sending again.
                 self._certain.discard(job_id)
                 raise
@@ -262,14 +262,14 @@ class Exporter:
         self._note(cursor, finished=True)
         self._keys.pop(job.id, None)
 
-    def _send(self, cursor: ExportCursor, points: Sequence[Point]) -> None:
+    def _send(self, cursor: ExportCursor, points: Sequence[MlflowPoint]) -> None:
         if cursor.job_id not in self._certain:
             points = self._missing(cursor.run_id, points)
         if points:
             self._mlflow.log_metrics(cursor.run_id, points)
         self._certain.add(cursor.job_id)
 
-    def _missing(self, run_id: str, points: Sequence[Point]) -> list[Point]:
+    def _missing(self, run_id: str, points: Sequence[MlflowPoint]) -> list[MlflowPoint]:
         """The points that the run does not hold yet."""
         held = {
             (p.key, p.step, p.at_ms)

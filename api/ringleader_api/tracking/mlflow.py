@@ -30,7 +30,7 @@ class TrackerRefused(RingleaderError):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MlflowPoint:
     """One metric value as MLflow keeps it. `at_ms`: milliseconds since 1970."""
 
     key: str
@@ -85,20 +85,22 @@ class Mlflow:
     def log_params(self, run_id: str, params: Sequence[tuple[str, str]]) -> None:
         self._log(run_id, params=[{"key": k, "value": v} for k, v in params])
 
-    def log_metrics(self, run_id: str, points: Sequence[Point]) -> None:
+    def log_metrics(self, run_id: str, points: Sequence[MlflowPoint]) -> None:
         rows = [{"key": p.key, "value": p.value, "timestamp": p.at_ms, "step": p.step} for p in points]
         self._log(run_id, metrics=rows)
 
     def log_tags(self, run_id: str, tags: dict[str, str]) -> None:
         self._log(run_id, tags=[{"key": k, "value": v} for k, v in tags.items()])
 
-    def history(self, run_id: str, key: str) -> Iterator[Point]:
+    def history(self, run_id: str, key: str) -> Iterator[MlflowPoint]:
         """All values that the run holds of one metric."""
         query: dict[str, Any] = {"run_id": run_id, "metric_key": key, "max_results": 20_000}
         while True:
             answer = self._call("GET", "/metrics/get-history", query)
             for row in answer.get("metrics", []):
-                yield Point(row["key"], float(row["value"]), int(row["timestamp"]), int(row.get("step", 0)))
+                yield MlflowPoint(
+                    row["key"], float(row["value"]), int(row["timestamp"]), int(row.get("step", 0))
+                )
             if not (token := answer.get("next_page_token")):
                 return
             query["page_token"] = token

@@ -10,7 +10,7 @@ from typing import Any
 from ringleader.wire.states import State
 from ringleader_api.services.totals import totals
 from ringleader_api.store.tables import Event, Job, Metric
-from ringleader_api.tracking.mlflow import JOB_TAG, Point
+from ringleader_api.tracking.mlflow import JOB_TAG, MlflowPoint
 
 MAX_BATCH = 1000  # metrics in one log-batch call
 MAX_PARAMS = 100
@@ -57,22 +57,22 @@ class Keys(dict[str, str]):
         return key
 
 
-def points(rows: Iterable[Metric], keys: Keys) -> list[Point]:
-    return [Point(keys[r.name], r.value, millis(r.at), r.step) for r in rows]
+def points(rows: Iterable[Metric], keys: Keys) -> list[MlflowPoint]:
+    return [MlflowPoint(keys[r.name], r.value, millis(r.at), r.step) for r in rows]
 
 
-def recovery_points(events: Sequence[Event], after: int) -> list[Point]:
+def recovery_points(events: Sequence[Event], after: int) -> list[MlflowPoint]:
     """The `recovered` events numbered above `after`, as metrics recovery_detect_s … at the step they happened.
 
     An event without a step takes that of the loss before it, so that it is the same each time it is asked for.
     """
-    found: list[Point] = []
+    found: list[MlflowPoint] = []
     step = 0
     for event in events:
         step = _step(event.data.get("step"), step)
         if event.type == RECOVERED and event.seq > after:
             found += [
-                Point(f"recovery_{_key(name)}", float(value), millis(event.at), step)
+                MlflowPoint(f"recovery_{_key(name)}", float(value), millis(event.at), step)
                 for name, value in event.data.items()
                 # A bool is an int to Python.
                 if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -87,12 +87,14 @@ def _step(told: Any, before: int) -> int:
     return told if whole else before
 
 
-def score_points(job: Job) -> list[Point]:
+def score_points(job: Job) -> list[MlflowPoint]:
     """The final scores of a succeeded job, at its last step; none for any other."""
     if not job.result or job.finished_at is None:
         return []
     at, steps, keys = millis(job.finished_at), job.result["steps"], Keys()
-    return [Point(f"final_{keys[k]}", float(v), at, steps) for k, v in sorted(job.result["scores"].items())]
+    return [
+        MlflowPoint(f"final_{keys[k]}", float(v), at, steps) for k, v in sorted(job.result["scores"].items())
+    ]
 
 
 def millis(at: datetime) -> int:

@@ -47,17 +47,17 @@ def describe(session: CommandSession, job: str) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--min", "minimum", type=click.IntRange(min=1), help="New minimum number of workers.")
-@click.option("--max", "maximum", type=click.IntRange(min=1), help="New maximum number of workers.")
+@click.option("--min", "workers_min", type=click.IntRange(min=1), help="New minimum number of workers.")
+@click.option("--max", "workers_max", type=click.IntRange(min=1), help="New maximum number of workers.")
 @with_output
-def resize(session: CommandSession, job: str, minimum: int | None, maximum: int | None) -> None:
+def resize(session: CommandSession, job: str, workers_min: int | None, workers_max: int | None) -> None:
     """Change JOB's minimum and maximum number of workers.
 
     A running job is resized after its current step, without a restart.
     """
-    if minimum is None and maximum is None:
+    if workers_min is None and workers_max is None:
         raise click.UsageError("expected --min, --max or both.")
-    found = find_job(session.client(), job).resize(min=minimum, max=maximum)
+    found = find_job(session.client(), job).resize(min=workers_min, max=workers_max)
     bounds = found.view.spec.get("workers", {})
     session.show(
         found.view.model_dump(mode="json"),

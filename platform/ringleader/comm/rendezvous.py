@@ -22,7 +22,7 @@ from pathlib import Path
 from time import monotonic
 
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES, Seal, nonce
-from ringleader.comm.visitor import (
+from ringleader.comm.store_connection import (
     FRAME,
     GET,
     HEARD,

@@ -49,7 +49,7 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp:
+class InSync:
     """A worker that shadows a member has applied all that the member has. `pair`: the number of that pair."""
 
     worker: str
@@ -178,10 +178,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A request for between `min` and `max` workers."""
+    """A request for between `workers_min` and `workers_max` workers."""
 
-    min: int
-    max: int
+    workers_min: int
+    workers_max: int
     now: float
 
 
@@ -264,7 +264,7 @@ Event = (
     Waiting
     | Placed
     | Parked
-    | CaughtUp
+    | InSync
     | Seated
     | Healed
     | Committed

@@ -26,10 +26,10 @@ ASTRAY = (
     "the change was not seen: the worker is sent the whole state while the others wait"
 )
 
-Step = tuple[Membership, tuple[Instruction, ...]]
+Decision = tuple[Membership, tuple[Instruction, ...]]
 
 
-def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 - one line per kind of event
+def note(state: Membership, event: ev.Event) -> Decision:  # noqa: PLR0911, PLR0912 - one line per kind of event
     """Write down what `event` says."""
     match event:
         case ev.Waiting(worker=worker):
@@ -38,8 +38,8 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
             return _move(state, worker, Phase.WAITING, Phase.STARTING, event.now), ()
         case ev.Parked():
             return (state, ()) if _said_before_following(state, event) else _parked(state, event)
-        case ev.CaughtUp():
-            return _level(state, event), ()
+        case ev.InSync():
+            return _in_sync(state, event), ()
         case ev.Seated(generation=generation):
             return _mark(state, generation, "seated", event.now), ()
         case ev.Healed(generation=generation):
@@ -54,8 +54,10 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
             return condemn(state, worker, cause, event.now, event.now if since is None else since)
         case ev.Resize():
             # A worker beyond the number of shards would own none.
-            most = min(event.max, state.rules.shards)
-            return replace(state, min=min(event.min, most), max=most, resized=True), ()
+            workers_max = min(event.workers_max, state.rules.shards)
+            return replace(
+                state, workers_min=min(event.workers_min, workers_max), workers_max=workers_max, resized=True
+            ), ()
         case ev.Drain():
             return _drained(state, event)
         case ev.Stalled():
@@ -68,7 +70,7 @@ def note(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911, PLR0912 
             return _end_news(state, event)
 
 
-def end(state: Membership, outcome: End) -> Step:
+def end(state: Membership, outcome: End) -> Decision:
     """End the attempt. Losses to the cluster while it was being preempted do not matter: it goes on elsewhere."""
     # A user's cancel outweighs the preemption.
     goes_on = state.preempted and state.cancel_by is None
@@ -78,7 +80,7 @@ def end(state: Membership, outcome: End) -> Step:
     return replace(state, ended=outcome, losses=()), (*out, outcome)
 
 
-def condemn(state: Membership, worker: str, cause: str, now: float, sign: float | None = None) -> Step:
+def condemn(state: Membership, worker: str, cause: str, now: float, sign: float | None = None) -> Decision:
     """Kill a worker, which counts until its death is certain. `sign`: the time at which the trouble with it began."""
     found = state.find(worker)
     if found is None or found.phase in (Phase.CONDEMNED, Phase.FINISHED):
@@ -89,7 +91,7 @@ def condemn(state: Membership, worker: str, cause: str, now: float, sign: float 
     return (_break(state, began) if member else state), (Kill(worker, cause),)
 
 
-def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") -> Step:
+def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") -> Decision:
     """Note that a worker is gone for certain. Behind the final barrier the loss of one that never committed spends no
     failure."""
     found = state.find(worker)
@@ -121,7 +123,7 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     return _spend(state, worker, cause)
 
 
-def report_losses(state: Membership) -> Step:
+def report_losses(state: Membership) -> Decision:
     """Report the lost workers, now that the newest step anybody applied is known."""
     steps = [w.step for w in state.members if w.phase is Phase.PARKED]
     state = replace(state, committed=max([state.committed, *steps]))
@@ -133,7 +135,7 @@ def _report(state: Membership, loss: Loss) -> Report:
     return Report("worker.lost", state.generation, {**data, "why": loss.why} if loss.why else data)
 
 
-def _spend(state: Membership, worker: str, cause: str) -> Step:
+def _spend(state: Membership, worker: str, cause: str) -> Decision:
     """Spend a failure: a worker died before it ever committed, and its node lives."""
     state = replace(state, failures=state.spent + 1, failed_at=state.committed)
     if state.failures <= state.rules.max_failures:
@@ -152,10 +154,10 @@ def _move(state: Membership, worker: str, old: Phase, new: Phase, now: float) ->
     return state.put(replace(found, phase=new, since=now))
 
 
-def _parked(state: Membership, event: ev.Parked) -> Step:
+def _parked(state: Membership, event: ev.Parked) -> Decision:
     found = state.find(event.worker)
     told: tuple[Report, ...] = ()
-    if event.astray and found is not None and found.phase is Phase.SHADOWING:
+    if event.astray and found is not None and found.phase is Phase.FOLLOWING:
         data = {"worker": event.worker, "what": event.astray, "why": ASTRAY}
         told = (Report("worker.astray", state.generation, data),)
     return park(state, event), told
@@ -165,18 +167,20 @@ def park(state: Membership, event: ev.Parked) -> Membership:
     found = state.find(event.worker)
     if found is None or event.generation != found.generation:
         return state  # a ghost of an earlier generation
-    if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE, Phase.SHADOWING):
+    if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE, Phase.FOLLOWING):
         return state
-    shadowed = found.phase is Phase.SHADOWING
-    level = shadowed and not (event.why or event.astray) and event.applied > 0
-    parked = replace(found, phase=Phase.PARKED, why=event.why, since=event.now, level=level, interrupted=None)
-    parked = replace(parked, caught_up=shadowed and event.caught_up)
+    was_following = found.phase is Phase.FOLLOWING
+    in_sync = was_following and not (event.why or event.astray) and event.applied > 0
+    parked = replace(
+        found, phase=Phase.PARKED, why=event.why, since=event.now, in_sync=in_sync, interrupted=None
+    )
+    parked = replace(parked, caught_up=was_following and event.caught_up)
     if (
-        shadowed and event.call > found.call
+        was_following and event.call > found.call
     ):  # no try to follow: it was told of lines to run, and has run them
-        parked = replace(parked, call=event.call, shadowed=max(0, found.shadowed - 1))
+        parked = replace(parked, call=event.call, times_followed=max(0, found.times_followed - 1))
     if event.astray:  # it would go astray again
-        parked = replace(parked, shadowed=state.rules.shadowings + 1)
+        parked = replace(parked, times_followed=state.rules.follow_tries + 1)
     # A server without its part holds no state: it must not count as a backup of the others.
     if event.step < 0:
         state = state.put(replace(parked, generation=0, applied=0, step=0))
@@ -188,15 +192,15 @@ def park(state: Membership, event: ev.Parked) -> Membership:
 def _said_before_following(state: Membership, event: ev.Parked) -> bool:
     """Whether a worker only repeats that it waits to join, and has been told whom to follow meanwhile."""
     found = state.find(event.worker)
-    return found is not None and found.phase is Phase.SHADOWING and event.followed < found.pair
+    return found is not None and found.phase is Phase.FOLLOWING and event.followed < found.pair
 
 
-def _level(state: Membership, event: ev.CaughtUp) -> Membership:
+def _in_sync(state: Membership, event: ev.InSync) -> Membership:
     found = state.find(event.worker)
     # A late word of an earlier pair says nothing of this one.
-    if found is None or found.phase is not Phase.SHADOWING or found.level or found.pair != event.pair:
+    if found is None or found.phase is not Phase.FOLLOWING or found.in_sync or found.pair != event.pair:
         return state
-    return state.put(replace(found, level=True, since=event.now))
+    return state.put(replace(found, in_sync=True, since=event.now))
 
 
 def _break(state: Membership, now: float) -> Membership:
@@ -214,7 +218,7 @@ def _mark(state: Membership, generation: int, name: str, now: float) -> Membersh
     return replace(state, recovery=state.recovery.mark(name, now))
 
 
-def _committed(state: Membership, event: ev.Committed) -> Step:
+def _committed(state: Membership, event: ev.Committed) -> Decision:
     if state.plan is None or event.generation != state.generation or event.step <= state.formed_step:
         return state, ()
     found = state.find(event.worker)
@@ -231,7 +235,7 @@ def _committed(state: Membership, event: ev.Committed) -> Step:
     return replace(state, recovery=None), (Report("recovered", state.generation, data),)
 
 
-def _drained(state: Membership, event: ev.Drain) -> Step:
+def _drained(state: Membership, event: ev.Drain) -> Decision:
     found = state.find(event.worker)
     if found is None:
         return state, ()
@@ -243,7 +247,7 @@ def _drained(state: Membership, event: ev.Drain) -> Step:
     return state.put(replace(told, leaving="drain")), ()
 
 
-def _slow(state: Membership, event: ev.Slow) -> Step:
+def _slow(state: Membership, event: ev.Slow) -> Decision:
     """Report a straggler. It still works, so it leaves as in a drain, between two steps, and another one comes."""
     out = _told(
         state, event.worker, "slow", step_s=event.step_s, others_s=event.others_s, evicted=event.evict
@@ -263,7 +267,7 @@ def _told(state: Membership, worker: str, what: str, **facts: Any) -> tuple[Repo
     return (Report(f"worker.{what}", state.generation, data),)
 
 
-def _end_news(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - one line per kind of event
+def _end_news(state: Membership, event: ev.Event) -> Decision:  # noqa: PLR0911 - one line per kind of event
     """Events that say how a worker or the attempt ends."""
     match event:
         case ev.Raised():
@@ -283,7 +287,7 @@ def _end_news(state: Membership, event: ev.Event) -> Step:  # noqa: PLR0911 - on
             return state, ()
 
 
-def _failed(state: Membership, event: ev.Failed) -> Step:
+def _failed(state: Membership, event: ev.Failed) -> Decision:
     found = state.find(event.worker)
     if found is None and event.worker:
         return state, ()  # it was let go or given up before
@@ -293,7 +297,7 @@ def _failed(state: Membership, event: ev.Failed) -> Step:
     return state, (Kill(event.worker, event.reason), *out)
 
 
-def _raised(state: Membership, event: ev.Raised) -> Step:
+def _raised(state: Membership, event: ev.Raised) -> Decision:
     found = state.find(event.worker)
     if found is None:
         return state, ()
@@ -310,7 +314,7 @@ def _raised(state: Membership, event: ev.Raised) -> Step:
     return state, (Kill(event.worker, "raised"), *out)
 
 
-def _spare_who_raised(state: Membership, worker: WorkerState, event: ev.Raised) -> Step:
+def _spare_who_raised(state: Membership, worker: WorkerState, event: ev.Raised) -> Decision:
     """Give up a newcomer that raised. What a member raised at a slice counts once a proven one raises there as well."""
     if worker in state.members:
         state = replace(state, raised=state.raised | {(event.step, event.slice)})
@@ -323,7 +327,7 @@ def _gist(text: str) -> str:
     return text.strip().rpartition("\n")[2][:GIST_CHARS]
 
 
-def _cancelled(state: Membership, event: ev.Cancel) -> Step:
+def _cancelled(state: Membership, event: ev.Cancel) -> Decision:
     by = event.now + event.grace_s
     # Nobody computes, or nobody is to wait: there is no boundary to end at.
     if state.plan is None or state.short or event.grace_s <= 0:
@@ -331,7 +335,7 @@ def _cancelled(state: Membership, event: ev.Cancel) -> Step:
     return replace(state, cancel_by=min(by, state.cancel_by or by)), ()
 
 
-def _paused(state: Membership, event: ev.Pause) -> Step:
+def _paused(state: Membership, event: ev.Pause) -> Decision:
     if state.plan is None:
         return end(state, End("paused"))  # this attempt has nothing that is not in an earlier checkpoint
     # The first pause counts: another one does not put the end off.

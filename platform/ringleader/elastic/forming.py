@@ -9,25 +9,27 @@ from ringleader.elastic.parts import holders
 from ringleader.elastic.plan import NOWHERE, Plan
 from ringleader.elastic.state import PAUSE, SHORT, Membership, Phase, WorkerState
 
-Step = tuple[Membership, tuple[Instruction, ...]]
+Decision = tuple[Membership, tuple[Instruction, ...]]
 
 
-def newest(state: Membership) -> int | None:
+def newest_transaction(state: Membership) -> int | None:
     """The newest step whose state a parked member holds; None when every holder of the state is gone.
 
     As long as no step has been committed anybody may begin from scratch. A server that has applied a step before the
     others could does not count: the plan repeats the step, and that server does not apply it again. Nor do workers
     whose weights are of a step that no server is left of: they have no optimiser state to go on with.
     """
-    floor = state.plan.start_step if state.plan else 0
-    applied = [w.applied for w in state.members if w.phase is Phase.PARKED and w.step <= level(state)]
+    floor = state.plan.start_transaction if state.plan else 0
+    applied = [
+        w.applied for w in state.members if w.phase is Phase.PARKED and w.step <= newest_complete_step(state)
+    ]
     step = max(applied, default=0)
     if step < floor or (state.committed > 0 and not applied):
         return None
     return step
 
 
-def level(state: Membership) -> float:
+def newest_complete_step(state: Membership) -> float:
     """The global steps of which the parked servers together hold the whole state: those that every one has applied if
     each has a part, those that any has applied if each has a copy. No bound without servers, or where steps say nothing
     about the state; -1 where some part is held by nobody.
@@ -39,7 +41,7 @@ def level(state: Membership) -> float:
         return inf
     if not all(_held_by(state)) and not state.closing:
         return -1
-    if rules.unlevelled:
+    if rules.own_step_counts:
         return inf
     return (max if rules.copies else min)((w.step for w in _servers(state)), default=inf)
 
@@ -62,12 +64,12 @@ def _servers(state: Membership) -> list[WorkerState]:
     return [w for w in state.members if w.phase is Phase.PARKED and w.role == "server"]
 
 
-def form(state: Membership, start_step: int, now: float) -> Step:
-    """Make the plan after the current one, of parked workers alone. Where they are fewer than `min` it is one for
-    saving, unless the attempt ends with it anyway."""
+def form(state: Membership, start_transaction: int, now: float) -> Decision:
+    """Make the plan after the current one, of parked workers alone. Where they are fewer than `workers_min` it is one
+    for saving, unless the attempt ends with it anyway."""
     cause = _cause(state)
-    workers = _choose(state, start_step, cause)
-    servers = _choose_servers(state, start_step, cause)
+    workers = _choose(state, start_transaction, cause)
+    servers = _choose_servers(state, start_transaction, cause)
     members = (*workers, *servers)
     plan = Plan(
         attempt=state.rules.attempt,
@@ -75,8 +77,8 @@ def form(state: Membership, start_step: int, now: float) -> Step:
         members=tuple(m.id for m in members),
         servers=len(servers),
         shards=state.rules.shards,
-        start_step=start_step,
-        heals=_heals(workers, servers, start_step, level(state)),
+        start_transaction=start_transaction,
+        heals=_heals(workers, servers, start_transaction, newest_complete_step(state)),
         recorded_step=0,
         meeting=NOWHERE,
         cause=cause,
@@ -90,11 +92,11 @@ def form(state: Membership, start_step: int, now: float) -> Step:
     return state, (Form(plan), *dismissed, *_reports(plan, joined, state.formed_step))
 
 
-def _choose(state: Membership, start_step: int, cause: str) -> tuple[WorkerState, ...]:
+def _choose(state: Membership, start_transaction: int, cause: str) -> tuple[WorkerState, ...]:
     """The workers of the plan in rank order: those that stay keep their order, joiners stand behind them.
 
-    A worker that has to leave stays for one more generation where `min` or the newest state depends on it; of several
-    those that can stay longest.
+    A worker that has to leave stays for one more generation where `workers_min` or the newest state depends on it; of
+    several those that can stay longest.
     """
     stay = [w for w in state.members if w.phase is Phase.PARKED and w.role == "worker"]
     if state.closing or cause == SHORT or (state.pausing and stay):
@@ -102,44 +104,51 @@ def _choose(state: Membership, start_step: int, cause: str) -> tuple[WorkerState
     chosen = [w for w in stay if not w.leaving]
     joiners = state.where(lambda w: w.ready and w.role == "worker")
     chosen += [w for w in joiners if state.due(w)]
-    chosen = chosen[: state.max]
-    # One that could still follow a member is healed while all wait only where `min` needs it.
-    chosen += [w for w in joiners if not state.due(w)][: max(0, state.min - len(chosen))]
+    chosen = chosen[: state.workers_max]
+    # One that could still follow a member is healed while all wait only where `workers_min` needs it.
+    chosen += [w for w in joiners if not state.due(w)][: max(0, state.workers_min - len(chosen))]
     leaving = sorted((w for w in stay if w.leaving), key=lambda w: -(w.deadline or inf))
-    needed = max(0, state.min - len(chosen))
-    if state.plan and not state.rules.servers and not any(_holds(w, start_step) for w in chosen):
-        leaving.sort(key=lambda w: not _holds(w, start_step))  # the newest state must not leave with them
+    needed = max(0, state.workers_min - len(chosen))
+    if state.plan and not state.rules.servers and not any(_holds(w, start_transaction) for w in chosen):
+        leaving.sort(
+            key=lambda w: not _holds(w, start_transaction)
+        )  # the newest state must not leave with them
         needed = max(1, needed)
     return (*chosen, *leaving[:needed]) if needed else tuple(chosen)
 
 
-def _choose_servers(state: Membership, start_step: int, cause: str) -> tuple[WorkerState, ...]:
+def _choose_servers(state: Membership, start_transaction: int, cause: str) -> tuple[WorkerState, ...]:
     """The servers of the plan: all that are parked, but a new one only when servers can heal it, which alone have the
     optimiser's state, and none of them is ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
     servers = tuple(w for w in servers if not w.ready or state.due(w))
-    torn = any(not w.ready and w.step > level(state) for w in servers)
+    torn = any(not w.ready and w.step > newest_complete_step(state) for w in servers)
     # While servers stand at different steps a new one waits: the step is repeated first.
-    healed = any(_holds(w, start_step) for w in servers) and not torn
-    if not (state.closing or cause == SHORT) and (start_step == 0 or healed):
+    healed = any(_holds(w, start_transaction) for w in servers) and not torn
+    if not (state.closing or cause == SHORT) and (start_transaction == 0 or healed):
         return servers
     return tuple(w for w in servers if not w.ready)
 
 
-def _holds(worker: WorkerState, start_step: int) -> bool:
-    return (worker.generation > 0 or worker.level) and worker.applied == start_step
+def _holds(worker: WorkerState, start_transaction: int) -> bool:
+    return (worker.generation > 0 or worker.in_sync) and worker.applied == start_transaction
 
 
 def _heals(
-    workers: Sequence[WorkerState], servers: Sequence[WorkerState], start_step: int, level: float
+    workers: Sequence[WorkerState],
+    servers: Sequence[WorkerState],
+    start_transaction: int,
+    complete_step: float,
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of (receiver, donor). Before the first step everybody takes the state of one member, so that all are equal
     even if the user's function is unseeded; later donors take turns. A server that is ahead is no donor."""
-    if start_step == 0:
-        donors = [w for w in (*servers, *workers) if w.step <= level][:1]
+    if start_transaction == 0:
+        donors = [w for w in (*servers, *workers) if w.step <= complete_step][:1]
         behind = [w for w in (*workers, *servers) if w is not donors[0]]
     else:
-        holders = [w for w in (*servers, *workers) if _holds(w, start_step) and w.step <= level]
+        holders = [
+            w for w in (*servers, *workers) if _holds(w, start_transaction) and w.step <= complete_step
+        ]
         # Servers first: only they have the optimiser's state.
         donors = [w for w in holders if w.role == "server"] or holders
         behind = [w for w in (*workers, *servers) if w not in holders]
@@ -171,16 +180,16 @@ def _seat(state: Membership, members: Sequence[WorkerState], plan: Plan, now: fl
                 generation=plan.generation,
                 why="",
                 interrupted=None,
-                level=False,
+                in_sync=False,
                 caught_up=False,
             )
         )
-    for left_out in state.where(lambda w: w.ready and w.level):  # the others go on without it
-        state = state.put(replace(left_out, level=False))
+    for left_out in state.where(lambda w: w.ready and w.in_sync):  # the others go on without it
+        state = state.put(replace(left_out, in_sync=False))
     if state.broken:  # whom they followed was lost, or gave up with the others
-        tried = state.where(lambda w: w.generation == 0 and w.shadowed <= state.rules.shadowings)
+        tried = state.where(lambda w: w.generation == 0 and w.times_followed <= state.rules.follow_tries)
         for outside in tried:
-            state = state.put(replace(outside, shadowed=int(outside.phase is Phase.SHADOWING)))
+            state = state.put(replace(outside, times_followed=int(outside.phase is Phase.FOLLOWING)))
     saves = plan.cause == SHORT  # whoever waits for others waits on: the recovery is the plan behind it
     recovery = state.recovery if saves or not state.recovery else state.recovery.mark("formed", now)
     return replace(
@@ -197,7 +206,7 @@ def _seat(state: Membership, members: Sequence[WorkerState], plan: Plan, now: fl
     )
 
 
-def _dismiss(state: Membership, plan: Plan) -> Step:
+def _dismiss(state: Membership, plan: Plan) -> Decision:
     """Dismiss parked workers that had to leave and are not in the plan."""
     gone = state.where(lambda w: w.phase is Phase.PARKED and bool(w.leaving) and w.id not in plan.members)
     for worker in gone:

@@ -43,7 +43,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Shadow:
+class Follow:
     """Let `worker`, which waits to join, follow `donor`: it gets a copy of the donor's state and the gradients of every
     step since. `number` counts these; no two pairs meet under one."""
 
@@ -87,4 +87,4 @@ class End:
     hint: str = ""
 
 
-Instruction = Start | Interrupt | Announce | Form | Shadow | Dismiss | Kill | Report | End
+Instruction = Start | Interrupt | Announce | Form | Follow | Dismiss | Kill | Report | End

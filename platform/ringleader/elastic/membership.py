@@ -10,16 +10,16 @@ from dataclasses import replace
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.facts import condemn, end, lose, note, report_losses
-from ringleader.elastic.forming import alone, form, newest
+from ringleader.elastic.forming import alone, form, newest_transaction
 from ringleader.elastic.instructions import (
     Announce,
     Dismiss,
     End,
+    Follow,
     Instruction,
     Interrupt,
     Kill,
     Role,
-    Shadow,
     Start,
 )
 from ringleader.elastic.newcomers import expendable, held
@@ -27,20 +27,20 @@ from ringleader.elastic.preempting import preempt
 from ringleader.elastic.returning import returned
 from ringleader.elastic.state import AttemptRules, Membership, Phase, WorkerState
 
-Step = tuple[Membership, tuple[Instruction, ...]]
+Decision = tuple[Membership, tuple[Instruction, ...]]
 
 LAST_HOLDER = 8
 """The multiple of the usual patience for the last holder of state: the attempt would end with it, so a machine that is
 only busy gets its chance. Frozen members are found by their heartbeats, not by this."""
 
 
-def begin(rules: AttemptRules, *, minimum: int, maximum: int, now: float) -> Step:
+def begin(rules: AttemptRules, *, workers_min: int, workers_max: int, now: float) -> Decision:
     """The state of a new attempt and the instructions that start its workers."""
-    state = Membership(rules=rules, min=minimum, max=min(maximum, rules.shards))
+    state = Membership(rules=rules, workers_min=workers_min, workers_max=min(workers_max, rules.shards))
     return _staff(state, now)
 
 
-def handle(state: Membership, event: ev.Event) -> Step:
+def handle(state: Membership, event: ev.Event) -> Decision:
     """Apply one event to the state.
 
     Returns:
@@ -52,7 +52,7 @@ def handle(state: Membership, event: ev.Event) -> Step:
     if isinstance(event, ev.Tick) and not state.ended:
         state, more = _expire(state, event)
         out += more
-    for rule in (_staff, _close, _interrupt, _shadow, _announce, _form):
+    for rule in (_staff, _close, _interrupt, _follow, _announce, _form):
         if state.ended:
             break
         state, more = rule(state, event.now)
@@ -60,7 +60,7 @@ def handle(state: Membership, event: ev.Event) -> Step:
     return state, out
 
 
-def _staff(state: Membership, now: float) -> Step:
+def _staff(state: Membership, now: float) -> Decision:
     """Start workers that are missing, let go those that are too many."""
     if state.closing or state.cancel_by is not None or state.pausing:
         return state, ()
@@ -69,7 +69,7 @@ def _staff(state: Membership, now: float) -> Step:
     return state, servers + workers
 
 
-def _replace_servers(state: Membership, now: float) -> Step:
+def _replace_servers(state: Membership, now: float) -> Decision:
     """Replace a lost server where others can heal the new one; elsewhere its loss ends the attempt."""
     rules = state.rules
     # Where others hold its state, a condemned server's slot is filled before its death is certain.
@@ -79,20 +79,20 @@ def _replace_servers(state: Membership, now: float) -> Step:
     return _start(state, "server", [slot for slot in slots if slot not in taken], now)
 
 
-def _staff_workers(state: Membership, now: float) -> Step:
+def _staff_workers(state: Membership, now: float) -> Decision:
     staff = state.where(lambda w: w.role == "worker" and not w.leaving and w.phase is not Phase.CONDEMNED)
-    missing = state.max - len(staff)
+    missing = state.workers_max - len(staff)
     if missing < 0:
         return _retire(state, staff, -missing, now)
     # The group is to grow again: whoever still waits to leave stays instead of a new one.
     for worker in state.where(lambda w: w.leaving == "resize")[:missing]:
         state, missing = state.put(replace(worker, leaving="")), missing - 1
     if held(state, "worker", now):
-        missing -= state.max - state.min  # below `min` nobody waits
+        missing -= state.workers_max - state.workers_min  # below `workers_min` nobody waits
     return _start(state, "worker", [0] * missing, now)
 
 
-def _start(state: Membership, role: Role, slots: Sequence[int], now: float) -> Step:
+def _start(state: Membership, role: Role, slots: Sequence[int], now: float) -> Decision:
     out: tuple[Instruction, ...] = ()
     for slot in slots:
         name = f"{role[0]}{state.named}"
@@ -102,7 +102,7 @@ def _start(state: Membership, role: Role, slots: Sequence[int], now: float) -> S
     return state, out
 
 
-def _retire(state: Membership, staff: tuple[WorkerState, ...], count: int, now: float) -> Step:
+def _retire(state: Membership, staff: tuple[WorkerState, ...], count: int, now: float) -> Decision:
     """Let `count` workers go: those without work first, then the highest ranks. Members leave at a boundary."""
     members = [w for w in state.members if w in staff]
     outside = [w for w in staff if w not in members]
@@ -119,7 +119,7 @@ def _retire(state: Membership, staff: tuple[WorkerState, ...], count: int, now: 
     return state, out
 
 
-def _close(state: Membership, now: float) -> Step:
+def _close(state: Membership, now: float) -> Decision:
     """End the attempt once everybody passed the final barrier. Whoever was lost behind a member that passed it had
     passed all steps too."""
     if not state.trained or any(m.phase is Phase.ACTIVE for m in state.members):
@@ -133,14 +133,14 @@ def _close(state: Membership, now: float) -> Step:
     return end(state, End("cancelled" if state.cancel_by is not None else "succeeded"))
 
 
-def _interrupt(state: Membership, now: float) -> Step:
+def _interrupt(state: Membership, now: float) -> Decision:
     """Interrupt every member that still computes after a failure, so that it parks. Interrupt shadows as well then, and
     where too few are left to go on: nothing more will come from their donors, and the group waits for those that still
     run lines."""
-    stuck = state.plan is not None and _all_stand(state, now) and len(state.pool) < state.min
+    stuck = state.plan is not None and _all_stand(state, now) and len(state.pool) < state.workers_min
     # Not on a planned boundary: there members park by themselves, with nothing broken.
     halted = {Phase.ACTIVE} if state.broken else set()
-    halted |= {Phase.SHADOWING} if state.broken or stuck else set()
+    halted |= {Phase.FOLLOWING} if state.broken or stuck else set()
     out: tuple[Instruction, ...] = ()
     for worker in state.where(lambda w: w.phase in halted and w.interrupted is None):
         state = state.put(replace(worker, interrupted=now))
@@ -148,7 +148,7 @@ def _interrupt(state: Membership, now: float) -> Step:
     return state, out
 
 
-def _shadow(state: Membership, now: float) -> Step:
+def _follow(state: Membership, now: float) -> Decision:
     """Let each worker that is ready to join follow a member first, each another one, while the group goes on."""
     donors = [m for m in state.members if m.phase is Phase.ACTIVE and m.role == "worker" and not m.leaving]
     ends = state.closing or state.pausing or state.cancel_by is not None
@@ -159,23 +159,25 @@ def _shadow(state: Membership, now: float) -> Step:
     for joiner in joiners:
         if joiner.role == "worker" and _filled(state):
             continue
-        number = state.shadowings + 1
+        number = state.pairs_made + 1
         # Donors take turns: each sends beside its own training.
         donor = donors[number % len(donors)].id
-        tries = joiner.shadowed + 1
-        follower = replace(joiner, phase=Phase.SHADOWING, since=now, shadowed=tries, pair=number, donor=donor)
-        state = replace(state.put(follower), shadowings=number)
-        out += (Shadow(joiner.id, donor, number),)
+        tries = joiner.times_followed + 1
+        follower = replace(
+            joiner, phase=Phase.FOLLOWING, since=now, times_followed=tries, pair=number, donor=donor
+        )
+        state = replace(state.put(follower), pairs_made=number)
+        out += (Follow(joiner.id, donor, number),)
     return state, out
 
 
-def _announce(state: Membership, now: float) -> Step:
+def _announce(state: Membership, now: float) -> Decision:
     """Announce a planned change: all members park at the same boundary."""
     if state.plan is None or state.broken or state.closing or state.announced:
         return state, ()
     ends = state.cancel_by is not None or (state.pausing and not state.saved)
     if state.resting and not ends:
-        comes = len(state.pool) >= state.min
+        comes = len(state.pool) >= state.workers_min
     else:
         comes = not state.pausing and (_somebody_leaves(state) or _somebody_joins(state, now))
     if not (ends or comes):
@@ -185,29 +187,29 @@ def _announce(state: Membership, now: float) -> Step:
 
 
 def _somebody_leaves(state: Membership) -> bool:
-    return any(m.leaving for m in state.members) and len(state.pool) > state.min
+    return any(m.leaving for m in state.members) and len(state.pool) > state.workers_min
 
 
 def _somebody_joins(state: Membership, now: float) -> bool:
     if state.where(lambda w: w.ready and w.role == "server" and state.due(w)):
         return True
-    follow = state.where(lambda w: w.phase is Phase.SHADOWING and w.role == "worker")
-    level = [w for w in follow if w.level]
-    due = [*state.where(lambda w: w.ready and w.role == "worker" and state.due(w)), *level]
-    if not due or _filled(state) or (follow and len(state.pool) + len(level) < state.min):
+    follow = state.where(lambda w: w.phase is Phase.FOLLOWING and w.role == "worker")
+    in_sync = [w for w in follow if w.in_sync]
+    due = [*state.where(lambda w: w.ready and w.role == "worker" and state.due(w)), *in_sync]
+    if not due or _filled(state) or (follow and len(state.pool) + len(in_sync) < state.workers_min):
         return False
     starting = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)
     # Every join parks all members: joiners that come together cost one boundary.
-    others_soon = starting or len(level) < len(follow)
+    others_soon = starting or len(in_sync) < len(follow)
     return not others_soon or now - due[0].since >= state.rules.join_grace_s
 
 
 def _filled(state: Membership) -> bool:
     """Whether the members that stay are as many as there may be."""
-    return len([m for m in state.members if m.role == "worker" and not m.leaving]) >= state.max
+    return len([m for m in state.members if m.role == "worker" and not m.leaving]) >= state.workers_max
 
 
-def _form(state: Membership, now: float) -> Step:
+def _form(state: Membership, now: float) -> Decision:
     """Make the next plan when nobody computes any more, or wait for enough workers."""
     if not (_ready_to_start(state, now) if state.plan is None else _all_stand(state, now)):
         return state, ()
@@ -219,8 +221,8 @@ def _form(state: Membership, now: float) -> Step:
     if state.pausing and (state.saved or not state.pool):
         state, more = end(state, End("paused"))
         return state, out + more
-    start_step = newest(state)
-    if start_step is None:
+    start_transaction = newest_transaction(state)
+    if start_transaction is None:
         why = f"every worker that held the state of step {state.committed} was lost."
         state, more = end(
             state,
@@ -232,23 +234,23 @@ def _form(state: Membership, now: float) -> Step:
             ),
         )
         return state, out + more
-    if not (state.closing or state.pausing) and len(state.pool) < state.min:
+    if not (state.closing or state.pausing) and len(state.pool) < state.workers_min:
         short = now if state.short_since is None else state.short_since
-        state, more = _secure(replace(state, short_since=short), start_step, now)
+        state, more = _secure(replace(state, short_since=short), start_transaction, now)
         return state, out + more
     state = _count_futile(state, now)
     hopeless = state.futile >= state.rules.futile and now - state.futile_since >= state.rules.futile_s
-    state, more = _give_up(state, now) if hopeless else form(state, start_step, now)
+    state, more = _give_up(state, now) if hopeless else form(state, start_transaction, now)
     return state, out + more
 
 
-def _secure(state: Membership, start_step: int, now: float) -> Step:
+def _secure(state: Membership, start_transaction: int, now: float) -> Decision:
     """Save what a single member holds while too few are left to go on, once."""
     saved = state.resting and not state.broken
-    nothing = not (state.committed or start_step)
+    nothing = not (state.committed or start_transaction)
     if saved or nothing or not state.rules.secures or not alone(state):
         return state, ()
-    return form(state, start_step, now)
+    return form(state, start_transaction, now)
 
 
 def _count_futile(state: Membership, now: float) -> Membership:
@@ -258,7 +260,7 @@ def _count_futile(state: Membership, now: float) -> Membership:
     return replace(state, futile=state.futile + 1, futile_since=state.futile_since if state.futile else now)
 
 
-def _give_up(state: Membership, now: float) -> Step:
+def _give_up(state: Membership, now: float) -> Decision:
     """Let the others try without newcomers that they can do without; where there are none end the attempt."""
     newcomers = [member for member in state.members if expendable(state, member)]
     if not newcomers:
@@ -286,11 +288,11 @@ def _ready_to_start(state: Membership, now: float) -> bool:
     grace."""
     servers = state.where(lambda w: w.ready and w.role == "server")
     ready = state.where(lambda w: w.ready and w.role == "worker")
-    if len(servers) < state.rules.servers or len(ready) < state.min:
+    if len(servers) < state.rules.servers or len(ready) < state.workers_min:
         return False
     # Workers still waiting for a place are in another phase: nobody waits for those.
     starting = state.where(lambda w: w.phase is Phase.STARTING)
-    enough_since = sorted(w.since for w in ready)[state.min - 1]
+    enough_since = sorted(w.since for w in ready)[state.workers_min - 1]
     return not starting or now - enough_since >= state.rules.grace_s
 
 
@@ -301,15 +303,15 @@ def _all_stand(state: Membership, now: float) -> bool:
     ends = state.closing or state.pausing or state.cancel_by is not None
     since = max((m.since for m in state.members), default=now)
     # A shadow that had been level is waited for, but not for long: all members stand still meanwhile.
-    if state.broken or ends or now - since >= state.rules.level_s:
+    if state.broken or ends or now - since >= state.rules.in_sync_s:
         return True
-    return not state.where(lambda w: w.phase is Phase.SHADOWING and w.level)
+    return not state.where(lambda w: w.phase is Phase.FOLLOWING and w.in_sync)
 
 
 def _too_few(state: Membership) -> End:
     """The end where no replacement took part in time: none had a place, or one has yet to run the program's lines."""
-    why = f"fewer workers than workers.min ({state.min}) were left for {state.rules.recover_s:.0f} s"
-    late = [w.id for w in state.where(lambda w: w.phase in (Phase.STARTING, Phase.SHADOWING))]
+    why = f"fewer workers than workers.min ({state.workers_min}) were left for {state.rules.recover_s:.0f} s"
+    late = [w.id for w in state.where(lambda w: w.phase in (Phase.STARTING, Phase.FOLLOWING))]
     if not late:
         why, hint = f"{why}, and no replacement could be started.", "`ringleader cluster` shows the nodes."
         return End("failed", "min_workers_lost", why, hint)
@@ -326,7 +328,7 @@ def _last_holder(state: Membership, worker: WorkerState) -> bool:
     return not any(m.id != worker.id and m.phase is not Phase.CONDEMNED for m in state.members)
 
 
-def _expire(state: Membership, tick: ev.Tick) -> Step:
+def _expire(state: Membership, tick: ev.Tick) -> Decision:
     """Act on deadlines that have passed."""
     now, rules = tick.now, state.rules
     # Before anything below can end the attempt as failed.

@@ -2,7 +2,7 @@
 it. Pure.
 
 A node may be broken for all that start there, so the next ones are started after a pause that grows until one of them
-commits a step. Nothing of this holds where the group needs a newcomer: before the first commit and below `min`.
+commits a step. Nothing of this holds where the group needs a newcomer: before the first commit and below `workers_min`.
 """
 
 from dataclasses import replace
@@ -12,10 +12,11 @@ from ringleader.elastic.state import Membership, Phase, Setback, WorkerState
 
 
 def expendable(state: Membership, worker: WorkerState) -> bool:
-    """Whether the group does without this worker: at least `min` others are at work, and have proven that they can."""
+    """Whether the group does without this worker: at least `workers_min` others are at work, and have proven that they
+    can."""
     at_work = (Phase.ACTIVE, Phase.PARKED, Phase.FINISHED)
     proven = [m for m in state.members if m.role == "worker" and m.proven and m.phase in at_work]
-    return not worker.proven and len(proven) >= state.min
+    return not worker.proven and len(proven) >= state.workers_min
 
 
 def set_back(state: Membership, role: Role, now: float) -> Membership:

@@ -35,8 +35,8 @@ class Plan:
         servers: the number of parameter servers among the members, the last ones (own no shard, each holds a part of
             the parameters and of the optimiser's state).
         shards: the number of logical shards L.
-        start_step: transactions (steps and evaluations) applied by the member that is furthest; one that has fewer
-            heals.
+        start_transaction: transactions (steps and evaluations) applied by the member that is furthest; one that has
+            fewer heals.
         heals: (receiver, donor) worker ids; a receiver takes the donor's whole committed state first.
         recorded_step: metrics and ledger rows of all steps below this are stored; rank 0 reports from here.
         meeting: the rendezvous of its members.
@@ -53,7 +53,7 @@ class Plan:
     members: tuple[str, ...]
     servers: int
     shards: int
-    start_step: int
+    start_transaction: int
     heals: tuple[tuple[str, str], ...]
     recorded_step: int
     meeting: Meeting

@@ -35,8 +35,9 @@ def _missed(state: Membership, going: Sequence[WorkerState]) -> str:
     """The reason for which the others cannot go on without them; empty where they can."""
     left = [w for w in state.pool if w not in going]
     notices = ", ".join(f"{w.id} ({w.notice or 'drain'})" for w in going)
-    if len(left) < state.min:
-        return f"the machines of {notices} are going away: {len(left)} would be left, and workers.min is {state.min}."
+    if len(left) < state.workers_min:
+        would_be = f"{len(left)} would be left, and workers.min is {state.workers_min}"
+        return f"the machines of {notices} are going away: {would_be}."
     rest = state
     for worker in going:
         rest = rest.drop(worker.id)

@@ -12,7 +12,7 @@ from ringleader.elastic.facts import condemn, end, lose, park
 from ringleader.elastic.instructions import End, Instruction, Interrupt, Kill, Report, Start
 from ringleader.elastic.state import Membership, Phase, WorkerState
 
-Step = tuple[Membership, tuple[Instruction, ...]]
+Decision = tuple[Membership, tuple[Instruction, ...]]
 
 UNREACHED = "the supervisor was lost before the plan of this generation had reached all workers"
 STALE = (
@@ -21,7 +21,7 @@ STALE = (
 )
 
 
-def returned(state: Membership, event: ev.Returned) -> Step:
+def returned(state: Membership, event: ev.Returned) -> Decision:
     """Take over from the supervisor before this one. A known worker without a finding counts as one that never got a
     process."""
     # Nobody knows what that plan said: who computes, and from which step, cannot be put right.
@@ -40,7 +40,7 @@ def returned(state: Membership, event: ev.Returned) -> Step:
             )
             out += more
     for worker in state.workers:
-        if worker.phase is Phase.SHADOWING:  # it may have said that it is level, and says so once
+        if worker.phase is Phase.FOLLOWING:  # it may have said that it is level, and says so once
             state = state.put(replace(worker, interrupted=event.now))
             out += (Interrupt(worker.id, state.generation),)
         # The rules then interrupt it once more: the first time may not have been heard.
@@ -49,7 +49,7 @@ def returned(state: Membership, event: ev.Returned) -> Step:
     return state, out
 
 
-def _take(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: float) -> Step:
+def _take(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: float) -> Decision:
     coming = worker.phase in (Phase.WAITING, Phase.STARTING)
     match found.process:
         case "none" if coming:
@@ -76,7 +76,7 @@ def _hear(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: fl
         return state
     if worker.phase is Phase.ACTIVE and parked.generation < worker.generation:
         # As if it had taken the plan and not met the others. Who never was a member has nothing that counts.
-        new = not parked.generation and state.plan is not None and state.plan.start_step > 0
+        new = not parked.generation and state.plan is not None and state.plan.start_transaction > 0
         parked = replace(
             parked, generation=worker.generation, step=-1 if new else parked.step, why=UNREACHED, now=now
         )

@@ -24,7 +24,7 @@ class Phase(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
     PARKED = "parked"
-    SHADOWING = "shadowing"
+    FOLLOWING = "shadowing"
     ACTIVE = "active"
     CONDEMNED = "condemned"
     FINISHED = "finished"
@@ -39,9 +39,9 @@ class AttemptRules:
         servers: parameter servers beside the workers.
         copies: whether each server holds the whole state, so that a lost one is replaced as long as another lives.
         backups: the number of other servers that hold each server's part of the state, see `parts`; not with `copies`.
-        shadows: a joiner asks a member which calls of the program are over, runs their lines, follows the member where
-            it can, and joins then; else all wait while it heals and runs them.
-        unlevelled: each member counts the steps it has seen settled, so that a server may be behind a worker.
+        joiners_follow: a joiner asks a member which calls of the program are over, runs their lines, follows the member
+            where it can, and joins then; else all wait while it heals and runs them.
+        own_step_counts: each member counts the steps it has seen settled, so that a server may be behind a worker.
         secures: what a single member is left with is saved at once where the group cannot go on without others.
         max_failures: the number of workers that may die before they ever committed a step, while the group needs them;
             one less counts for each `GIVES_BACK` steps that are committed since.
@@ -49,12 +49,12 @@ class AttemptRules:
         join_grace_s: the time for which a ready joiner waits for others, to join with them.
         kill_s: the time after which a killed worker counts as lost without a notice.
         recover_s: the time for which too few workers may wait for replacements.
-        level_s: the time for which parked members wait for shadows that had been level to be so at the boundary.
+        in_sync_s: the time for which parked members wait for shadows that had been level to be so at the boundary.
         save_s: the least time before a machine goes away at which all stop to save what they hold, where too few would
             be left: a third of the shortest notice there is, see `runtime.nodes.notices`.
         setback_s, setback_most_s: the time for which nobody is started after the loss of a newcomer that the group can
             do without, doubled each time, and its upper bound.
-        shadowings: the number of times that a joiner tries to follow before it is healed while all wait.
+        follow_tries: the number of times that a joiner tries to follow before it is healed while all wait.
         futile, futile_s: the number of plans in a row, and their time, whose exchange broke although nobody was lost,
             without a committed step: after that the cause will not go away by itself.
     """
@@ -64,16 +64,16 @@ class AttemptRules:
     servers: int = 0
     copies: bool = False
     backups: int = 0
-    shadows: bool = False
-    unlevelled: bool = False
+    joiners_follow: bool = False
+    own_step_counts: bool = False
     secures: bool = False
     max_failures: int = 3
     grace_s: float = 5.0
     join_grace_s: float = 2.0
     kill_s: float = 10.0
     recover_s: float = 900.0
-    level_s: float = 1.0
-    shadowings: int = 2
+    in_sync_s: float = 1.0
+    follow_tries: int = 2
     save_s: float = 10.0
     futile: int = 5
     futile_s: float = 120.0
@@ -96,11 +96,11 @@ class WorkerState:
         proven: whether it was a member of a generation that committed a step.
         cause: why it is condemned.
         slot: of a server: the number of the part of the state that is its own.
-        level: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
+        in_sync: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
         caught_up: its program has reached the call of a member that it cannot follow: it is healed while all wait.
         call: the session call that its program had reached when it last parked before its first plan.
-        shadowed: the number of times it has begun to shadow since a generation broke, without those in which it was
-            only told of lines to run.
+        times_followed: the number of times it has begun to shadow since a generation broke, without those in which it
+            was only told of lines to run.
         pair: the number of its current or last pair, and `donor` the member that it follows there.
     """
 
@@ -120,10 +120,10 @@ class WorkerState:
     cause: str = ""
     digest: str = ""
     slot: int = 0
-    level: bool = False
+    in_sync: bool = False
     caught_up: bool = False
     call: int = 0
-    shadowed: int = 0
+    times_followed: int = 0
     pair: int = 0
     donor: str = ""
 
@@ -158,7 +158,7 @@ class Membership:
     """The whole state of an attempt's membership.
 
     Attributes:
-        min, max: the number of workers that the job is to have.
+        workers_min, workers_max: the number of workers that the job is to have.
         start: the number of starts of the supervisor; with `generation` it names a membership once and for all.
         workers: those known, in the order they were started.
         named: the number of workers that were ever named.
@@ -169,7 +169,7 @@ class Membership:
         futile, futile_since: the number of plans in a row that had to be made because an exchange broke and nobody was
             lost, without a step between them; the time at which that began.
         losses: lost workers that are not reported yet: the step is known once everybody is parked.
-        short_since: the time since which fewer than `min` workers could commit.
+        short_since: the time since which fewer than `workers_min` workers could commit.
         formed_step: the global step at which the current plan was formed.
         committed: the newest global step that any member is known to have applied.
         failures: the number of workers that died before they ever committed, while the group needed them, and
@@ -178,15 +178,15 @@ class Membership:
         raised: the places (step, slice) where the training function raised so far.
         resized: a resize has not led to a plan yet.
         cancel_by: the latest end of a cancelled attempt, which ends at the next boundary.
-        shadowings: the number of pairs that were ever made.
+        pairs_made: the number of pairs that were ever made.
         pause_by: the latest end of a paused attempt, which ends once the members have saved what they hold at the next
             boundary.
         preempted: the reason, where it was not users who paused it: it is to go on elsewhere.
     """
 
     rules: AttemptRules
-    min: int
-    max: int
+    workers_min: int
+    workers_max: int
     start: int = 1
     workers: tuple[WorkerState, ...] = ()
     named: int = 0
@@ -210,7 +210,7 @@ class Membership:
     cancel_by: float | None = None
     pause_by: float | None = None
     preempted: str = ""
-    shadowings: int = 0
+    pairs_made: int = 0
     recovery: Recovery | None = None
     ended: End | None = None
 
@@ -291,9 +291,9 @@ class Membership:
         """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait. A
         generation that broke says nothing about those that follow its members. A server needs what servers have
         recorded of optimisers' states, which no worker can tell it."""
-        asks = self.rules.shadows and self.plan is not None
-        asks = asks and (self.broken or worker.shadowed < self.rules.shadowings)
-        return worker.role == "server" or worker.level or worker.caught_up or not asks
+        asks = self.rules.joiners_follow and self.plan is not None
+        asks = asks and (self.broken or worker.times_followed < self.rules.follow_tries)
+        return worker.role == "server" or worker.in_sync or worker.caught_up or not asks
 
     @property
     def status(self) -> str:
@@ -304,8 +304,8 @@ class Membership:
 
     @property
     def short(self) -> bool:
-        """Whether fewer than `min` workers could commit a step."""
-        return self.plan is not None and not self.closing and len(self.pool) < self.min
+        """Whether fewer than `workers_min` workers could commit a step."""
+        return self.plan is not None and not self.closing and len(self.pool) < self.workers_min
 
     def put(self, worker: WorkerState) -> "Membership":
         return replace(self, workers=tuple(worker if w.id == worker.id else w for w in self.workers))

@@ -63,12 +63,13 @@ class SumMethod(Protocol):
     def sum(
         self,
         row: Tensor,
-        debts: dict[CodecRun, ParameterResidual],
+        parameter_residuals: dict[CodecRun, ParameterResidual],
         scratch: Scratch,
         transport: Transport,
         tag: int,
     ) -> int:
-        """Leave the sum in `row`, equal on all ranks, and what is lost in `debts`. Returns the bytes sent."""
+        """Leave the sum in `row`, equal on all ranks, and what is lost in `parameter_residuals`. Returns the bytes
+        sent."""
 
 
 class CodedSums:
@@ -102,34 +103,34 @@ class CodedSums:
     def alone(self, bucket: Bucket) -> None:
         """Make the sum of a lone worker: its gradient and all it owes."""
         row = bucket.row(0)
-        for run, debt in self._open(bucket).items():
+        for run, residual in self._open(bucket).items():
             values = row[slice(*run.span)]
-            debt.claim(values)
-            debt.keep(values, values, (0, size(run.span)))
+            residual.claim(values)
+            residual.keep(values, values, (0, size(run.span)))
 
     def work(self, bucket: Bucket, tag: int) -> Callable[[Scratch, Transport], None]:
         """The communication thread's work on a bucket, which leaves the sum in row 0."""
-        debts = self._open(bucket)
+        parameter_residuals = self._open(bucket)
         row, way = bucket.row(0), self._ways[bucket.number]
 
         def act(scratch: Scratch, transport: Transport) -> None:
-            for run, debt in debts.items():
-                debt.claim(row[slice(*run.span)])
-            self._coding.wire_bytes += way.sum(row, debts, scratch, transport, tag)
+            for run, residual in parameter_residuals.items():
+                residual.claim(row[slice(*run.span)])
+            self._coding.wire_bytes += way.sum(row, parameter_residuals, scratch, transport, tag)
 
         return act
 
     def _open(self, bucket: Bucket) -> dict[CodecRun, ParameterResidual]:
         """The residuals of the bucket's parameters in this step."""
-        debts = {}
+        parameter_residuals = {}
         for run in self._runs[bucket.number]:
             if self._feedback and run.member >= 0:
                 number = bucket.members[run.member]
                 gradient = bucket.row(0)[slice(*run.span)]
-                debts[run] = self._residuals.open(
+                parameter_residuals[run] = self._residuals.open(
                     self._coding.names[number], gradient, joins=self._buckets.used[number]
                 )
-        return debts
+        return parameter_residuals
 
     def _way(self, number: int, runs: Sequence[CodecRun], rank: int, world: int) -> SumMethod:
         if self._coding.codec != POWERSGD:
@@ -173,12 +174,12 @@ class CodedMessages:
     def sum(
         self,
         row: Tensor,
-        debts: dict[CodecRun, ParameterResidual],
+        parameter_residuals: dict[CodecRun, ParameterResidual],
         scratch: Scratch,
         transport: Transport,
         tag: int,
     ) -> int:
-        exchange = _Sum(row, debts, scratch, transport, tag)
+        exchange = _Sum(row, parameter_residuals, scratch, transport, tag)
         exchange.run(self.owned)
         return exchange.sent_bytes
 
@@ -189,14 +190,14 @@ class _Sum:
     def __init__(
         self,
         row: Tensor,
-        debts: dict[CodecRun, ParameterResidual],
+        parameter_residuals: dict[CodecRun, ParameterResidual],
         scratch: Scratch,
         transport: Transport,
         tag: int,
     ) -> None:
         self.sent_bytes = 0
         self._row = row
-        self._debts = debts
+        self._parameter_residuals = parameter_residuals
         self._scratch = scratch
         self._transport = transport
         self._tag = tag
@@ -245,14 +246,14 @@ class _Sum:
         for piece in message.pieces:
             values, encoded = row[slice(*piece.span)], memory[piece.bytes]
             piece.run.codec.encode(values, encoded)
-            debt = self._debts.get(piece.run)
+            residual = self._parameter_residuals.get(piece.run)
             # Nothing asks what the message decodes to.
-            if debt is None and not take:
+            if residual is None and not take:
                 continue
             decoded = self._scratch.slot(0, values.numel(), like=values)
             piece.run.codec.decode(encoded, decoded)
-            if debt is not None:
-                debt.keep(values, decoded, _within(piece))
+            if residual is not None:
+                residual.keep(values, decoded, _within(piece))
             if take:
                 values.copy_(decoded)
         return memory

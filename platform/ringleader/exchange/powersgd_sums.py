@@ -75,7 +75,7 @@ class FactorSums:
     def sum(
         self,
         row: Tensor,
-        debts: dict[CodecRun, ParameterResidual],
+        parameter_residuals: dict[CodecRun, ParameterResidual],
         scratch: Scratch,
         transport: Transport,
         tag: int,
@@ -92,7 +92,7 @@ class FactorSums:
         for run, at in self._plain:
             rights[slice(*at)] = row[slice(*run.span)]
         for matrix in self._matrices:
-            self._project(matrix, row, lefts, rights, debts[matrix.run])
+            self._project(matrix, row, lefts, rights, parameter_residuals[matrix.run])
         execute(self._second, [rights], scratch, transport, tag)
         for run, at in self._plain:
             row[slice(*run.span)] = rights[slice(*at)]
@@ -108,13 +108,13 @@ class FactorSums:
         return known
 
     def _project(
-        self, matrix: CodedMatrix, row: Tensor, lefts: Tensor, rights: Tensor, debt: ParameterResidual
+        self, matrix: CodedMatrix, row: Tensor, lefts: Tensor, rights: Tensor, residual: ParameterResidual
     ) -> None:
         """Make this worker's second factor; what lies outside the span of the first one is owed."""
         values, left, right = _of(row, matrix), _left(lefts, matrix), _right(rights, matrix)
         torch.mm(values.t(), left, out=right)
         product = torch.mm(left, right.t())
-        debt.keep(values.view(-1), product.view(-1), (0, size(matrix.run.span)))
+        residual.keep(values.view(-1), product.view(-1), (0, size(matrix.run.span)))
 
 
 def _of(row: Tensor, matrix: CodedMatrix) -> Tensor:

@@ -10,13 +10,13 @@ from typing import Protocol
 from torch import Tensor
 
 from ringleader.comm.schedules import RankPart, Step, relayed, replicated
-from ringleader.comm.schedules.relayed import NodeRanks, Relay, by_house, by_one, by_workers
+from ringleader.comm.schedules.relayed import NodeRanks, Relay, by_node, by_one, by_workers
 from ringleader.comm.segments import Address
 from ringleader.comm.transports import SharedSums, Transport
 from ringleader.elastic import Plan
 
 Nodes = tuple[tuple[int, ...], ...]
-MakeHouse = Callable[[tuple[int, ...], int], NodeRanks]
+MakeNodeRanks = Callable[[tuple[int, ...], int], NodeRanks]
 """(ranks of a node, a root): the ranks that collect there for it."""
 
 
@@ -52,18 +52,18 @@ class PartitionedRoutes:
     Implements Routes.
 
     Args:
-        houses: the collectors on each node, for a root.
+        ranks_by_node: the collectors on each node, for a root.
         same_bits: whether partial sums have to be nodes of the job's tree.
     """
 
     copied = False
 
     def __init__(
-        self, plan: Plan, houses: Callable[[int], tuple[NodeRanks, ...]], *, same_bits: bool
+        self, plan: Plan, ranks_by_node: Callable[[int], tuple[NodeRanks, ...]], *, same_bits: bool
     ) -> None:
         self._first = plan.world
         self._servers = plan.servers
-        self._relays = [Relay(r, houses(r)) for r in range(plan.world, plan.world + plan.servers)]
+        self._relays = [Relay(r, ranks_by_node(r)) for r in range(plan.world, plan.world + plan.servers)]
         self._same_bits = same_bits
 
     def held(self, rank: int) -> frozenset[int] | None:
@@ -74,7 +74,7 @@ class PartitionedRoutes:
 
     def push(self, part: RankPart, owner: int) -> Iterable[Step]:
         relay = self._relays[owner]
-        return relayed.push(part if self._same_bits else by_house(part, relay.houses), relay)
+        return relayed.push(part if self._same_bits else by_node(part, relay.ranks_by_node), relay)
 
     def pull(self, part: RankPart, owner: int) -> Iterable[Step]:
         return relayed.pull(part, self._relays[owner])
@@ -102,7 +102,7 @@ class ReplicatedRoutes:
         self,
         roots: Sequence[tuple[int, ...]],
         nodes: Nodes,
-        house: MakeHouse,
+        node_ranks: MakeNodeRanks,
         *,
         same_bits: bool,
         one_source: bool = False,
@@ -112,17 +112,22 @@ class ReplicatedRoutes:
         self.copied = any(len(ranks) > 1 for ranks in roots)
         self._regions = [
             [
-                Relay(root, tuple(house(ranks, root) for ranks in region))
+                Relay(root, tuple(node_ranks(ranks, root) for ranks in region))
                 for root, region in zip(ranks, regions(nodes, ranks), strict=True)
             ]
             for ranks in roots
         ]
         self._sources = [
-            [_one_relay(ranks, nodes, house)] if one_source else found
+            [_one_relay(ranks, nodes, node_ranks)] if one_source else found
             for ranks, found in zip(roots, self._regions, strict=True)
         ]
         self._serving = [
-            {rank: relay.root for relay in relays for house in relay.houses for rank in house.ranks}
+            {
+                rank: relay.root
+                for relay in relays
+                for node_ranks in relay.ranks_by_node
+                for rank in node_ranks.ranks
+            }
             | {root: root for root in ranks}
             for relays, ranks in zip(self._sources, roots, strict=True)
         ]
@@ -137,7 +142,7 @@ class ReplicatedRoutes:
     def push(self, part: RankPart, owner: int) -> Iterable[Step]:
         relays = self._regions[owner]
         if not self._same_bits:
-            part = by_house(part, _together(relays))
+            part = by_node(part, _together(relays))
         return replicated.push(part, relays)
 
     def pull(self, part: RankPart, owner: int) -> Iterable[Step]:
@@ -170,13 +175,13 @@ def through_rings(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
     the node's sum."""
     workers = plan.world
 
-    def house(ranks: tuple[int, ...], root: int) -> NodeRanks:
+    def node_ranks(ranks: tuple[int, ...], root: int) -> NodeRanks:
         return by_workers(ranks, root, workers)
 
     if plan.backups:
-        return _backed(plan, nodes, house, same_bits)
+        return _backed(plan, nodes, node_ranks, same_bits)
     return PartitionedRoutes(
-        plan, lambda root: tuple(house(ranks, root) for ranks in nodes), same_bits=same_bits
+        plan, lambda root: tuple(node_ranks(ranks, root) for ranks in nodes), same_bits=same_bits
     )
 
 
@@ -188,13 +193,13 @@ def between_copies(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
     )
 
 
-def _backed(plan: Plan, nodes: Nodes, house: MakeHouse, same_bits: bool) -> Routes:
+def _backed(plan: Plan, nodes: Nodes, node_ranks: MakeNodeRanks, same_bits: bool) -> Routes:
     """The routes of parts with backups: each is updated by all servers that hold it.
 
     A server that is ahead after a failure has the first sum of a step that the others repeat. Where a repetition may
     differ in its last bits, all take the weights of one."""
     roots = [tuple(plan.world + server for server in servers) for servers in plan.held_by]
-    return ReplicatedRoutes(roots, nodes, house, same_bits=same_bits, one_source=not same_bits)
+    return ReplicatedRoutes(roots, nodes, node_ranks, same_bits=same_bits, one_source=not same_bits)
 
 
 def nodes_of(transport: Transport) -> Nodes:
@@ -224,12 +229,14 @@ def regions(nodes: Nodes, roots: Sequence[int]) -> list[Nodes]:
     return [tuple(served[root]) for root in roots]
 
 
-def _one_relay(roots: Sequence[int], nodes: Nodes, house: MakeHouse) -> Relay:
+def _one_relay(roots: Sequence[int], nodes: Nodes, node_ranks: MakeNodeRanks) -> Relay:
     """The relay from the first root to all ranks but the other roots."""
     apart = [tuple(rank for rank in ranks if rank not in roots[1:]) for ranks in nodes]
-    return Relay(roots[0], tuple(house(ranks, roots[0]) for ranks in apart if ranks))
+    return Relay(roots[0], tuple(node_ranks(ranks, roots[0]) for ranks in apart if ranks))
 
 
 def _together(relays: Sequence[Relay]) -> tuple[NodeRanks, ...]:
     """Each region as one house: what it collects may be one sum."""
-    return tuple(NodeRanks(tuple(rank for h in r.houses for rank in h.ranks), (r.root,)) for r in relays)
+    return tuple(
+        NodeRanks(tuple(rank for h in r.ranks_by_node for rank in h.ranks), (r.root,)) for r in relays
+    )

@@ -9,7 +9,7 @@ from ringleader.comm.schedules.schedule import chunks
 from ringleader.comm.seal import Seal
 from ringleader.comm.tree import TreeNode, tree_over
 
-WORD, SUM, STATE, PROBE, PARTS, LEVEL, TOKENS, BUCKETS = 0, 2, 4, 6, 8, 10, 12, 16
+WORD, SUM, STATE, PROBE, PARTS, RESYNC, TOKENS, BUCKETS = 0, 2, 4, 6, 8, 10, 12, 16
 """Message tags: each takes two, one a channel; tokens take three; bucket b has BUCKETS + 2b."""
 
 GATHER_BYTES = 64 << 10

@@ -227,13 +227,13 @@ class Attendance:
     Attributes:
         busy: it was given its task.
         generation: the newest plan that it has.
-        standing: the message with which it waits for the next plan; None while it does not wait.
+        park_message: the message with which it waits for the next plan; None while it does not wait.
     """
 
     identity: ProcessIdentity
     busy: bool
     generation: int = 0
-    standing: ParkMessage | None = None
+    park_message: ParkMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class Heartbeat:
 
     Attributes:
         number: that of its records (from `metrics` on). What was not acknowledged is sent again under the same number.
-        standing: its park message while it waits for a plan: the one sent when it parked may have been lost.
+        park_message: its park message while it waits for a plan: the one sent when it parked may have been lost.
         moves: grows whenever the training thread gets on.
         spent: the time since the training function was called, by what it was spent on.
         worked, worked_s: pieces of steps computed since the generation's first commit, and how long that took
@@ -263,7 +263,7 @@ class Heartbeat:
     worked_s: float = 0.0
     spent: Spent | None = None
     number: int = 0
-    standing: ParkMessage | None = None
+    park_message: ParkMessage | None = None
     healed_ago_s: float | None = None
     committed_ago_s: float | None = None
     metrics: tuple[SettledMetrics, ...] = ()

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 class ChosenSchedules:
     """One member's report of its chosen schedules; rank 0 alone sends it."""
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
+    def __init__(self, member: "Member") -> None:
+        self._member = member
         self._told: dict[str, Any] | None = None
 
     def tell(self) -> None:
         """Report the schedules of a generation that is under way, if they differ from the last report."""
-        group = self._group
-        chosen = group.generation.exchange.chosen() if group.generation.rank == 0 else None
+        member = self._member
+        chosen = member.generation.exchange.chosen() if member.generation.rank == 0 else None
         if chosen is not None and chosen != self._told:
             self._told = chosen
-            group.reporter.tell("exchange.chosen", group.generation.number, chosen)
+            member.reporter.tell("exchange.chosen", member.generation.number, chosen)

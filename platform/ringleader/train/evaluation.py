@@ -43,9 +43,9 @@ class EvaluationRequest:
 class Evaluation:
     """A session's evaluations, one numbered call after the other."""
 
-    def __init__(self, group: Member, outlet: RecordSink, device: torch.device, casting: Autocast) -> None:
-        self._group = group
-        self._outlet = outlet
+    def __init__(self, member: Member, sink: RecordSink, device: torch.device, casting: Autocast) -> None:
+        self._member = member
+        self._sink = sink
         self._device = device
         self._casting = casting
 
@@ -54,22 +54,22 @@ class Evaluation:
     )  # the program's may be on: members would exchange tensors that nobody can write to
     def run(self, number: int, question: EvaluationRequest) -> dict[str, float]:
         """Compute the mean of every score over all rows, the same number on every member and for any world."""
-        group = self._group
+        member = self._member
         sums: dict[int, Tensor] = {}
         names: list[str] = []
         while True:
-            group.enter()
-            if group.progress.calls.is_finished(number):
-                return dict(group.progress.calls.finished[number].result)
-            exchange = group.generation.exchange
+            member.enter()
+            if member.progress.calls.is_finished(number):
+                return dict(member.progress.calls.finished[number].result)
+            exchange = member.generation.exchange
             self._progress("evaluate")
             # Sums outlive a broken generation: only shards that this member has gained are scored again.
-            missing = [k for k in group.generation.plan.shards_of(group.generation.rank) if k not in sums]
-            if group.timeline is not None:
-                group.timeline.begin("evaluate", call=number)
+            missing = [k for k in member.generation.plan.shards_of(member.generation.rank) if k not in sums]
+            if member.timeline is not None:
+                member.timeline.begin("evaluate", call=number)
             names = self._sum(question, missing, sums, number) or names or self._names(question)
-            if group.timeline is not None:
-                group.timeline.end()
+            if member.timeline is not None:
+                member.timeline.end()
             try:
                 pending = self._meet(exchange, number, EVALUATE)
                 if pending is None:
@@ -78,7 +78,7 @@ class Evaluation:
                     continue
                 reduced = exchange.all_reduce(self._table(sums))
             except ExchangeBroken as error:
-                group.broke(error)
+                member.broke(error)
                 continue
             return self._commit(number, names, reduced, pending)
 
@@ -89,34 +89,34 @@ class Evaluation:
             before: called in each generation that comes to the barrier; may raise ExchangeBroken.
         """
         while True:
-            self._group.enter()
-            if self._group.progress.calls.is_finished(number):
+            self._member.enter()
+            if self._member.progress.calls.is_finished(number):
                 return
             self._progress("finish")
             try:
                 before()
-                if self._meet(self._group.generation.exchange, number, BARRIER) is None:
+                if self._meet(self._member.generation.exchange, number, BARRIER) is None:
                     continue
             except ExchangeBroken as error:
-                self._group.broke(error)
+                self._member.broke(error)
                 continue
-            self._group.finish_call(number)
-            self._group.progress.commit_transaction()
+            self._member.finish_call(number)
+            self._member.progress.commit_transaction()
             return
 
     def _commit(self, number: int, names: Sequence[str], table: Tensor, pending: bool) -> dict[str, float]:
-        group = self._group
+        member = self._member
         # Members sum the table over shards in one order: float addition is not associative.
         total = table.sum(dim=0).tolist()
         # At least 1: an empty dataset has no rows to divide by.
         scores = {name: total[1 + slot] / max(total[0], 1.0) for slot, name in enumerate(names)}
-        group.finish_call(number, scores)
-        group.progress.commit_transaction()
-        group.reporter.add_scores(group.progress.step, group.generation.number, scores)
+        member.finish_call(number, scores)
+        member.progress.commit_transaction()
+        member.reporter.add_scores(member.progress.step, member.generation.number, scores)
         if pending:
-            group.leave_at_boundary()
+            member.leave_at_planned_boundary()
         else:
-            group.donations.answer()
+            member.donations.answer()
         return dict(scores)
 
     def _sum(
@@ -133,12 +133,12 @@ class Evaluation:
             question.collate,
             question.loader_workers,
         )
-        own = generators_of(self._group.held.models)
+        own = generators_of(self._member.held.models)
         with self._eval_mode():
             for piece, batch in zip(pieces, batches, strict=True):
                 self._progress("evaluate")
                 # From the committed buffers each time: a forward may change some in eval mode too.
-                self._group.buffers.rewind()
+                self._member.buffers.rewind()
                 self._seed(piece, own)
                 values = self._score(question, batch)
                 names = _checked_names(values)
@@ -150,19 +150,19 @@ class Evaluation:
 
     def _seed(self, piece: Slice, own: Sequence[tuple[str, Generator]]) -> None:
         """Seed every stream by the slice: a score's draws must not depend on what was scored or loaded here before."""
-        seed = self._group.spec.seed
+        seed = self._member.spec.seed
         seed_all(seed, "score", *piece.stream)
         seed_own(own, seed, "score", *piece.stream)
 
     def _progress(self, phase: str) -> None:
-        group = self._group
-        self._outlet.progress(
-            step=group.progress.step, total_steps=None, epoch=group.progress.epoch, phase=phase, rows=0
+        member = self._member
+        self._sink.progress(
+            step=member.progress.step, total_steps=None, epoch=member.progress.epoch, phase=phase, rows=0
         )
 
     def _pieces(self, question: EvaluationRequest, shard: int, number: int) -> list[Slice]:
         """A shard's rows in chunks of the training slice's size, so that chunks do not depend on the world."""
-        spec = self._group.spec
+        spec = self._member.spec
         low, high = shard_span(shard, len(question.dataset), spec.shards)
         size = -(-spec.batch.global_size // spec.shards)
         return [
@@ -189,36 +189,36 @@ class Evaluation:
     def _meet(self, exchange: Exchange, number: int, kind: int) -> bool | None:
         """Check that all members are at the same call. Returns whether a plan is pending; None where members differed
         and have been levelled: what this one computed then counts for nothing."""
-        group = self._group
-        group.comparison.begin(number)
-        word = group.layout.write(
-            rank=group.generation.rank,
+        member = self._member
+        member.comparison.begin(number)
+        word = member.layout.write(
+            rank=member.generation.rank,
             call=number,
             kind=kind,
-            step=group.progress.step,
-            pending=group.coordinator.plan_pending(),
-            said=group.comparison.said,
+            step=member.progress.step,
+            pending=member.coordinator.plan_pending(),
+            said=member.comparison.said,
         )
         reduced = exchange.meet(word)
-        group.check(reduced)
-        if group.comparison.differs(reduced):
-            group.comparison.level(reduced)
+        member.check(reduced)
+        if member.comparison.differs(reduced):
+            member.comparison.correct(reduced)
             return None
-        group.comparison.agreed(number)
-        return group.layout.pending(reduced, world=len(group.generation.plan.members))
+        member.comparison.agreed(number)
+        return member.layout.pending(reduced, world=len(member.generation.plan.members))
 
     def _table(self, sums: Mapping[int, Tensor]) -> Tensor:
         """(shards, 1 + MAX_SCORES) float64, the rows of this member's shards only."""
-        group = self._group
+        member = self._member
         # One member writes a shard's row and all others zeros, so that the reduced table is exact in any order.
-        table = torch.zeros(group.spec.shards, 1 + MAX_SCORES, dtype=torch.float64)
-        for shard in group.generation.plan.shards_of(group.generation.rank):
+        table = torch.zeros(member.spec.shards, 1 + MAX_SCORES, dtype=torch.float64)
+        for shard in member.generation.plan.shards_of(member.generation.rank):
             if shard in sums:
                 table[shard] = sums[shard]
         return table
 
     def _eval_mode(self) -> Any:
-        return _EvalMode(self._group)
+        return _EvalMode(self._member)
 
 
 def _checked_names(values: Any) -> list[str]:
@@ -250,19 +250,21 @@ def _told(value: Any) -> str:
 class _EvalMode:
     """Eval mode without gradients; training flags and committed buffers are restored afterwards."""
 
-    def __init__(self, group: Member) -> None:
-        self._group = group
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._no_grad = torch.no_grad()
 
     def __enter__(self) -> None:
-        self._group.buffers.rewind()
-        self._flags = [(part, part.training) for model in self._group.held.models for part in model.modules()]
-        for model in self._group.held.models:
+        self._member.buffers.rewind()
+        self._flags = [
+            (part, part.training) for model in self._member.held.models for part in model.modules()
+        ]
+        for model in self._member.held.models:
             model.eval()
         self._no_grad.__enter__()
 
     def __exit__(self, *error: object) -> None:
         self._no_grad.__exit__(None, None, None)
-        self._group.buffers.rewind()
+        self._member.buffers.rewind()
         for part, training in self._flags:
             part.training = training

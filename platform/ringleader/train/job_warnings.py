@@ -16,8 +16,8 @@ class JobWarnings:
     A warning found before a generation is under way is reported once it is.
     """
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
+    def __init__(self, member: "Member") -> None:
+        self._member = member
         self._known: set[tuple[str, str]] = set()
         self._unsaid: list[dict[str, str]] = []
 
@@ -33,22 +33,22 @@ class JobWarnings:
             return
         self._known.add((about, message))
         self._unsaid.append({"about": about, "message": message, "hint": hint})
-        if self._group.reporter.in_office:
+        if self._member.reporter.in_generation:
             self.tell()
 
     def look(self) -> None:
         """Warn of requests that the new generation cannot use, and report what was found before it."""
-        group = self._group
-        workers = group.spec.workers
-        devices = bool(workers.gpus) and (workers.device != "auto" or group.device.type == "cuda")
-        summed = [parameter for parameter in group.laying.exchanged if parameter not in group.tables]
-        for found in unmet(group.spec, summed, group.generation.transport, on_devices=devices):
+        member = self._member
+        workers = member.spec.workers
+        devices = bool(workers.gpus) and (workers.device != "auto" or member.device.type == "cuda")
+        summed = [parameter for parameter in member.laying.exchanged if parameter not in member.tables]
+        for found in unmet(member.spec, summed, member.generation.transport, on_devices=devices):
             self.add(*found)
         self.tell()
 
     def tell(self) -> None:
         """Report the warnings found so far."""
-        generation, unsaid, self._unsaid = self._group.generation, self._unsaid, []
+        generation, unsaid, self._unsaid = self._member.generation, self._unsaid, []
         for warning in unsaid:
-            if self._group.reporter.tell(WARNING, generation.number, warning):
+            if self._member.reporter.tell(WARNING, generation.number, warning):
                 print(f"ringleader: {warning['message']} {warning['hint']}")

@@ -44,7 +44,7 @@ class SingleMember:
             servers=0,
             shards=self._shards,
             # No other member can be ahead.
-            start_step=parked.applied,
+            start_transaction=parked.applied,
             heals=(),
             recorded_step=0,
             meeting=NOWHERE,
@@ -159,18 +159,18 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     _refuse_jobs(checked)
     # Before the program makes its models: every worker of a cluster draws the same first weights from here.
     seed_all(checked.seed, "init")
-    outlet = RecordedOutput()
+    sink = RecordedOutput()
     with copies(checked) as folder, _environment(checked.env):
-        session = Session(alone(checked), SingleMember(checked.shards), outlet, near=near(checked, folder))
+        session = Session(alone(checked), SingleMember(checked.shards), sink, near=near(checked, folder))
         for message, hint in missing_folders(checked.env, Path.cwd()):
-            session._group.warnings.add("PYTHONPATH", message, hint)
+            session._member.warnings.add("PYTHONPATH", message, hint)
         try:
             yield session
-            session._group.reporter.settle()  # nobody is left who could take the last step back
+            session._member.reporter.settle()  # nobody is left who could take the last step back
         finally:
             session._close()
-            outlet.leave_trace(checked, artifacts or Path())
-            outlet.leave_ledger(checked, artifacts or Path())
+            sink.leave_trace(checked, artifacts or Path())
+            sink.leave_ledger(checked, artifacts or Path())
 
 
 @contextmanager
@@ -241,19 +241,19 @@ def run_local(
     """Run a training function to its end in this process; returns the result and what it reported."""
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     _refuse_requirements(checked)
-    outlet = RecordedOutput()
+    sink = RecordedOutput()
     with copies(checked) as folder_of_copies:
         finished = run(
             spec=alone(checked),
             function=function,
             coordinator=SingleMember(checked.shards),
-            outlet=outlet,
+            sink=sink,
             server=False,
             artifacts=artifacts,
             copies=folder_of_copies,
         )
-    outlet.leave_trace(checked, artifacts)
-    return finished, outlet
+    sink.leave_trace(checked, artifacts)
+    return finished, sink
 
 
 def alone(spec: JobSpec) -> JobSpec:

@@ -57,11 +57,11 @@ class FollowTask:
 
     Attributes:
         transport: to the member, who has rank 0; this worker has rank 1.
-        level: reports that this worker has all that the member has.
+        in_sync: reports that this worker has all that the member has.
     """
 
     transport: Transport
-    level: Callable[[], None]
+    in_sync: Callable[[], None]
 
 
 class Coordinator(Protocol):

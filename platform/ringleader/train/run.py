@@ -89,7 +89,7 @@ def run(
     spec: JobSpec,
     function: TrainingFunction,
     coordinator: Coordinator,
-    outlet: RecordSink,
+    sink: RecordSink,
     server: bool,
     artifacts: Path,
     checkpoints: str | None = None,
@@ -115,13 +115,13 @@ def run(
     # Before the program makes its models: every worker draws the same first weights.
     seed_all(spec.seed, "init")
     copied = near(spec, None if server else copies)
-    session = Session(spec, coordinator, outlet, checkpoints, copied, device=device)
-    outlet.timed(session._split)
+    session = Session(spec, coordinator, sink, checkpoints, copied, device=device)
+    sink.timed(session._split)
     if beside is not None and spec.debug.check:
-        session._group.beside.begin(beside)
+        session._member.beside.begin(beside)
     try:
         _call(function, session)
-        return _finish(session, outlet, artifacts)
+        return _finish(session, sink, artifacts)
     finally:
         session._close()
 
@@ -159,10 +159,10 @@ def _line_beside(error: RingleaderError) -> str:
     return f", at {line}" if line and line not in error.message else ""
 
 
-def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResult:
+def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult:
     number = session._begin_call()
-    group, split = session._group, session._split
-    if not group.seated and not session._held.models:
+    member, split = session._member, session._split
+    if not member.seated and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")
     # All members have applied the last step once this is through: only then are its records settled.
     session._evaluation.barrier(number)
@@ -172,30 +172,30 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
             hint="Loop over session.batches(dataset) and call session.step(loss) for every batch.",
         )
     _check_finite(session)
-    group.reporter.settle()
-    outlet.settled(session.global_step + 1)
-    group.buffers.adopt()  # what the program has made of them since the last step, also if this generation breaks
+    member.reporter.settle()
+    sink.settled(session.global_step + 1)
+    member.buffers.adopt()  # what the program has made of them since the last step, also if this generation breaks
     digest = weights_sha256(session._held.module)
     # A second barrier: nobody exits while a lost member's part may still have to be done again by the others.
-    session._evaluation.barrier(session._begin_call(), lambda: _leave_behind(session, outlet, artifacts))
+    session._evaluation.barrier(session._begin_call(), lambda: _leave_behind(session, sink, artifacts))
     session._steps.recorder.close()
-    outlet.settled(session.global_step + 1)
-    generations = group.generation.number
-    group.close()
+    sink.settled(session.global_step + 1)
+    generations = member.generation.number
+    member.close()
     parts = (
-        group.healing.machines,
-        group.unkept,
-        group.draws,
-        group.sections,
-        group.sections.variables,
-        group.comparison,
+        member.healing.machines,
+        member.unkept,
+        member.draws,
+        member.sections,
+        member.sections.variables,
+        member.comparison,
     )
     found = [part.why_other_bits for part in parts]
     why = "; ".join(filter(None, [session._spec.sync.why_other_bits or "", *found]))
     return WorkerResult(
         digest=digest,
         steps=session.global_step,
-        samples=group.progress.samples,
+        samples=member.progress.samples,
         loss=session.loss,
         scores=session._scores,
         generations=generations,
@@ -206,34 +206,34 @@ def _finish(session: Session, outlet: RecordSink, artifacts: Path) -> WorkerResu
         exposed_s=split.exposed_s,
         idle_s=split.idle_s,
         recovery_s=split.recovery_s,
-        staleness=group.progress.staleness,
-        skipped_updates=group.scaling.skipped if group.scaling else 0,
+        staleness=member.progress.staleness,
+        skipped_updates=member.scaling.skipped if member.scaling else 0,
     )
 
 
-def _leave_behind(session: Session, outlet: RecordSink, artifacts: Path) -> None:
+def _leave_behind(session: Session, sink: RecordSink, artifacts: Path) -> None:
     """Hand over what is nowhere else once this member is gone: the weights of rank 0, and any member's files of
     checkpoints and unsent reports. If a member dies before all have come this far, the survivors do the same again.
 
     Raises:
         ExchangeBroken: the generation was given up meanwhile.
     """
-    group = session._group
-    rank = group.generation.rank
+    member = session._member
+    rank = member.generation.rank
 
     def look() -> None:
-        if group.coordinator.interrupted():
+        if member.coordinator.interrupted():
             raise ExchangeBroken(rank=rank, phase="finish", bucket=None, why="the generation was given up")
 
-    group.draws.tell()
-    group.sections.tell()
-    group.beside.end()
-    group.sections.variables.tell()
-    group.securing.end(look)
+    member.draws.tell()
+    member.sections.tell()
+    member.beside.end()
+    member.sections.variables.tell()
+    member.securing.end(look)
     if rank == 0:
         weights_file.write(session._held.module, artifacts / WEIGHTS, len(session._held.models))
-    group.saver.written(look)
-    while not outlet.handed_over(LOOK_S):  # a process that its supervisor does not answer ends itself
+    member.saver.written(look)
+    while not sink.handed_over(LOOK_S):  # a process that its supervisor does not answer ends itself
         look()
 
 

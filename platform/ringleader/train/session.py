@@ -17,7 +17,7 @@ from ringleader.train.best_weights import SCORE, WEIGHTS, BestScore, BestWeights
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.call_checks import CallChecks
-from ringleader.train.body.dry_turn import DryTurn, Place, calling_place
+from ringleader.train.body.dry_turn import CodeLine, DryTurn, calling_place
 from ringleader.train.body.training_modes import TrainingModes
 from ringleader.train.commit_callbacks import CallbackState
 from ringleader.train.evaluation import Evaluation, EvaluationRequest, Score
@@ -64,7 +64,7 @@ class Session:
         self,
         spec: JobSpec,
         coordinator: Coordinator,
-        outlet: RecordSink,
+        sink: RecordSink,
         checkpoints: str | None = None,
         near: Near | None = None,
         *,
@@ -72,29 +72,29 @@ class Session:
     ) -> None:
         self._spec = spec
         self._device = device or device_of(spec)
-        self._outlet = outlet
+        self._sink = sink
         self._near = near
         self._held = TrainingState()
         progress = Progress()
         self._calls = progress.calls
         self._split = TimeSplit(Timeline() if spec.debug.trace else None)
-        self._group = Member(
+        self._member = Member(
             spec=spec,
             device=self._device,
             held=self._held,
             progress=progress,
-            reporter=SettledRecords(outlet),
+            reporter=SettledRecords(sink),
             coordinator=coordinator,
             split=self._split,
-            saver=CheckpointSaver(spec, checkpoints, outlet),
+            saver=CheckpointSaver(spec, checkpoints, sink),
         )
         if spec.workers.gpus and self._device.type == "cpu":
-            self._group.warnings.add("device", NO_CUDA, "Set workers.device: cuda to fail instead.")
-        self._steps = mode_of(spec.sync)(self._group, outlet, self._device)
+            self._member.warnings.add("device", NO_CUDA, "Set workers.device: cuda to fail instead.")
+        self._steps = mode_of(spec.sync)(self._member, sink, self._device)
         self._loaders = LoaderProcesses(spec.seed)
         self._casting = Autocast(spec.precision, self._device)
-        self._evaluation = Evaluation(self._group, outlet, self._device, self._casting)
-        self._rehearsal = DryTurn(self._group, self._device)
+        self._evaluation = Evaluation(self._member, sink, self._device, self._casting)
+        self._dry_turn = DryTurn(self._member, self._device)
         self._structure = ModelStructure(self._held)
         self._modes = TrainingModes(self._held, self._warn)
         self._states = ServedOptimizerStates(self._held, on=bool(spec.sync.server_count))
@@ -111,7 +111,7 @@ class Session:
         self._inside = self._closed = False
         self._diverged: Callable[[], NonFiniteLoss] | None = None
         self._past: FinishedCall | None = None
-        self._rehearsed: FinishedCall | None = None
+        self._dry_call: FinishedCall | None = None
         self._scores: dict[str, float] = {}
 
     @property
@@ -127,7 +127,7 @@ class Session:
     @property
     def global_step(self) -> int:
         """The number of committed steps."""
-        return self._group.progress.step if self._past is None else self._past.step
+        return self._member.progress.step if self._past is None else self._past.step
 
     @property
     def epoch(self) -> int:
@@ -137,7 +137,7 @@ class Session:
     @property
     def loss(self) -> float | None:
         """The weighted mean loss of the newest committed step over all rows; None before the first."""
-        return self._group.progress.loss if self._past is None else self._past.loss
+        return self._member.progress.loss if self._past is None else self._past.loss
 
     def model(self, model: M) -> M:
         """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves.
@@ -147,7 +147,7 @@ class Session:
         self._before_first_call("model")
         check_model(model)
         self._held.models.append(model.to(self._device))
-        self._group.beginning.give(model)
+        self._member.beginning.give(model)
         return model
 
     def optimizer(self, optimizer: O, *, clip_norm: float | None = None) -> O:
@@ -173,7 +173,7 @@ class Session:
         self._states.add(optimizer)
         if sync.same_bits:
             for finding in carried_by(optimizer):
-                self._group.sections.variables.find(finding)
+                self._member.sections.variables.find(finding)
         return optimizer
 
     def scheduler(self, scheduler: S) -> S:
@@ -208,7 +208,7 @@ class Session:
         if not best.improves(float(score), lowest=lowest):
             return False
         # Watched reads would record all weights at this boundary; the copy ends up in committed state anyway.
-        with self._group.sections.unwatched():
+        with self._member.sections.unwatched():
             weights.keep(model)
         return True
 
@@ -277,7 +277,7 @@ class Session:
         check_dataset(dataset)
         # Here and not in the generator, whose caller is whoever iterates: this frame's caller is the program's line.
         place = calling_place(0)
-        check_not_counted(place, same_bits=self._group.same_bits)
+        check_not_counted(place, same_bits=self._member.same_bits)
         bring(dataset, self._near)
         run = partial(self._run_batches, dataset, place, shuffle=shuffle, collate=collate)
         return DatasetPass(partial(run, loader_workers=loader_workers, drop_last=drop_last))
@@ -297,20 +297,20 @@ class Session:
         """
         # torch advises to run the backward outside autocast.
         self._casting.leave()
-        if self._rehearsal.runs:
-            self._past = self._rehearsed
+        if self._dry_turn.runs:
+            self._past = self._dry_call
             return
         with self._checks.session_steps():
             if self._steps.turns.running is not None:
                 self._structure.check_body()
                 self._modes.at_step()
-                self._group.settings.end_turn()
+                self._member.settings.end_turn()
             try:
                 self._steps.step(loss, weight, metrics)
             except NonFiniteLoss as error:
                 self._raise_again(error)
                 raise
-            self._group.settings.step_returned()
+            self._member.settings.step_returned()
 
     def evaluate(
         self, dataset: Any, score: Score, *, collate: Collate | None = None, loader_workers: int = 0
@@ -348,7 +348,7 @@ class Session:
     def _run_batches(
         self,
         dataset: Any,
-        place: Place,
+        place: CodeLine,
         *,
         shuffle: bool,
         collate: Collate | None,
@@ -361,8 +361,8 @@ class Session:
         if index == 0:
             # Before the first step: else it would fail when the job's weights are written.
             check_writable(self._held.module)
-            self._group.sections.variables.warn()
-        if not self._calls.is_finished(number) or self._rehearsal.needs(place, number):
+            self._member.sections.variables.warn()
+        if not self._calls.is_finished(number) or self._dry_turn.needs(place, number):
             epoch = Epoch.shuffled(
                 rows=len(dataset),
                 batch=self._spec.batch.global_size,
@@ -372,28 +372,28 @@ class Session:
                 shuffle=shuffle,
                 drop_last=drop_last,
             )
-            check_last_batch(self._held.models, epoch, len(dataset), self._spec, self._group.warnings)
+            check_last_batch(self._held.models, epoch, len(dataset), self._spec, self._member.warnings)
             loop = BatchLoop(
                 number, index, epoch, dataset, collate, loader_workers, self._total_steps, self._loaders
             )
             try:
                 yield from self._turns(loop, place)
-                yield from self._rehearse(loop, place)
+                yield from self._run_dry(loop, place)
             except GeneratorExit:
                 if not self._closed:  # an iterator that a traceback held
                     self._left(number)
                 raise
-        self._group.trained.left()
+        self._member.trained.left()
         self._after(number)
 
-    def _turns(self, loop: BatchLoop, place: Place) -> Iterator[Any]:
+    def _turns(self, loop: BatchLoop, place: CodeLine) -> Iterator[Any]:
         """The loop's turns; `_inside` while its iterator is alive."""
         if self._calls.is_finished(loop.number):
             return
         self._open_call = loop.number
         self._inside, self._past = True, None
         try:
-            turns = self._rehearsal.watch(place, loop.number, self._steps.run(loop))
+            turns = self._dry_turn.watch(place, loop.number, self._steps.run(loop))
             yield from self._checks.turns(self._settled(self._casting.turns(turns), loop.dataset))
             self._tell_between()
         except NonFiniteLoss as error:
@@ -412,37 +412,37 @@ class Session:
     def _settled(self, turns: Iterator[Any], dataset: Any) -> Iterator[Any]:
         """The same turns; each begins with the committed settings, and what it sets before its step goes with that
         step."""
-        settings = self._group.settings
+        settings = self._member.settings
         settings.begin_loop()
         self._modes.begin_loop()
-        self._group.carrying.begin_loop(dataset)
+        self._member.carrying.begin_loop(dataset)
         for batch in turns:
             settings.begin_turn()
             self._modes.begin_turn()
-            self._group.carrying.begin_turn()
+            self._member.carrying.begin_turn()
             yield batch
             settings.behind_turn()
 
-    def _rehearse(self, loop: BatchLoop, place: Place) -> Iterator[Any]:
+    def _run_dry(self, loop: BatchLoop, place: CodeLine) -> Iterator[Any]:
         """Run a dry turn behind a finished loop of which no turn ran here, for the names that its body gives."""
-        ended = self._rehearsed = self._calls.finished[loop.number]
+        ended = self._dry_call = self._calls.finished[loop.number]
         # What the last turn saw: a loop that was left showed its end before a step, any other one behind it.
         left = loop.number in self._calls.left
         self._past = ended if left else replace(ended, step=max(0, ended.step - 1))
         self._inside = True
         # Nothing of this turn is committed, so what it prints belongs to no step.
-        self._outlet.within(told=False)
+        self._sink.within(told=False)
         try:
-            yield from self._casting.turns(self._rehearsal.turns(place, loop))
+            yield from self._casting.turns(self._dry_turn.turns(place, loop))
         finally:
             self._inside = False
 
     def _warn(self, about: str, message: str, hint: str) -> None:
         """Warn of something that a loop's body does; the first worker reports, which runs the body in every mode."""
-        generation = self._group.current
+        generation = self._member.current
         if generation is not None and generation.rank == 0:
             warning = {"about": about, "message": message, "hint": hint}
-            self._outlet.event(WARNING, generation.number, warning)
+            self._sink.event(WARNING, generation.number, warning)
             print(f"ringleader: {message} {hint}")
 
     def _close(self) -> None:
@@ -450,21 +450,21 @@ class Session:
         self._closed = True
         self._states.show()
         self._casting.leave()
-        self._group.sections.end()
+        self._member.sections.end()
         self._checks.release()
         self._structure.release()
         self._loaders.close()
         for scheduler in self._held.schedulers:
             give_back(scheduler)
-        self._group.close()
+        self._member.close()
 
     def _tell_between(self) -> None:
         """Report that the program's own lines run, after a call in which this worker took part."""
-        group = self._group
-        if not group.seated:
+        member = self._member
+        if not member.seated:
             return
-        self._outlet.progress(
-            step=group.progress.step, total_steps=None, epoch=group.progress.epoch, phase="between", rows=0
+        self._sink.progress(
+            step=member.progress.step, total_steps=None, epoch=member.progress.epoch, phase="between", rows=0
         )
 
     def _after(self, number: int) -> None:
@@ -474,24 +474,24 @@ class Session:
 
     def _left(self, number: int) -> None:
         """Go back to the committed state after a `break` or an exception: the lines behind the loop begin on it."""
-        self._group.trained.left()
-        self._group.settings.left()
+        self._member.trained.left()
+        self._member.settings.left()
         if self._calls.is_finished(number):
             self._after(number)
             return
         self._steps.undo()
-        self._group.take_back()
-        self._group.sections.finished(number)
+        self._member.take_back()
+        self._member.sections.finished(number)
         self._begin_section(number)
 
     def _begin_section(self, number: int) -> None:
         seed_all(self._spec.seed, "after", number)
         if not (self._spec.sync.order_free or self._spec.sync.circulates):
-            self._group.forget_gradients()
+            self._member.forget_gradients()
         # A state dict that the program took without a copy has to show the weights: they go back into its memory.
-        self._group.laying.bring_back()
-        self._group.sections.begin(number)
-        self._outlet.between(number + 1)
+        self._member.laying.bring_back()
+        self._member.sections.begin(number)
+        self._sink.between(number + 1)
         self._states.hide()
 
     def _begin_call(self) -> int:
@@ -507,9 +507,9 @@ class Session:
         if self._diverged is not None:
             raise self._diverged()
         self._states.show()
-        sections = self._group.sections
+        sections = self._member.sections
         sections.end()
-        self._group.settings.check_left()
+        self._member.settings.check_left()
         if self._open_call is not None and not self._calls.is_finished(self._open_call):
             if self._steps.mid_batch:
                 raise StepMisuse(
@@ -525,15 +525,15 @@ class Session:
             sections.take_up()
         self._open_call = None
         self._steps.turns.leave()
-        self._outlet.within()
+        self._sink.within()
         number = self._calls.begin()
         sections.variables.look(number)
         sections.arrive(number)
         if self._calls.is_finished(number):
             # A worker without a seat may pass many finished calls: if it is wanted, it asks for a seat here.
-            self._group.heed()
+            self._member.heed()
         else:
-            self._group.take_over()
+            self._member.take_over()
         return number
 
     def _between(self, what: str) -> None:

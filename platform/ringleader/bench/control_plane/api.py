@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ringleader.bench.control_plane.assault import DATABASES, assault
-from ringleader.bench.control_plane.crowd import Caller, Plane, at_once, p99, plane
+from ringleader.bench.control_plane.crowd import KeptConnection, Plane, at_once, p99, plane
 from ringleader.bench.control_plane.followers import lateness
 from ringleader.bench.control_plane.history import fill
 from ringleader.bench.line import Figure, Target
@@ -98,7 +98,7 @@ def _submit_p99(wish: Wish) -> Iterator[Figure]:
 def _list_p99(wish: Wish) -> Iterator[Figure]:
     with home_folder() as home:
         fill(home, HISTORY)
-        with plane(home, cpus=1) as server, Caller(server.url, server.token) as caller:
+        with plane(home, cpus=1) as server, KeptConnection(server.url, server.token) as caller:
             asked = ("limit=50", "limit=50&state=succeeded", "limit=50&project=p3", "limit=50&name=n77")
             took: list[float] = []
             for _ in range(1 + (400 if wish.full else 100)):
@@ -120,7 +120,11 @@ def _list_p99(wish: Wish) -> Iterator[Figure]:
 
 def _followers(wish: Wish) -> Iterator[Figure]:
     del wish
-    with home_folder() as home, plane(home, cpus=1) as server, Caller(server.url, server.token) as caller:
+    with (
+        home_folder() as home,
+        plane(home, cpus=1) as server,
+        KeptConnection(server.url, server.token) as caller,
+    ):
         job_id = caller.submit()
         measured = lateness(server, home, job_id, FOLLOWERS)
     yield Figure(
@@ -164,7 +168,7 @@ def _rates(runs: int) -> list[float]:
         return [_burst(callers) for _ in range(runs)]
 
 
-def _burst(callers: list[Caller]) -> float:
+def _burst(callers: list[KeptConnection]) -> float:
     """Submissions a second of all clients at once, each of which sends one after the other."""
 
     def submit(number: int) -> None:
@@ -175,9 +179,9 @@ def _burst(callers: list[Caller]) -> float:
 
 
 @contextmanager
-def _callers(server: Plane) -> Iterator[list[Caller]]:
+def _callers(server: Plane) -> Iterator[list[KeptConnection]]:
     with ExitStack() as opened:
-        yield [opened.enter_context(Caller(server.url, server.token)) for _ in range(CLIENTS)]
+        yield [opened.enter_context(KeptConnection(server.url, server.token)) for _ in range(CLIENTS)]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.control_plane.crowd import JOB, Caller, plane
+from ringleader.bench.control_plane.crowd import JOB, KeptConnection, plane
 from ringleader.bench.control_plane.plane import attempts_in
 from ringleader.bench.control_plane.postgres import postgres
 from ringleader.bench.processes.children import Child
@@ -40,7 +40,7 @@ class Aftermath:
     orphans: int
 
 
-class Client:
+class SubmittingClient:
     """A client that submits with idempotency keys and cancels some, until told to stop; repeats what got no answer."""
 
     def __init__(self, number: int, urls: Sequence[str], home: Path) -> None:
@@ -71,7 +71,7 @@ class Client:
             # In turn, so that a repeated request reaches another process than the killed one.
             url = self._urls[self._asked % len(self._urls)]
             with suppress(OSError, http.client.HTTPException, ValueError):
-                with Caller(url, (self._home / "token").read_text().strip()) as caller:
+                with KeptConnection(url, (self._home / "token").read_text().strip()) as caller:
                     status, told = caller.call(method, path, body, headers)
                 if status in (200, 201, 202):
                     return str(told["id"])
@@ -88,7 +88,7 @@ def assault(home: Path, database: str, kills: int, seed: int) -> Aftermath:
     draw = random.Random(seed)  # noqa: S311 - not for secrets
     with _database(database) as url:
         planes = [_Mortal(home, url, _free_port()) for _ in range(REPLICAS[database])]
-        clients = [Client(n, [one.url for one in planes], home) for n in range(CLIENTS)]
+        clients = [SubmittingClient(n, [one.url for one in planes], home) for n in range(CLIENTS)]
         with ExitStack() as living:
             for one in planes:
                 living.callback(one.end)
@@ -144,10 +144,10 @@ class _Mortal:
             self._life = None
 
 
-def _aftermath(planes: Sequence[_Mortal], clients: Sequence[Client], home: Path) -> Aftermath:
+def _aftermath(planes: Sequence[_Mortal], clients: Sequence[SubmittingClient], home: Path) -> Aftermath:
     accepted = {job_id for client in clients for job_id in client.accepted.values()}
     cluster = home.parent / "cluster"
-    with Caller(planes[0].url, (home / "token").read_text().strip()) as caller:
+    with KeptConnection(planes[0].url, (home / "token").read_text().strip()) as caller:
         _rest(caller, {"queued", "stopping"})
         there = {str(job["id"]): job for job in _jobs(caller)}
         alive = attempts_in(cluster / "alive")
@@ -175,7 +175,7 @@ def started_twice(cluster: Path, names: Sequence[str]) -> int:
     return len(attempts_in(cluster / "again")) + next_ones + len(names) - len(set(names))
 
 
-def _rest(caller: Caller, restless: set[str]) -> None:
+def _rest(caller: KeptConnection, restless: set[str]) -> None:
     give_up_at = time.monotonic() + SETTLE_S
     while seen := {str(job["state"]) for job in _jobs(caller)} & restless:
         if time.monotonic() > give_up_at:
@@ -183,7 +183,7 @@ def _rest(caller: Caller, restless: set[str]) -> None:
         time.sleep(0.2)
 
 
-def _jobs(caller: Caller) -> Iterator[dict[str, object]]:
+def _jobs(caller: KeptConnection) -> Iterator[dict[str, object]]:
     path = "/api/v1/jobs?limit=200&fields=id,name,state"
     cursor = ""
     while True:

@@ -26,7 +26,7 @@ WAIT_S = 30.0
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
-class Target(NamedTuple):
+class AttackTarget(NamedTuple):
     """The target of an attack: address, credential ("": none), end by the monotonic clock, and a job."""
 
     address: str
@@ -38,7 +38,7 @@ class Target(NamedTuple):
         return time.monotonic() < self.until_s
 
 
-class Blow(NamedTuple):
+class AttackRequest(NamedTuple):
     """A request to be sent again and again, with the attacker's token or one that is made for each."""
 
     method: str
@@ -48,39 +48,43 @@ class Blow(NamedTuple):
     token: Callable[[], str] | None = None
 
 
-def log_ins() -> list[Blow]:
+def log_ins() -> list[AttackRequest]:
     """Log-ins of 1 MiB, which were accepted once, and of 8 KB, which are accepted now."""
-    large = Blow("POST", "/api/v1/login", b"a=1&" * (MIB // 4 - 1), FORM)
-    small = Blow("POST", "/api/v1/login", json.dumps({"token": "x" * 8000}).encode())
+    large = AttackRequest("POST", "/api/v1/login", b"a=1&" * (MIB // 4 - 1), FORM)
+    small = AttackRequest("POST", "/api/v1/login", json.dumps({"token": "x" * 8000}).encode())
     return [*[large] * CLIENTS, *[small] * CLIENTS]
 
 
-def guesses() -> list[Blow]:
+def guesses() -> list[AttackRequest]:
     """Reads with another wrong token each, so that none can be known from before."""
-    return [Blow("GET", "/api/v1/jobs", b"", token=lambda: f"rl_{secrets.token_urlsafe(32)}")] * (2 * CLIENTS)
+    return [AttackRequest("GET", "/api/v1/jobs", b"", token=lambda: f"rl_{secrets.token_urlsafe(32)}")] * (
+        2 * CLIENTS
+    )
 
 
-def bodies() -> list[Blow]:
+def bodies() -> list[AttackRequest]:
     """Large bodies to paths whose ending once raised the limit, and to the route of submissions."""
     large = [
-        Blow(method, f"/api/v1/{path}/ingest", b"[" + b"1," * (16 * MIB - 8) + b"1]")
+        AttackRequest(method, f"/api/v1/{path}/ingest", b"[" + b"1," * (16 * MIB - 8) + b"1]")
         for method, path in (("PATCH", "jobs"), ("PUT", "secrets/p"), ("PATCH", "projects"))
     ]
-    return [*large, Blow("POST", "/api/v1/jobs", b"[" + b"1," * (MIB // 2 - 8) + b"1]")]
+    return [*large, AttackRequest("POST", "/api/v1/jobs", b"[" + b"1," * (MIB // 2 - 8) + b"1]")]
 
 
-def findings() -> list[Blow]:
+def findings() -> list[AttackRequest]:
     """Job files in which everything is wrong, for a user who may submit."""
     unknown = json.dumps({f"k{n}": 1 for n in range(FINDINGS)}).encode()
     twice = b"{" + b'"k":1,' * (3 * FINDINGS) + b'"k":1}'
-    return [Blow("POST", "/api/v1/jobs", unknown)] * 2 + [Blow("POST", "/api/v1/jobs", twice)] * 2
+    return [AttackRequest("POST", "/api/v1/jobs", unknown)] * 2 + [
+        AttackRequest("POST", "/api/v1/jobs", twice)
+    ] * 2
 
 
-def refused() -> list[Blow]:
-    return [Blow("POST", "/api/v1/projects", b'{"name": "x"}')] * WRITERS
+def refused() -> list[AttackRequest]:
+    return [AttackRequest("POST", "/api/v1/projects", b'{"name": "x"}')] * WRITERS
 
 
-BLOWS: Mapping[str, Callable[[], list[Blow]]] = {
+ATTACK_REQUESTS: Mapping[str, Callable[[], list[AttackRequest]]] = {
     "login-flood": log_ins,
     "wrong-tokens": guesses,
     "big-bodies": bodies,
@@ -89,18 +93,18 @@ BLOWS: Mapping[str, Callable[[], list[Blow]]] = {
 }
 
 
-def strike(target: Target, blows: list[Blow], began: Callable[[], None]) -> Counter[str]:
+def strike(target: AttackTarget, requests: list[AttackRequest], began: Callable[[], None]) -> Counter[str]:
     """Send each blow over and over from a client of its own. Returns how often each status came."""
     told: Counter[str] = Counter()
 
-    def client(blow: Blow) -> None:
+    def client(request: AttackRequest) -> None:
         while target.going_on():
-            status = _sent(target, blow)
+            status = _sent(target, request)
             told[status] += 1
             if status == "broken off":
                 time.sleep(0.01)  # a server that does not listen is no measurement
 
-    threads = [threading.Thread(target=client, args=(blow,), daemon=True) for blow in blows]
+    threads = [threading.Thread(target=client, args=(request,), daemon=True) for request in requests]
     for thread in threads:
         thread.start()
     began()
@@ -110,13 +114,13 @@ def strike(target: Target, blows: list[Blow], began: Callable[[], None]) -> Coun
     return told
 
 
-def _sent(target: Target, blow: Blow) -> str:
-    headers = {"Content-Type": blow.kind}
-    token = target.token if blow.token is None else blow.token()
+def _sent(target: AttackTarget, request: AttackRequest) -> str:
+    headers = {"Content-Type": request.kind}
+    token = target.token if request.token is None else request.token()
     headers |= {"Authorization": f"Bearer {token}"} if token else {}
     connection = http.client.HTTPConnection(target.address, timeout=WAIT_S)
     try:
-        connection.request(blow.method, blow.path, blow.body, headers)
+        connection.request(request.method, request.path, request.body, headers)
         answer = connection.getresponse()
         answer.read()
     except (OSError, http.client.HTTPException):
@@ -126,7 +130,7 @@ def _sent(target: Target, blow: Blow) -> str:
     return str(answer.status)
 
 
-def hold(target: Target, sent: list[bytes], began: Callable[[], None]) -> Counter[str]:
+def hold(target: AttackTarget, sent: list[bytes], began: Callable[[], None]) -> Counter[str]:
     """Hold connections that send the given bytes and read nothing, and reopen those that were closed."""
     told: Counter[str] = Counter()
     held: dict[int, socket.socket] = {}
@@ -148,7 +152,7 @@ def hold(target: Target, sent: list[bytes], began: Callable[[], None]) -> Counte
     return told
 
 
-def _dialled(target: Target, words: bytes) -> socket.socket:
+def _dialled(target: AttackTarget, words: bytes) -> socket.socket:
     host, _, port = target.address.rpartition(":")
     made = socket.create_connection((host, int(port)), timeout=WAIT_S)
     made.sendall(words)
@@ -176,7 +180,7 @@ def idle() -> list[bytes]:
     return [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "] * (IDLE // 2)
 
 
-def followers(target: Target) -> list[bytes]:
+def followers(target: AttackTarget) -> list[bytes]:
     asked = (
         f"GET /api/v1/jobs/{target.job_id}/logs HTTP/1.1\r\nHost: {target.address}\r\n"
         f"Authorization: Bearer {target.token}\r\nAccept: text/event-stream\r\n\r\n"
@@ -186,13 +190,13 @@ def followers(target: Target) -> list[bytes]:
 
 def main() -> None:
     kind, url, token, seconds, job_id = (*sys.argv[1:], "")[:5]
-    target = Target(urlsplit(url).netloc, token, time.monotonic() + float(seconds), job_id)
+    target = AttackTarget(urlsplit(url).netloc, token, time.monotonic() + float(seconds), job_id)
 
     def began() -> None:
         print(json.dumps({"began": True}), flush=True)
 
-    if kind in BLOWS:
-        told = strike(target, BLOWS[kind](), began)
+    if kind in ATTACK_REQUESTS:
+        told = strike(target, ATTACK_REQUESTS[kind](), began)
     else:
         told = hold(target, idle() if kind == "idle-connections" else followers(target), began)
     print(json.dumps(told), flush=True)

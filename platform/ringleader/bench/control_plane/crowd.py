@@ -44,7 +44,7 @@ def plane(home: Path, *, cpus: float, database_url: str = "", **settings: object
         child.end()
 
 
-class Caller:
+class KeptConnection:
     """A client with one kept connection."""
 
     def __init__(self, url: str, token: str) -> None:

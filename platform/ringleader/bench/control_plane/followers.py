@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ringleader.bench.broken import BrokenPromise, PeerFailed
-from ringleader.bench.control_plane.crowd import Caller, Plane
+from ringleader.bench.control_plane.crowd import KeptConnection, Plane
 
 POSTS, EACH, EVERY_S = 40, 5, 0.25
 START_S, DEADLINE_S = 60.0, 60.0
@@ -92,11 +92,11 @@ async def _measure(server: Plane, job_id: str, token: str, followers: int) -> La
     posted: list[float] = []
     peak = [before]
     # A blocking call would keep this loop from noting when events arrive.
-    poster = threading.Thread(target=_post, args=(server, job_id, token, posted, peak), daemon=True)
-    poster.start()
+    posting = threading.Thread(target=_post, args=(server, job_id, token, posted, peak), daemon=True)
+    posting.start()
     last = known + POSTS * EACH
     await _until(
-        lambda: not poster.is_alive() and all(last in one.seen for one in crowd), "an event was missed"
+        lambda: not posting.is_alive() and all(last in one.seen for one in crowd), "an event was missed"
     )
     late = [_latest(one, known, posted) for one in crowd]
     return Lateness(POSTS * EACH, max(late), max(0.0, max(peak) - before))
@@ -109,7 +109,7 @@ def _post(server: Plane, job_id: str, token: str, posted: list[float], peak: lis
         "progress": {"step": 0, "total_steps": 9, "epoch": 0},
         "workers": [],
     }
-    with Caller(server.url, token) as caller:
+    with KeptConnection(server.url, token) as caller:
         for number in range(POSTS):
             records = [_event(number * EACH + n + 1) for n in range(EACH)]
             posted.append(time.monotonic())

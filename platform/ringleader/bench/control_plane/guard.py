@@ -9,7 +9,7 @@ from statistics import median
 
 from ringleader.bench.broken import BrokenPromise, PeerFailed
 from ringleader.bench.control_plane.api import home_folder
-from ringleader.bench.control_plane.crowd import Caller, Plane, plane
+from ringleader.bench.control_plane.crowd import KeptConnection, Plane, plane
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.processes.children import Child
 from ringleader.bench.registry import Wish
@@ -133,7 +133,7 @@ def figures(case: str, waits: Waits) -> Iterator[Figure]:
 def measured(server: Plane, home: Path, case: str, for_s: float) -> Waits:
     """Measure requests of others, without and beside the attack: one at a time, each over its own connection."""
     attack = ATTACKS[case]
-    with Caller(server.url, server.token) as admin:
+    with KeptConnection(server.url, server.token) as admin:
         job_id = admin.submit()
         token = "" if attack.roles is None else _user(admin, attack.roles)
         if case == "followers":
@@ -151,30 +151,30 @@ def measured(server: Plane, home: Path, case: str, for_s: float) -> Waits:
     return Waits(alone, beside, ", ".join(f"{count} {how}" for how, count in sorted(told.items())))
 
 
-def _asked(server: Plane, ask: Callable[[Caller], None], for_s: float) -> list[float]:
+def _asked(server: Plane, ask: Callable[[KeptConnection], None], for_s: float) -> list[float]:
     took = []
     until_s = time.monotonic() + for_s
     while time.monotonic() < until_s:
         sent = time.perf_counter()
         # A new connection each time: an attack may be one on connections.
-        with Caller(server.url, server.token) as other:
+        with KeptConnection(server.url, server.token) as other:
             ask(other)
         took.append(time.perf_counter() - sent)
         time.sleep(EVERY_S)
     return took
 
 
-def _read(other: Caller) -> None:
+def _read(other: KeptConnection) -> None:
     status, told = other.call("GET", "/api/v1/jobs?limit=1")
     if status != 200:
         raise BrokenPromise(f"others were answered with {status}: {told}")
 
 
-def _write(other: Caller) -> None:
+def _write(other: KeptConnection) -> None:
     other.submit()
 
 
-def _user(admin: Caller, roles: dict[str, str]) -> str:
+def _user(admin: KeptConnection, roles: dict[str, str]) -> str:
     """The token of a new user."""
     for path, body in (("users", {"name": "eve", "roles": roles}), ("tokens", {"name": "t", "user": "eve"})):
         status, told = admin.call("POST", f"/api/v1/{path}", body)
@@ -191,7 +191,7 @@ def _fill(server: Plane, home: Path, job_id: str) -> None:
         if time.monotonic() > give_up_at:
             raise PeerFailed("the job was not started.")
         time.sleep(0.02)
-    with Caller(server.url, json.loads(file.read_text())["token"]) as supervisor:
+    with KeptConnection(server.url, json.loads(file.read_text())["token"]) as supervisor:
         for first in range(0, LINES, A_POST):
             records = [_line(seq) for seq in range(first + 1, first + A_POST + 1)]
             body = {"attempt": 1, "records": records}

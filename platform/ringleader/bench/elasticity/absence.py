@@ -52,7 +52,7 @@ def together_figure(seconds: list[float]) -> Figure:
 
 
 def measure_gaps(
-    job: stack.Run, members: Collection[int], kills: int, seed: int
+    job: stack.BenchJob, members: Collection[int], kills: int, seed: int
 ) -> Iterator[tuple[float, float, float]]:
     """Seconds for each kill: the longest gap less a step, the same over as long a time after it, and the absence."""
     draw = random.Random(seed)  # noqa: S311
@@ -76,7 +76,7 @@ def measure_gaps(
         )
 
 
-def _await_return(job: stack.Run, before: int) -> None:
+def _await_return(job: stack.BenchJob, before: int) -> None:
     def look() -> bool | None:
         return True if count_returns(job) > before else None
 
@@ -95,11 +95,11 @@ def longest_gap(commits: Commits, start: float, stop: float, members: Collection
     return max(gaps)
 
 
-def count_returns(job: stack.Run) -> int:
+def count_returns(job: stack.BenchJob) -> int:
     return sum(event.type == "supervisor.returned" for event in job.job.events())
 
 
-def kill(job: stack.Run, worker: int) -> float:
+def kill(job: stack.BenchJob, worker: int) -> float:
     """Kill the supervisor on that worker's node. Returns the monotonic time of the kill."""
     pid = wait_for("a supervisor", lambda: supervisor_beside(worker), RETURN_DEADLINE_S, job.check)
     killed_at = time.monotonic()

@@ -42,7 +42,7 @@ def run(wish: Wish) -> Iterator[Figure]:
     yield Figure(case="from-zero", unit="s", better="lower", ours=ours, target=TARGET, settings=SETTINGS)
 
 
-def _submit(opened: stack.Stack, watch: Child, number: int) -> float:
+def _submit(opened: stack.BenchStack, watch: Child, number: int) -> float:
     """Seconds to the first commit, less the node's own start. Returns when the job has ended and the nodes are gone."""
     started = time.monotonic()
     job = opened.submit(f"from-zero-{number}", workload="noise", epochs=1, workers={"min": 3, "max": 3})

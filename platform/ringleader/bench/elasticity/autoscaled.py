@@ -19,7 +19,7 @@ from pathlib import Path
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.elasticity.commits import wait_for
 
-PROVIDER = "ringleader.bench.elasticity.autoscaled_nodes.Provider"
+PROVIDER = "ringleader.bench.elasticity.autoscaled_nodes.LocalNodeProvider"
 HEAD, NODES = "127.0.0.2", "127.0.0.3"
 """Ray takes 127.0.0.1 for the machine's own address, and would listen there."""
 HOOK = {"RAY_START_HOOK": "ringleader.runtime.preload.on_ray_start"}

@@ -22,7 +22,7 @@ from ray.autoscaler.tags import (
 END_S = 10.0
 
 
-class Provider(FakeMultiNodeProvider):  # type: ignore[misc]
+class LocalNodeProvider(FakeMultiNodeProvider):  # type: ignore[misc]
     """Ray's node provider for tests, with nodes begun by `ray start`: those of Ray's own class are made inside the
     autoscaler, without what `ray start` is told. `node_ip` of its configuration is the address of all nodes."""
 

@@ -37,7 +37,7 @@ SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class CheckpointTimes:
     """Rank 0's record of a run. Times in seconds.
 
     Attributes:
@@ -118,7 +118,7 @@ def run(wish: Wish) -> Iterator[Figure]:
     )
 
 
-def _run(place: Path, rounds: int) -> tuple[Course, int]:
+def _run(place: Path, rounds: int) -> tuple[CheckpointTimes, int]:
     """Make one run and read its last checkpoint back whole. Raises PeerFailed, BrokenPromise."""
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     words = [f"--port={store.port}", f"--world={WORLD}", f"--rounds={rounds}", f"--place={place}"]
@@ -130,7 +130,9 @@ def _run(place: Path, rounds: int) -> tuple[Course, int]:
     ):
         told = [child.answer(0, DEADLINE_S) for child in (first, second)]
     written = {int(step): at for step, at in told[0]["written"].items()}
-    return Course(told[0]["commits"], written), _read_back(place, [answer["last"] for answer in told])
+    return CheckpointTimes(told[0]["commits"], written), _read_back(
+        place, [answer["last"] for answer in told]
+    )
 
 
 def _read_back(place: Path, parts: list[dict[str, object]]) -> int:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ringleader.bench.processes.children import die_with_parent
 from ringleader.bench.processes.harness import Nowhere, OneGeneration
-from ringleader.bench.training.workloads import Rows
+from ringleader.bench.training.workloads import InMemoryRows
 from ringleader.checkpoint.manifest import SavedPart
 from ringleader.spec import JobSpec
 from ringleader.train import Session
@@ -26,7 +26,7 @@ APART = 32
 WIDTH, HIDDEN, BATCH = 1024, 2660, 16
 
 
-class Desk(Nowhere):
+class CheckpointSink(Nowhere):
     """An outlet that notes when a part of a checkpoint was written. It acknowledges records as a supervisor does: all
     that are not yet acknowledged are written into each checkpoint."""
 
@@ -67,7 +67,7 @@ class Timed:
         optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9))
         session.on_commit(lambda: self._committed(net, optimizer))
         x = torch.randn(BATCH * APART, WIDTH, generator=torch.Generator().manual_seed(1))
-        rows = Rows(x, x.roll(1, dims=1))
+        rows = InMemoryRows(x, x.roll(1, dims=1))
         while session.global_step < self._steps:
             for batch in session.batches(rows):
                 session.step(F.mse_loss(net(batch["x"]), batch["y"]))
@@ -96,7 +96,7 @@ def job(world: int) -> JobSpec:
 def main() -> None:
     asked = _arguments()
     torch.set_num_threads(1)
-    desk = Desk()
+    sink = CheckpointSink()
     function = Timed(asked.rounds, asked.place / "peer.pt" if asked.rank == 0 else None)
     run(
         spec=job(asked.world),
@@ -109,13 +109,13 @@ def main() -> None:
             servers=0,
             shards=asked.world,
         ),
-        outlet=desk,
+        sink=sink,
         server=False,
         artifacts=asked.place,
         checkpoints=str(asked.place / PIECES),
     )
-    assert desk.last is not None
-    answer = {"commits": function.commits, "written": desk.written, "last": asdict(desk.last)}
+    assert sink.last is not None
+    answer = {"commits": function.commits, "written": sink.written, "last": asdict(sink.last)}
     print(json.dumps(answer), flush=True)
 
 

@@ -54,7 +54,7 @@ class CommitLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class MeasuredRecovery:
     """One kill. `seconds`: kill → next committed step, less one undisturbed step of the new membership."""
 
     seconds: float
@@ -86,7 +86,7 @@ class Commits:
         pids = [commit.pid for commit in self.all if commit.membership == membership]
         return {pid for pid in pids if pids.count(pid) >= STEADY_COMMITS}
 
-    def recovery(self, killed_at: float, victim: int) -> Recovery | None:
+    def recovery(self, killed_at: float, victim: int) -> MeasuredRecovery | None:
         """The cost of the kill; None while the new membership is not yet steady.
 
         The next committed step is the first one of a membership that is not the victim's, once every process that is
@@ -106,7 +106,7 @@ class Commits:
         newest = max(commit.step for commit in self.all if commit.membership == old)
         lost = newest + 1 - min(commit.step for commit in new)
         survivors = {commit.pid for commit in self.all if commit.membership == old} - {victim}
-        return Recovery(first - killed_at - undisturbed, max(0, lost), survivors <= members)
+        return MeasuredRecovery(first - killed_at - undisturbed, max(0, lost), survivors <= members)
 
     def check_each_once(self) -> None:
         """Check that every step was committed by some process, and by none twice; one that heals over a step does not
@@ -149,10 +149,10 @@ def await_recovery(
     victim: int,
     deadline_s: float,
     check: Callable[[], None],
-) -> Recovery:
+) -> MeasuredRecovery:
     """Wait for the cost of a kill. Raises PeerFailed after the deadline, or whatever `check` raises."""
 
-    def look() -> Recovery | None:
+    def look() -> MeasuredRecovery | None:
         time.sleep(QUIET_S)
         return read().recovery(killed_at, victim)
 

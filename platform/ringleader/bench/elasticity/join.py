@@ -94,7 +94,7 @@ def run(wish: Wish) -> Iterator[Figure]:
         )
 
 
-def _joins(opened: stack.Stack, case: str, rounds: int) -> list[Join]:
+def _joins(opened: stack.BenchStack, case: str, rounds: int) -> list[Join]:
     load = LOADS[case]
     commits = opened.folder / case
     commits.mkdir()
@@ -107,7 +107,7 @@ def _joins(opened: stack.Stack, case: str, rounds: int) -> list[Join]:
         "workers": {"min": PAIR, "max": PAIR},
         "batch": {"global_size": BATCH, "logical_shards": SHARDS},
     }
-    run = stack.Run(opened.client.submit(spec), commits)
+    run = stack.BenchJob(opened.client.submit(spec), commits)
     found = []
     for _ in range(rounds):
         opened.await_warm()
@@ -130,7 +130,7 @@ def _gap(join: Join) -> float:
     return join.gap
 
 
-def _await_members(run: stack.Run, count: int) -> set[int]:
+def _await_members(run: stack.BenchJob, count: int) -> set[int]:
     """The pids of all members, once `count` of them commit together."""
     since = time.monotonic()
 

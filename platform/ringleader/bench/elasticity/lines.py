@@ -39,7 +39,7 @@ def figure(waits: list[float], alone: list[float]) -> Figure:
 
 
 def measure(
-    job: stack.Run, kills: int, seed: int, await_full: Callable[[], set[int]]
+    job: stack.BenchJob, kills: int, seed: int, await_full: Callable[[], set[int]]
 ) -> Iterator[tuple[float, float]]:
     """Seconds for each kill: the survivors' wait beyond the usual one, and the time of all lines behind finished
     loops."""
@@ -59,7 +59,7 @@ def measure(
         )
 
 
-def _loops(job: stack.Run) -> int:
+def _loops(job: stack.BenchJob) -> int:
     steps = [commit.step for commit in job.commits.all]
     return max(steps, default=0) // LOOP_STEPS
 

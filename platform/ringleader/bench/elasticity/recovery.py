@@ -12,7 +12,7 @@ from functools import partial
 
 from ringleader.bench.broken import BrokenPromise, PeerFailed
 from ringleader.bench.elasticity import absence, lines
-from ringleader.bench.elasticity.commits import Recovery, await_recovery, wait_for
+from ringleader.bench.elasticity.commits import MeasuredRecovery, await_recovery, wait_for
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.processes import stack
 from ringleader.bench.processes.children import Child
@@ -233,7 +233,7 @@ def _servers(wish: Wish) -> Figure:
     )
 
 
-def _kill_servers(opened: stack.Stack, name: str, kills: int, seed: int) -> list[float]:
+def _kill_servers(opened: stack.BenchStack, name: str, kills: int, seed: int) -> list[float]:
     """Seconds of every kill, read from the workers' commits."""
     draw = random.Random(seed)  # noqa: S311
     job = opened.submit(name, workload="digits", epochs=FOREVER, sync=BACKED)
@@ -250,7 +250,7 @@ def _kill_servers(opened: stack.Stack, name: str, kills: int, seed: int) -> list
 
 
 def _ringleader(
-    opened: stack.Stack,
+    opened: stack.BenchStack,
     name: str,
     kills: int,
     seed: int,
@@ -275,7 +275,7 @@ def _ringleader(
     job.commits.check_nothing_lost()
 
 
-def _end(job: stack.Run) -> None:
+def _end(job: stack.BenchJob) -> None:
     """Cancel the job and wait for its end. Raises BrokenPromise when a step was lost or doubled."""
     job.job.cancel(grace_s=5)
     job.commits.check_each_once()
@@ -287,7 +287,7 @@ def _end(job: stack.Run) -> None:
     )
 
 
-def _await_full(job: stack.Run, count: int = stack.WORKERS) -> set[int]:
+def _await_full(job: stack.BenchJob, count: int = stack.WORKERS) -> set[int]:
     """The pids of all members, once `count` of them commit together."""
     since = time.monotonic()
 
@@ -301,8 +301,8 @@ def _await_full(job: stack.Run, count: int = stack.WORKERS) -> set[int]:
 
 
 def _kill(
-    job: stack.Run, victim: int, among: Collection[int] = (), sign: signal.Signals = signal.SIGKILL
-) -> Recovery:
+    job: stack.BenchJob, victim: int, among: Collection[int] = (), sign: signal.Signals = signal.SIGKILL
+) -> MeasuredRecovery:
     """Signal a process. Returns the cost by the commits of `among`, or of all where none are named."""
     killed_at = time.monotonic()
     os.kill(victim, sign)

@@ -83,7 +83,7 @@ def run(wish: Wish) -> Iterator[Figure]:
     )
 
 
-def _finish(opened: stack.Stack, job: stack.Run, before: Machine) -> str:
+def _finish(opened: stack.BenchStack, job: stack.BenchJob, before: Machine) -> str:
     """The digest of a succeeded job's weights. Raises BrokenPromise where it left what was not there `before`."""
     result = job.job.wait(timeout=JOB_DEADLINE_S)
     job.commits.check_each_once()

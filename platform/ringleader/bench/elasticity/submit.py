@@ -56,7 +56,7 @@ def figures(ours: Sequence[float], theirs: Mapping[str, Sequence[float]]) -> Ite
         )
 
 
-def _submit(opened: stack.Stack, name: str) -> float:
+def _submit(opened: stack.BenchStack, name: str) -> float:
     """Seconds from submit, on a warm cluster, to the first commit of any worker. Returns when the job has ended."""
     opened.await_warm()
     started = time.monotonic()

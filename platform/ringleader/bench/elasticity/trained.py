@@ -38,5 +38,5 @@ def train(session: Session) -> None:
 
 def _generation(session: Session) -> int:
     """The running generation's number, 0 without one. Not for users: a training function must not depend on it."""
-    generation = session._group.current
+    generation = session._member.current
     return generation.number if generation else 0

@@ -21,7 +21,7 @@ LIMIT = "limit-25MB-2ranks"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class AllreduceCase:
     """One bucket size in one world; `limit` compares with what the memory allows instead of gloo."""
 
     name: str
@@ -31,8 +31,8 @@ class Case:
 
 
 _CASES = (
-    *(Case(f"{size}-{world}ranks", size, world) for world in WORLDS for size in SIZES),
-    Case(LIMIT, "25MB", 2, limit=True),
+    *(AllreduceCase(f"{size}-{world}ranks", size, world) for world in WORLDS for size in SIZES),
+    AllreduceCase(LIMIT, "25MB", 2, limit=True),
 )
 CASES = (*(case.name for case in _CASES), *choice.CASES)
 
@@ -64,7 +64,7 @@ def _measure(world: int, sizes: set[str], blocks: int) -> dict[str, dict[str, li
     return {size: took[str(SIZES[size])] for size in SIZES if size in sizes}
 
 
-def _figure(case: Case, took: dict[str, list[float]]) -> Figure:
+def _figure(case: AllreduceCase, took: dict[str, list[float]]) -> Figure:
     what = (
         f"{case.name}: float32, rows resident, {case.world} processes, 1 thread each, comm/ driven directly"
     )

@@ -28,7 +28,7 @@ TARGET = Target("ratio", ">=", 0.9)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ChoicePoint:
     """One bucket size in one world; `over` sockets, or in memory that all ranks share.
 
     Attributes:
@@ -47,7 +47,7 @@ class Point:
 
 
 POINTS = tuple(
-    Point(over, size, world, same_bits)
+    ChoicePoint(over, size, world, same_bits)
     for over in OVERS
     for world in WORLDS
     for same_bits in ((False, True) if over == "gloo" else (False,))
@@ -93,7 +93,7 @@ def best(took: dict[str, Sequence[float]], chosen: str, half: int) -> str:
     return min(took, key=lambda name: (median(took[name][half::2]), name != chosen))
 
 
-def _measure(over: str, world: int, points: Sequence[Point], blocks: int) -> dict[str, Any]:
+def _measure(over: str, world: int, points: Sequence[ChoicePoint], blocks: int) -> dict[str, Any]:
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     words = [f"--port={store.port}", f"--world={world}", f"--blocks={blocks}", f"--over={over}"]
     words += [f"--nbytes={nbytes}" for nbytes in dict.fromkeys(SIZES[point.size] for point in points)]
@@ -107,7 +107,7 @@ def _measure(over: str, world: int, points: Sequence[Point], blocks: int) -> dic
     return dict(found)
 
 
-def figure_of(point: Point, found: dict[str, Any]) -> Figure:
+def figure_of(point: ChoicePoint, found: dict[str, Any]) -> Figure:
     """The figure of a point. `found`: the members' report for its size, see `choice_member`."""
     chosen = found["chosen_same_bits" if point.same_bits else "chosen"]
     took = {n: s for n, s in found["took"].items() if not point.same_bits or n in found["canonical"]}

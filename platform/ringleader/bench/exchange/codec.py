@@ -31,7 +31,7 @@ POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class CodecTimes:
     """The course of one side in one run, in its own seconds.
 
     Attributes:
@@ -68,7 +68,7 @@ def run(wish: Wish) -> Iterator[Figure]:
         )
 
 
-def _train(seed: int) -> dict[str, Course]:
+def _train(seed: int) -> dict[str, CodecTimes]:
     """One run: every side trains the same model from the same weights, by turns, until it has reached the loss."""
     with ExitStack() as stack:
         here, hosts = stack.enter_context(laboratory.hosts(WORLD))
@@ -94,7 +94,7 @@ def _train(seed: int) -> dict[str, Course]:
                 f"{', '.join(going)} did not reach a loss of {LOSS} in {MOST_BLOCKS * BLOCK_S:g} s"
             )
         first = {side: members[0].answers(DEADLINE_S)[0] for side, members in sides.items()}
-    return {side: Course(answer["seconds"], answer["losses"]) for side, answer in first.items()}
+    return {side: CodecTimes(answer["seconds"], answer["losses"]) for side, answer in first.items()}
 
 
 def _member(asked: Asked, host: Host) -> Child:
@@ -115,7 +115,7 @@ def _outcome(store: TCPStore, key: str, members: Sequence[Child]) -> str:
     return str(store.get(key).decode())
 
 
-def _settings(peer: str, runs: Sequence[dict[str, Course]]) -> str:
+def _settings(peer: str, runs: Sequence[dict[str, CodecTimes]]) -> str:
     steps = {side: median(len(run[side].seconds) for run in runs) for side in (OURS, peer)}
     pace = {side: median(len(run[side].seconds) / run[side].seconds[-1] for run in runs) for side in steps}
     soonest = [min(run[side].seconds[-1] for side in steps) for run in runs]

@@ -155,7 +155,7 @@ def main() -> None:
                 store_host=asked.store_host,
                 host=asked.address,
             ),
-            outlet=Nowhere(),
+            sink=Nowhere(),
             server=False,
             artifacts=Path(artifacts),
         )

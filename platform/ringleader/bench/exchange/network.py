@@ -22,7 +22,7 @@ WAYS = ("ringleader", "gloo")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class NetworkCase:
     """One layout of ranks on hosts, and the schedule that is measured there.
 
     Attributes:
@@ -38,9 +38,9 @@ class Case:
 
 
 _CASES = (
-    Case("ring-4hosts-25MB", (0, 1, 2, 3), "ring", Target("ratio", ">=", 1.0), share=True),
-    Case("two-level-2x2", (0, 0, 1, 1), "two_level", Target("ratio", ">=", 1.35)),
-    Case("two-level-2x2-interleaved", (0, 1, 0, 1), "two_level", Target("ratio", ">=", 2.5)),
+    NetworkCase("ring-4hosts-25MB", (0, 1, 2, 3), "ring", Target("ratio", ">=", 1.0), share=True),
+    NetworkCase("two-level-2x2", (0, 0, 1, 1), "two_level", Target("ratio", ">=", 1.35)),
+    NetworkCase("two-level-2x2-interleaved", (0, 1, 0, 1), "two_level", Target("ratio", ">=", 2.5)),
 )
 CASES = tuple(case.name for case in _CASES)
 
@@ -54,7 +54,7 @@ def run(wish: Wish) -> Iterator[Figure]:
             yield from _measure(case, turns=24 if wish.full else 10)
 
 
-def _measure(case: Case, turns: int) -> Iterator[Figure]:
+def _measure(case: NetworkCase, turns: int) -> Iterator[Figure]:
     took, crossed = sums(case.layout, case.schedule, NBYTES, turns)
     what = f"{case.name}: float32, 25 MB, one rank a row of {case.layout}, 1 Gbit/s a host, comm/ driven directly"
     entered = " and ".join(f"{crossed[way] / NBYTES:.3f} S of {way}" for way in WAYS)

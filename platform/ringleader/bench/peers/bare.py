@@ -8,7 +8,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from ringleader.bench.processes.children import die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
 from ringleader.bench.processes.harness import OneGeneration
-from ringleader.bench.training.workloads import WORKLOADS, Rows, Workload
+from ringleader.bench.training.workloads import WORKLOADS, InMemoryRows, Workload
 from ringleader.comm.memory import keep_freed_memory
 from ringleader.elastic import Plan
 from ringleader.exchange import Exchange, open_exchange
@@ -20,7 +20,9 @@ WARM_UP_STEPS = 10
 class Script:
     """A loop over rows in memory; every shard of this worker is one slice, as in a session."""
 
-    def __init__(self, workload: Workload, rows: Rows, plan: Plan, rank: int, transport: object) -> None:
+    def __init__(
+        self, workload: Workload, rows: InMemoryRows, plan: Plan, rank: int, transport: object
+    ) -> None:
         torch.manual_seed(0)
         self._workload = workload
         self._rows = rows

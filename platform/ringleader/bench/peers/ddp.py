@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from ringleader.bench.processes.children import die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
-from ringleader.bench.training.workloads import WORKLOADS, Rows, Workload
+from ringleader.bench.training.workloads import WORKLOADS, InMemoryRows, Workload
 from ringleader.comm.memory import keep_freed_memory
 
 BUCKETS_MB = (1, 5, 25, 100)
@@ -54,7 +54,7 @@ def main() -> None:
 class Trainer:
     """A plain DDP loop over rows that already lie in memory: no loader, no logging, nothing to slow it."""
 
-    def __init__(self, workload: Workload, rows: Rows, rank: int, world: int) -> None:
+    def __init__(self, workload: Workload, rows: InMemoryRows, rank: int, world: int) -> None:
         self.workload = workload
         self.share = workload.global_batch // world
         self.rank = rank

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ringleader.bench.elasticity.commits import Commits, Recovery, await_recovery, wait_for
+from ringleader.bench.elasticity.commits import Commits, MeasuredRecovery, await_recovery, wait_for
 from ringleader.bench.elasticity.join import CASE, DENSE, LOADS, QUIET_S, Join
 from ringleader.bench.processes.children import Child, die_with_parent
 from ringleader.bench.training.workloads import PAUSE_S
@@ -160,7 +160,7 @@ def _await_members(folder: Path, count: int) -> set[int]:
     return wait_for(f"a steady group of {count}", look, DEADLINE_S, lambda: None)
 
 
-def _await_recovery(folder: Path, killed_at: float, victim: int) -> Recovery:
+def _await_recovery(folder: Path, killed_at: float, victim: int) -> MeasuredRecovery:
     return await_recovery(lambda: Commits.read(folder), killed_at, victim, DEADLINE_S, lambda: None)
 
 

@@ -68,7 +68,7 @@ class OneGeneration:
             members=tuple(f"w{n}" for n in range(world + servers)),
             servers=servers,
             shards=shards,
-            start_step=0,
+            start_transaction=0,
             heals=(),
             recorded_step=0,
             meeting=NOWHERE,
@@ -211,7 +211,7 @@ def main() -> None:
                 shards=asked.shards,
                 backups=asked.backups,
             ),
-            outlet=Nowhere(),
+            sink=Nowhere(),
             server=asked.rank >= asked.world,
             artifacts=Path(artifacts),
         )

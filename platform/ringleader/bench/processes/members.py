@@ -127,7 +127,7 @@ def take_part(member: BenchMember[Any], pipe: Connection) -> None:
                 spec=member.spec,
                 function=member.function,
                 coordinator=_coordinator(member),
-                outlet=Nowhere(),
+                sink=Nowhere(),
                 server=member.rank >= member.world,
                 artifacts=Path(artifacts),
             )

@@ -23,7 +23,7 @@ WARM_DEADLINE_S = 150.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class BenchStack:
     """A control plane that is up, its Ray cluster, and a folder for what its jobs write."""
 
     client: Client
@@ -49,7 +49,7 @@ class Stack:
         pause_s: float = PAUSE_S,
         loader_workers: int = 0,
         lines_s: float = 0.0,
-    ) -> "Run":
+    ) -> "BenchJob":
         """Submit a job, by default on three workers and at least two; `sync` and `workers` as in the job file. A step
         sleeps `pause_s`, lines behind a loop `lines_s`."""
         commits = self.folder / name
@@ -73,11 +73,11 @@ class Stack:
             "debug": {"check": False},
             **({"sync": dict(sync)} if sync else {}),
         }
-        return Run(self.client.submit(spec), commits)
+        return BenchJob(self.client.submit(spec), commits)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchJob:
     """A submitted job and where its workers write their commits."""
 
     job: Job
@@ -97,7 +97,7 @@ class Run:
 @contextmanager
 def up(
     num_cpus: int = CPUS, *, cluster: ForeignCluster | None = None, settings: Mapping[str, str] | None = None
-) -> Iterator[Stack]:
+) -> Iterator[BenchStack]:
     """The stack with everything embedded, in a temporary home; stopped when the block is left.
 
     Args:
@@ -122,4 +122,4 @@ def up(
             own = started.profile
             address = cluster.address if cluster else str(started.services["ray"].said["address"])
             with Client(own.url, own.token) as client:
-                yield Stack(client, Path(folder), home, address)
+                yield BenchStack(client, Path(folder), home, address)

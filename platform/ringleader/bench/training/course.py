@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ringleader.bench.training.workloads import REAL_IMAGES, Rows
+from ringleader.bench.training.workloads import REAL_IMAGES, InMemoryRows
 from ringleader.train import Session
 
 GLOBAL_BATCH = 128
@@ -24,7 +24,7 @@ Crossed = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LossPoint:
     """The state of a training after a stretch.
 
     Attributes:
@@ -39,7 +39,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class Course:
+class TimedTraining:
     """A training function that ends after `limit_s` seconds of training, for everybody after the same stretch.
 
     Attributes:
@@ -55,7 +55,7 @@ class Course:
     limit_s: float
     rate: float
     crossed: Crossed
-    points: list[Point] = field(default_factory=list)
+    points: list[LossPoint] = field(default_factory=list)
     waited_s: float = 0.0
     trained_s: float = 0.0
     crossed_bytes: int = 0
@@ -70,7 +70,9 @@ class Course:
         while self.points[-1].seconds < self.limit_s:
             done = self.points[-1].samples
             start = done % len(train)
-            stretch = Rows(train.x[start : start + STRETCH_ROWS], train.y[start : start + STRETCH_ROWS])
+            stretch = InMemoryRows(
+                train.x[start : start + STRETCH_ROWS], train.y[start : start + STRETCH_ROWS]
+            )
             self._train(session, net, stretch)
             self._evaluate(session, net, held_out, samples=done + len(stretch))
 
@@ -79,7 +81,7 @@ class Course:
         """The share of the training in which this worker was blocked."""
         return self.waited_s / self.trained_s
 
-    def _train(self, session: Session, net: nn.Module, stretch: Rows) -> None:
+    def _train(self, session: Session, net: nn.Module, stretch: InMemoryRows) -> None:
         waited, crossed, since = blocked_s(session), self.crossed(), perf_counter()
         for batch in session.batches(stretch):
             session.step(F.cross_entropy(net(pixels(batch["x"])), batch["y"]))
@@ -87,7 +89,7 @@ class Course:
         self.crossed_bytes += self.crossed() - crossed
         self.waited_s += blocked_s(session) - waited
 
-    def _evaluate(self, session: Session, net: nn.Module, held_out: Rows, samples: int) -> None:
+    def _evaluate(self, session: Session, net: nn.Module, held_out: InMemoryRows, samples: int) -> None:
         def score(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
             logits = net(pixels(batch["x"]))
             return {
@@ -98,12 +100,12 @@ class Course:
             }
 
         found = session.evaluate(held_out, score)
-        self.points.append(Point(samples, found["seconds"], found["loss"], found["accuracy"]))
+        self.points.append(LossPoint(samples, found["seconds"], found["loss"], found["accuracy"]))
 
 
 def blocked_s(session: Session) -> float:
     """Seconds for which this worker's training thread has waited so far. Not for users."""
-    split, generation = session._split, session._group.current
+    split, generation = session._split, session._member.current
     return split.exposed_s + split.idle_s + (generation.exchange.exposed_s if generation else 0.0)
 
 
@@ -139,9 +141,11 @@ def save_rows(path: Path) -> str:
     return "CIFAR-10"
 
 
-def load_rows(path: Path) -> dict[str, Rows]:
+def load_rows(path: Path) -> dict[str, InMemoryRows]:
     """The rows that `save_rows` wrote, memory-mapped: processes of a machine share the memory."""
-    return {name: Rows(*found) for name, found in torch.load(path, mmap=True, weights_only=True).items()}
+    return {
+        name: InMemoryRows(*found) for name, found in torch.load(path, mmap=True, weights_only=True).items()
+    }
 
 
 def _real(path: Path, count: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ ELASTIC = "elastic"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OverheadCase:
     """One line: CIFAR on `world` workers, L = `shards`, beside a bare loop or beside `reproducible: false`."""
 
     name: str
@@ -44,11 +44,11 @@ class Case:
 
 BLOCK_STEPS = 10
 _CASES = (
-    Case(ELASTIC, world=2, shards=2, target=Target("ratio", ">=", 0.97)),
-    Case("reproducible-L", world=2, shards=2, target=Target("ratio", ">=", 0.95)),
-    Case("reproducible-half", world=2, shards=4, target=Target("ratio", ">=", 0.90)),
-    Case("reproducible-w3", world=3, shards=8),
-    Case("reproducible-w5", world=5, shards=8),
+    OverheadCase(ELASTIC, world=2, shards=2, target=Target("ratio", ">=", 0.97)),
+    OverheadCase("reproducible-L", world=2, shards=2, target=Target("ratio", ">=", 0.95)),
+    OverheadCase("reproducible-half", world=2, shards=4, target=Target("ratio", ">=", 0.90)),
+    OverheadCase("reproducible-w3", world=3, shards=8),
+    OverheadCase("reproducible-w5", world=5, shards=8),
 )
 CASES = (*(case.name for case in _CASES), compared.NAME)
 
@@ -62,7 +62,7 @@ def run(wish: Wish) -> Iterator[Figure]:
         yield compared.measure(rounds=40 if wish.full else 20)
 
 
-def _measure(case: Case, blocks: int) -> Figure:
+def _measure(case: OverheadCase, blocks: int) -> Figure:
     ours, other = case.sides
     with court([ours, other], case.world, START_DEADLINE_S) as opened:
         took = take_turns(opened, [ours.name, other.name], blocks)

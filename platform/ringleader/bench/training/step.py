@@ -15,7 +15,7 @@ HARNESS, DDP = "ringleader.bench.processes.harness", "ringleader.bench.peers.ddp
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StepCase:
     """One line: a workload cut into L shards, reproducible or not."""
 
     name: str
@@ -30,12 +30,12 @@ class Case:
 
 
 _CASES = (
-    Case("mlp", "mlp", shards=2, target=Target("ratio", ">=", 1.3)),
-    Case("mlp-L8", "mlp", shards=8),
-    Case("mlp-free", "mlp", shards=2, free=True),
-    Case("mlp-free-L8", "mlp", shards=8, free=True),
-    Case("cifar-L2", "cifar", shards=2, target=Target("ratio", ">=", 1.0)),
-    Case("cifar-L8", "cifar", shards=8, target=Target("ratio", ">=", 1.0)),
+    StepCase("mlp", "mlp", shards=2, target=Target("ratio", ">=", 1.3)),
+    StepCase("mlp-L8", "mlp", shards=8),
+    StepCase("mlp-free", "mlp", shards=2, free=True),
+    StepCase("mlp-free-L8", "mlp", shards=8, free=True),
+    StepCase("cifar-L2", "cifar", shards=2, target=Target("ratio", ">=", 1.0)),
+    StepCase("cifar-L8", "cifar", shards=8, target=Target("ratio", ">=", 1.0)),
 )
 CASES = tuple(case.name for case in _CASES)
 SETTINGS = {
@@ -52,7 +52,7 @@ def run(wish: Wish) -> Iterator[Figure]:
             yield from _measure(workload, cases, wish.full)
 
 
-def _measure(workload: str, cases: list[Case], full: bool) -> Iterator[Figure]:
+def _measure(workload: str, cases: list[StepCase], full: bool) -> Iterator[Figure]:
     block_steps, blocks = (14, 24) if full else (12, 6)
     ddp = Side("ddp", DDP, [f"--workload={workload}", f"--block-steps={block_steps}"])
     sides = [ddp, *(case.side(block_steps) for case in cases)]
@@ -82,7 +82,7 @@ def take_turns(opened: Court, sides: list[str], blocks: int) -> dict[str, list[f
     return took
 
 
-def _settings(case: Case, bucket_mb: object) -> str:
+def _settings(case: StepCase, bucket_mb: object) -> str:
     rows = "" if case.workload == "mlp" else f", {'CIFAR-10' if REAL_IMAGES.exists() else 'synthetic'} rows"
     return (
         f"{case.name}: {SETTINGS[case.workload]}{rows}; {WORLD} workers, 1 thread each; L = {case.shards}, "

@@ -23,7 +23,7 @@ from ringleader.bench.line import Figure, Target
 from ringleader.bench.processes.children import Child, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK
 from ringleader.bench.processes.harness import Nowhere, OneGeneration
-from ringleader.bench.training.workloads import REAL_IMAGES, WORKLOADS, Rows
+from ringleader.bench.training.workloads import REAL_IMAGES, WORKLOADS, InMemoryRows
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.run import run
@@ -42,7 +42,7 @@ BLOCKS = ((0,), (1,), (0, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ComputingSpan:
     """A span of the machine's monotonic clock in seconds, and the ranks that compute in it."""
 
     start: float
@@ -53,7 +53,7 @@ class Block:
 class Endless(Dataset[dict[str, Tensor]]):
     """The same rows over and over: one loop lasts for the whole measurement."""
 
-    def __init__(self, rows: Rows, length: int = 1 << 21) -> None:
+    def __init__(self, rows: InMemoryRows, length: int = 1 << 21) -> None:
         self._rows = rows
         self._length = length
 
@@ -75,7 +75,7 @@ class Scheduled:
         self._store = store
         self._rank = rank
         self._turns: list[float] = []
-        self._blocks: list[Block] = []
+        self._blocks: list[ComputingSpan] = []
         self._nap_s = 0.0
 
     def __call__(self, session: Session) -> None:
@@ -108,7 +108,7 @@ class Scheduled:
         """Report this worker's turn and wait for the schedule; the quick worker's turn is the step time."""
         self._store.set(f"turn/{self._rank}", str(statistics.median(self._turns[WARM_TURNS // 2 :])))
         said = json.loads(self._store.get("schedule"))
-        self._blocks = [Block(b["start"], b["stop"], tuple(b["active"])) for b in said["blocks"]]
+        self._blocks = [ComputingSpan(b["start"], b["stop"], tuple(b["active"])) for b in said["blocks"]]
         self.counted = [0] * len(self._blocks)
         # Rank 0 is the quick worker.
         self._nap_s = SLEEPS * said["turn_s"] if self._rank else 0.0
@@ -219,7 +219,7 @@ def take_part(spec: JobSpec, scheduled: Scheduled, *, side: str, port: int, rank
             spec=spec,
             function=scheduled,
             coordinator=coordinator,
-            outlet=Nowhere(),
+            sink=Nowhere(),
             server=rank >= WORLD,
             artifacts=Path(artifacts),
         )

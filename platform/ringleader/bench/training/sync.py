@@ -23,7 +23,14 @@ from ringleader.bench.exchange.nodes import (
 from ringleader.bench.line import Cell, Figure
 from ringleader.bench.processes.members import train
 from ringleader.bench.registry import Wish
-from ringleader.bench.training.course import GLOBAL_BATCH, LEARNING_RATE, MOMENTUM, Course, Point, save_rows
+from ringleader.bench.training.course import (
+    GLOBAL_BATCH,
+    LEARNING_RATE,
+    MOMENTUM,
+    LossPoint,
+    TimedTraining,
+    save_rows,
+)
 from ringleader.bench.training.modes import MODES, REFERENCE, Mode
 from ringleader.bench.training.picture import Curve, draw
 from ringleader.errors import RingleaderError
@@ -48,15 +55,15 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ModeRun:
     """One training of one mode."""
 
     name: str
     mode: Mode
-    workers: Sequence[Course]
+    workers: Sequence[TimedTraining]
 
     @property
-    def points(self) -> Sequence[Point]:
+    def points(self) -> Sequence[LossPoint]:
         return self.workers[0].points
 
     @property
@@ -95,7 +102,7 @@ def run(wish: Wish) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder, two_nodes() as nodes:
         rows = Path(folder) / "rows.pt"
         what = save_rows(rows)
-        course = Course(rows, limit_s, LEARNING_RATE, no_bytes if nodes.unlinked else link_bytes)
+        course = TimedTraining(rows, limit_s, LEARNING_RATE, no_bytes if nodes.unlinked else link_bytes)
         runs = list(_trainings(turns, nodes, course, wish.seed, failed))
     if not runs or runs[0].mode is not REFERENCE or runs[-1].mode is not REFERENCE:
         raise PeerFailed("there is nothing to compare with: " + "; ".join(failed))
@@ -111,8 +118,8 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _trainings(
-    turns: Sequence[tuple[str, Mode]], nodes: Nodes, course: Course, seed: int, failed: list[str]
-) -> Iterator[Run]:
+    turns: Sequence[tuple[str, Mode]], nodes: Nodes, course: TimedTraining, seed: int, failed: list[str]
+) -> Iterator[ModeRun]:
     """Train one mode after the other; a failure is printed, and the others still have their turn."""
     for name, mode in turns:
         # A copy: a course collects its own points.
@@ -123,7 +130,7 @@ def _trainings(
             failed.append(f"{name}: {error}")
             _say(failed[-1])
         else:
-            run = Run(name, mode, [worker.function for worker in ended])
+            run = ModeRun(name, mode, [worker.function for worker in ended])
             _say(_progress(run))
             yield run
 
@@ -142,14 +149,14 @@ def job(mode: Mode, seed: int) -> JobSpec:
     )
 
 
-def _figures(runs: Sequence[Run], scale: Scale) -> Iterator[Figure]:
+def _figures(runs: Sequence[ModeRun], scale: Scale) -> Iterator[Figure]:
     rings = [run for run in runs if run.mode is REFERENCE]
     for run in runs:
         beside = rings[:1] if run.name == AGAIN else [] if run is runs[0] else rings
         yield from _of(run, beside, scale)
 
 
-def _of(run: Run, rings: Sequence[Run], scale: Scale) -> Iterator[Figure]:
+def _of(run: ModeRun, rings: Sequence[ModeRun], scale: Scale) -> Iterator[Figure]:
     """The figures of one mode, beside the ring's."""
     peer, samples, limit_s = "our ring" if rings else None, scale.samples, scale.limit_s
     yield Figure(
@@ -215,7 +222,7 @@ def _rates() -> str:
     return "".join(f" ({m.label}: {LEARNING_RATE * m.rate:g})" for m in MODES if m.rate != 1)
 
 
-def _progress(run: Run) -> str:
+def _progress(run: ModeRun) -> str:
     last = run.points[-1]
     return f"{run.name}: {last.samples:,} rows in {last.seconds:.1f} s, loss {last.loss:.3f}"
 
@@ -224,7 +231,7 @@ def _say(text: str) -> None:
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
-def _curve(run: Run, limit_s: float) -> Curve:
+def _curve(run: ModeRun, limit_s: float) -> Curve:
     """The curve of a run, cut at the second at which all end."""
     before = [(point.seconds, point.loss) for point in run.points if point.seconds < limit_s]
     return Curve(run.mode.label, run.mode.family, (*before, (limit_s, run.loss_after_s(limit_s))))

@@ -50,7 +50,7 @@ class Losses(Nowhere):
         self.losses.append(values["loss"])
 
 
-class Measured:
+class TimedPasses:
     """A training function: a few batches to get warm, then the same rows `passes` times, on the clock.
 
     Attributes:
@@ -97,7 +97,7 @@ def main() -> None:
         world=asked.world,
     )
     workload = WORKLOADS[asked.workload]
-    measured, outlet = Measured(workload, asked.passes, coordinator), Losses()
+    measured, sink = TimedPasses(workload, asked.passes, coordinator), Losses()
     spec = JobSpec.parse(
         {
             "name": "bench",
@@ -112,12 +112,12 @@ def main() -> None:
             spec=spec,
             function=measured,
             coordinator=coordinator,
-            outlet=outlet,
+            sink=sink,
             server=False,
             artifacts=Path(artifacts),
         )
     rounds = measured.hops / asked.world  # as many tokens as workers
-    last = float(np.mean(outlet.losses[-LAST_STEPS:])) if outlet.losses else None
+    last = float(np.mean(sink.losses[-LAST_STEPS:])) if sink.losses else None
     said = {"rows_per_s": measured.rows / measured.seconds, "rounds_per_s": rounds / measured.seconds}
     print(json.dumps(said | {"loss": last}), flush=True)
 

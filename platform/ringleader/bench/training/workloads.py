@@ -19,7 +19,7 @@ REAL_IMAGES = Path("../shared/data/cifar10-test.parquet")
 """CIFAR-10 as Parquet, where it lies beside the checkout."""
 
 
-class Rows(Dataset[dict[str, Tensor]]):
+class InMemoryRows(Dataset[dict[str, Tensor]]):
     """Rows held in memory, so that neither side is measured reading files."""
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
@@ -37,7 +37,7 @@ class Workload:
     """A model with its rows, loss, optimiser and global batch."""
 
     net: Callable[[], nn.Module]
-    rows: Callable[[], Rows]
+    rows: Callable[[], InMemoryRows]
     loss: Callable[[Tensor, Tensor], Tensor]
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
     global_batch: int
@@ -52,10 +52,10 @@ def mlp_net() -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def mlp_rows() -> Rows:
+def mlp_rows() -> InMemoryRows:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2048, 1024, generator=generator)
-    return Rows(x, x.roll(1, dims=1))
+    return InMemoryRows(x, x.roll(1, dims=1))
 
 
 def wide_net() -> nn.Module:
@@ -80,10 +80,10 @@ class Tuned(nn.Module):
         return cast(Tensor, self.head(self.words(words).mean(dim=1)))
 
 
-def word_rows() -> Rows:
+def word_rows() -> InMemoryRows:
     generator = torch.Generator().manual_seed(1)
     words = torch.randint(0, WORDS, (2048, 16), generator=generator)
-    return Rows(words, torch.randn(2048, 1024, generator=generator))
+    return InMemoryRows(words, torch.randn(2048, 1024, generator=generator))
 
 
 def digits_net() -> nn.Module:
@@ -91,19 +91,19 @@ def digits_net() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
-def digits_rows() -> Rows:
+def digits_rows() -> InMemoryRows:
     # Here only: a job on other rows shall import nothing but torch.
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    return Rows(torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target))
+    return InMemoryRows(torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target))
 
 
-def noise_rows() -> Rows:
+def noise_rows() -> InMemoryRows:
     """Rows of the digits' shape that need no import but torch's."""
     generator = torch.Generator().manual_seed(1)
     labels = torch.randint(0, 10, (1797,), generator=generator)
-    return Rows(torch.randn(1797, 64, generator=generator), labels)
+    return InMemoryRows(torch.randn(1797, 64, generator=generator), labels)
 
 
 def image_net() -> nn.Module:
@@ -113,17 +113,17 @@ def image_net() -> nn.Module:
     return image_net()
 
 
-def image_rows() -> Rows:
+def image_rows() -> InMemoryRows:
     """10,000 test images of CIFAR-10 where they are there, else noise of the same shape."""
     if not REAL_IMAGES.exists():
         generator = torch.Generator().manual_seed(1)
         labels = torch.randint(0, 10, (4096,), generator=generator)
-        return Rows(torch.randn(4096, 3, 32, 32, generator=generator), labels)
+        return InMemoryRows(torch.randn(4096, 3, 32, 32, generator=generator), labels)
     from ringleader.data import ParquetDataset, decode_image_float
 
     dataset = ParquetDataset(REAL_IMAGES, decode={"image": decode_image_float})
     found = dataset.__getitems__(range(len(dataset)))
-    return Rows(torch.stack([r["image"] for r in found]), torch.tensor([r["label"] for r in found]))
+    return InMemoryRows(torch.stack([r["image"] for r in found]), torch.tensor([r["label"] for r in found]))
 
 
 def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:

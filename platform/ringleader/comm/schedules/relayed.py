@@ -50,17 +50,17 @@ class Relay:
     """The paths between a root and some houses; no rank belongs to two of them, and ranks in none take no part."""
 
     root: int
-    houses: tuple[NodeRanks, ...]
+    ranks_by_node: tuple[NodeRanks, ...]
 
     def pieces(self, part: RankPart) -> list[Span]:
         """The bucket in messages: cut wherever a lane of any house ends, so that both ends of a transfer cut alike."""
         n = part.length
-        cuts = {0, n, *(stop for h in self.houses for _, stop in even_spans(n, len(h.collectors)))}
+        cuts = {0, n, *(stop for h in self.ranks_by_node for _, stop in even_spans(n, len(h.collectors)))}
         ends = sorted(cuts)
         return [piece for span in pairwise(ends) for piece in chunks(span, part.chunk)]
 
-    def house(self, rank: int) -> NodeRanks | None:
-        return next((house for house in self.houses if rank in house.ranks), None)
+    def node_of(self, rank: int) -> NodeRanks | None:
+        return next((node_ranks for node_ranks in self.ranks_by_node if rank in node_ranks.ranks), None)
 
 
 def by_one(ranks: tuple[int, ...], root: int) -> NodeRanks:
@@ -78,7 +78,7 @@ def by_workers(ranks: tuple[int, ...], root: int, workers: int) -> NodeRanks:
 def push(part: RankPart, relay: Relay) -> Iterator[Step]:
     """Sum everybody's rows into the root's, as far as the tree goes over them: into row 0 alone where that is
     everything. Others' rows are used up."""
-    here = relay.house(part.rank)
+    here = relay.node_of(part.rank)
     if here is None:
         return
     pieces = relay.pieces(part)
@@ -87,13 +87,13 @@ def push(part: RankPart, relay: Relay) -> Iterator[Step]:
         return
     mine = [piece for piece in pieces if here.collector(piece, part.length) == part.rank]
     sending = _send_rows(part, here, pieces)
-    mates = _rows_of(part, here.others(part.rank, relay.root))
-    yield from _collect(part, mates, mine, pass_to=relay.root, meanwhile=sending)
+    foreign = _rows_of(part, here.others(part.rank, relay.root))
+    yield from _collect(part, foreign, mine, pass_to=relay.root, meanwhile=sending)
 
 
 def pull(part: RankPart, relay: Relay) -> Iterator[Step]:
     """Copy the root's row 0 into everybody's."""
-    here = relay.house(part.rank)
+    here = relay.node_of(part.rank)
     if here is None:
         return
     n, pieces = part.length, relay.pieces(part)
@@ -114,20 +114,23 @@ def pull(part: RankPart, relay: Relay) -> Iterator[Step]:
 
 def places(part: RankPart, relay: Relay) -> tuple[TreeNode, ...]:
     """The nodes whose sums lie in the root's rows after a push."""
-    return joined(part.tree, (node for house in relay.houses for r in house.ranks for node in part.rows[r]))
+    return joined(
+        part.tree,
+        (node for node_ranks in relay.ranks_by_node for r in node_ranks.ranks for node in part.rows[r]),
+    )
 
 
-def by_house(part: RankPart, houses: tuple[NodeRanks, ...]) -> RankPart:
+def by_node(part: RankPart, ranks_by_node: tuple[NodeRanks, ...]) -> RankPart:
     """The part with leaves renumbered so that each house's rows add up to one node: for sums whose bits may depend on
     who holds what. Every rank holds one row at most."""
-    room = 1 << max(len(house.ranks) - 1 for house in houses).bit_length()
+    room = 1 << max(len(node_ranks.ranks) - 1 for node_ranks in ranks_by_node).bit_length()
     rows: list[tuple[TreeNode, ...]] = [()] * part.world
-    for number, house in enumerate(houses):
-        for seat, rank in enumerate(house.ranks):
+    for number, node_ranks in enumerate(ranks_by_node):
+        for seat, rank in enumerate(node_ranks.ranks):
             if part.rows[rank]:
                 rows[rank] = (TreeNode(0, number * room + seat),)
     present = frozenset(node.index for nodes in rows for node in nodes)
-    tree = tree_over(len(houses) * room, present)
+    tree = tree_over(len(ranks_by_node) * room, present)
     alone = tuple(tree.partials(node.index for node in nodes) for nodes in rows)
     return replace(part, rows=alone, tree=tree, groups=())
 
@@ -164,12 +167,12 @@ def _at_root(part: RankPart, relay: Relay) -> list[tuple[TreeNode, Source]]:
     """The partial sums that reach the root: the rows of a house for which it collects alone, the joined sums of any
     other."""
     foreign: list[tuple[TreeNode, Source]] = []
-    for house in relay.houses:
-        if house.collectors == (relay.root,):
-            foreign += _rows_of(part, house.others(relay.root))
+    for node_ranks in relay.ranks_by_node:
+        if node_ranks.collectors == (relay.root,):
+            foreign += _rows_of(part, node_ranks.others(relay.root))
             continue
-        sums = joined(part.tree, (n for r in house.others(relay.root) for n in part.rows[r]))
-        foreign += [(node, _collector_of(house, part.length)) for node in sums]
+        sums = joined(part.tree, (n for r in node_ranks.others(relay.root) for n in part.rows[r]))
+        foreign += [(node, _collector_of(node_ranks, part.length)) for node in sums]
     return foreign
 
 
@@ -178,10 +181,10 @@ def _rows_of(part: RankPart, ranks: list[int]) -> list[tuple[TreeNode, Source]]:
 
 
 def _listeners(relay: Relay, piece: Span, length: int) -> Iterator[int]:
-    for house in relay.houses:
-        collector = house.collector(piece, length)
+    for node_ranks in relay.ranks_by_node:
+        collector = node_ranks.collector(piece, length)
         if collector == relay.root:
-            yield from house.others(relay.root)
+            yield from node_ranks.others(relay.root)
         else:
             yield collector
 
@@ -190,5 +193,5 @@ def _always(rank: int) -> Source:
     return lambda _: rank
 
 
-def _collector_of(house: NodeRanks, length: int) -> Source:
-    return lambda piece: house.collector(piece, length)
+def _collector_of(node_ranks: NodeRanks, length: int) -> Source:
+    return lambda piece: node_ranks.collector(piece, length)

@@ -10,6 +10,7 @@ from typing import Protocol
 from torch._C._distributed_c10d import PrefixStore
 
 from ringleader.comm.seal import Seal
+from ringleader.comm.store_connection import StoreConnection
 from ringleader.comm.transports.flags import SUPPORTED
 from ringleader.comm.transports.gloo import GlooTransport, first_line
 from ringleader.comm.transports.mixed import MixedTransport
@@ -18,7 +19,6 @@ from ringleader.comm.transports.shared import SharedPlace, SharedTransport
 from ringleader.comm.transports.staged import StagedTransport
 from ringleader.comm.transports.transport import Transport
 from ringleader.comm.transports.words import LibraryStore, MeetingStore, MemberStore
-from ringleader.comm.visitor import StoreConnection
 from ringleader.errors import ExchangeBroken, WordRefused
 
 SHARED, GLOO, NCCL = "shared", "gloo", "nccl"

@@ -154,8 +154,8 @@ class RayCluster:
             found.update({calls[call]: _went_well(call) for call in ended})
         return found
 
-    def resize(self, job_id: str, attempt: int, min_workers: int, max_workers: int) -> None:
-        self._call(job_id, attempt, "resize", min_workers, max_workers)
+    def resize(self, job_id: str, attempt: int, workers_min: int, workers_max: int) -> None:
+        self._call(job_id, attempt, "resize", workers_min, workers_max)
 
     def cancel(self, job_id: str, attempt: int, grace_s: float) -> None:
         self._call(job_id, attempt, "cancel", grace_s)

@@ -11,7 +11,7 @@ ALL_BUT_RAY = (
     "numpy.ctypeslib",  # safetensors does, when it looks whether it can write the weights
     "pyarrow.fs",  # checkpoints
     "torch._dynamo",  # the first optimiser of a process imports it: over a second
-    "ringleader.runtime.records.sink",  # the supervisor's
+    "ringleader.runtime.records.record_log",  # the supervisor's
     "ringleader.runtime.worker.member",  # brings the engine
 )
 BY_RAY = (

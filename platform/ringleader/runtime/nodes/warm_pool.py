@@ -176,7 +176,7 @@ class WarmPool:
             nodes = [node for node, has in alive.items() if has.get("CPU")]
             cold = self._cold(alive) if self._idle_s < inf else set()
             for node in nodes:
-                self._level(node, 0 if node in cold else self._per_node)
+                self._fill(node, 0 if node in cold else self._per_node)
 
     def _cold(self, alive: Mapping[str, Mapping[str, float]]) -> set[str]:
         """The nodes that nobody has used for `idle_s`, but for the pool's own: they may be taken off the cluster."""
@@ -187,7 +187,7 @@ class WarmPool:
         }
         return {node for node, at in self._used_at.items() if now - at >= self._idle_s and node != self._home}
 
-    def _level(self, node: str, per_node: int) -> None:
+    def _fill(self, node: str, per_node: int) -> None:
         with self._lock:
             at_once = AT_ONCE if node in self._idle else per_node  # nobody is at work on a new node yet
             idle = self._idle.setdefault(node, deque())

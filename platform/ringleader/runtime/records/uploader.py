@@ -68,7 +68,7 @@ class Uploader:
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._acked = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="poster", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
         self._thread.start()
 
     def hurry(self) -> None:

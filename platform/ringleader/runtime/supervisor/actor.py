@@ -19,7 +19,7 @@ from ringleader.elastic.instructions import SAVED, End
 from ringleader.elastic.state import Membership
 from ringleader.runtime.messages import AttemptLaunch, Heartbeat, ParkMessage, SecretsAnswer
 from ringleader.runtime.nodes.notices import DrainNotices, draining_nodes
-from ringleader.runtime.records.sink import RecordLog
+from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.supervisor import attempt_registry
 from ringleader.runtime.supervisor.attempt import MEMBERSHIP, Attempt, server_count
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome
@@ -31,7 +31,7 @@ from ringleader.runtime.worker.job_secrets import SecretCache
 THREADS = 16
 LIVES = 100
 """The number of restarts by Ray: a process that keeps dying is not mended by more."""
-PLACES, HANDS = "places", "hand/"
+PLACES, HANDLES = "places", "hand/"
 RELEASE_S = 60.0
 COMING_S = 10.0
 POOL_S = 1.0
@@ -49,7 +49,7 @@ class Supervisor:
         self._me = ray.get_runtime_context().current_actor
         self._address = ""
         self._pool: Any = None
-        self._crew: WorkerGroup | None = None
+        self._worker_group: WorkerGroup | None = None
         self._draining: Mapping[str, float] = {}
         self._released = threading.Event()
         self._there = threading.Event()
@@ -59,19 +59,19 @@ class Supervisor:
             threading.Thread(target=lambda: ray.kill(self._me), name="over", daemon=True).start()
             return
         self._attempt = Attempt(launch, self._meeting)
-        self._outlet = RecordLog(launch, self._attempt.status)
-        self._vault = SecretCache(launch)
+        self._record_log = RecordLog(launch, self._attempt.status)
+        self._secret_cache = SecretCache(launch)
         threading.Thread(target=self._live, name="attempt", daemon=True).start()
 
     # --- workers --------------------------------------------------------------------------------------------------
 
-    def parked(self, standing: ParkMessage) -> None:
-        if self._crew is not None:
-            self._crew.met(standing.worker, standing.identity)
-            self._attempt.post(parked(standing, monotonic()))
+    def parked(self, park_message: ParkMessage) -> None:
+        if self._worker_group is not None:
+            self._worker_group.met(park_message.worker, park_message.identity)
+            self._attempt.post(parked(park_message, monotonic()))
 
-    def level(self, worker: str, pair: int) -> None:
-        self._attempt.post(ev.CaughtUp(worker, monotonic(), pair))
+    def in_sync(self, worker: str, pair: int) -> None:
+        self._attempt.post(ev.InSync(worker, monotonic(), pair))
 
     def seated(self, worker: str, generation: int) -> None:
         self._attempt.post(ev.Seated(worker, generation, monotonic()))
@@ -82,16 +82,16 @@ class Supervisor:
     def secrets(self) -> SecretsAnswer | None:
         """The environment variables that the job's secrets become; None: ask again."""
         # A supervisor that came back does not know yet whether anybody trains: it must not fail who does.
-        begun = self._outlet.start > 1 or self._attempt.generation > 0
-        handed = self._vault.open(begun=begun)
+        begun = self._record_log.start > 1 or self._attempt.generation > 0
+        handed = self._secret_cache.open(begun=begun)
         if handed is not None:
-            self._outlet.hide(handed.values.values())
+            self._record_log.hide(handed.values.values())
         return handed
 
     # --- control plane --------------------------------------------------------------------------------------------
 
-    def resize(self, minimum: int, maximum: int) -> None:
-        self._attempt.tell(ev.Resize(minimum, maximum, monotonic()))
+    def resize(self, workers_min: int, workers_max: int) -> None:
+        self._attempt.tell(ev.Resize(workers_min, workers_max, monotonic()))
 
     def cancel(self, grace_s: float) -> None:
         self._attempt.tell(ev.Cancel(grace_s, monotonic()))
@@ -112,14 +112,14 @@ class Supervisor:
         self._released.set()
         if not self._forgotten:
             self._there.wait(COMING_S)
-        if self._crew is not None:
-            self._crew.close()
+        if self._worker_group is not None:
+            self._worker_group.close()
         self._forget()
 
     # --------------------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
-        if not self._outlet.over:
+        if not self._record_log.over:
             self._work()
         self._there.set()
         self._leave()
@@ -130,20 +130,20 @@ class Supervisor:
         except Exception:  # whatever it was, the control plane has to hear of it
             end, finished = End("failed", "platform_error", traceback.format_exc()), None
         if end.outcome in SAVED and (saving := self._attempt.saving):
-            self._outlet.await_saved(saving)
-        if self._crew is not None:
-            self._crew.close()
+            self._record_log.await_saved(saving)
+        if self._worker_group is not None:
+            self._worker_group.close()
         else:
             remove_leftovers(self._launch.name)
         if not self._released.is_set():  # an end that comes of that is not the attempt's own
-            self._outlet.outcome(end, finished)
+            self._record_log.outcome(end, finished)
 
     def _run(self) -> tuple[End, dict[str, Any] | None]:
         self._patiently(self._find_pool)
         threading.Thread(target=self._keep_pool, name="pool", daemon=True).start()
         threading.Thread(target=self._watch_nodes, name="nodes", daemon=True).start()
-        launch, outlet = self._launch, self._outlet
-        kept = outlet.noted(PLACES)
+        launch, record_log = self._launch, self._record_log
+        kept = record_log.noted(PLACES)
         places = BundlePlaces(
             launch.name,
             launch.spec.workers,
@@ -153,48 +153,48 @@ class Supervisor:
             kept=pickle.loads(kept) if kept is not None else None,  # noqa: S301 - our own file
             draining=lambda: self._draining,
         )
-        crew = WorkerGroup(
+        worker_group = WorkerGroup(
             launch,
             places,
             self._me,
             self._take,
             self._attempt.post,
-            start=outlet.start,
-            note=lambda worker, hand: self._note(HANDS + worker, hand),
+            start=record_log.start,
+            note=lambda worker, handle: self._note(HANDLES + worker, handle),
         )
-        self._crew = crew
+        self._worker_group = worker_group
         # Nothing to take over: `release` need not wait for workers to be found.
-        if outlet.noted(MEMBERSHIP) is None:
+        if record_log.noted(MEMBERSHIP) is None:
             self._there.set()
 
         def returned(state: Membership) -> Returned:
             roles = {worker.id: worker.role for worker in state.workers}
-            found = crew.adopt(outlet.notes(HANDS), roles)
+            found = worker_group.adopt(record_log.notes(HANDLES), roles)
             self._there.set()
-            return Returned(outlet.start, found, monotonic())
+            return Returned(record_log.start, found, monotonic())
 
-        return self._attempt.run(crew, outlet, returned)
+        return self._attempt.run(worker_group, record_log, returned)
 
     def _meeting(self) -> Meeting:
-        return Meeting(self._address, self._outlet.secret)
+        return Meeting(self._address, self._record_log.secret)
 
     def _room(self, within_s: float) -> str:
         """The address of the rendezvous store, where this attempt has a room from then on."""
-        asked = self._pool.room.remote(self._launch.name, self._outlet.secret)
+        asked = self._pool.room.remote(self._launch.name, self._record_log.secret)
         return str(ray.get(asked, timeout=within_s))
 
     def _note(self, name: str, value: bytes) -> None:
         """Note a value, which is on disk when this returns, if the disk takes it."""
-        self._outlet.note(name, value)
+        self._record_log.note(name, value)
         # A full disk costs the way back, not the attempt: the note reaches it with the next ones.
         with suppress(OSError):
-            self._outlet.write()
+            self._record_log.write()
 
     def _leave(self) -> None:
         """Wait until the outcome is stored, then at most `RELEASE_S` for a release; end this actor."""
-        poster = self._outlet.poster
-        while not (self._released.is_set() or poster.stale or poster.silent_s > self._launch.api_gone_s):
-            if poster.drained(timeout_s=1.0):
+        uploader = self._record_log.uploader
+        while not (self._released.is_set() or uploader.stale or uploader.silent_s > self._launch.api_gone_s):
+            if uploader.drained(timeout_s=1.0):
                 self._forget()
                 self._released.wait(RELEASE_S)
                 break
@@ -207,7 +207,7 @@ class Supervisor:
             if not self._forgotten:
                 self._forgotten = True
                 attempt_registry.give_up(self._launch.job_id, self._launch.attempt)
-                self._outlet.discard()
+                self._record_log.discard()
 
     def _take(self, node: str, worker: str) -> Any:
         return self._patiently(lambda: ray.get(self._pool.take.remote(node, worker), timeout=60))
@@ -232,11 +232,11 @@ class Supervisor:
         """Have members on a node that Ray drains leave at a boundary."""
         drained = DrainNotices()
         while not self._released.wait(NODES_S):
-            if self._crew is not None:
+            if self._worker_group is not None:
                 with suppress(Exception):  # Ray's control store is away: the next look may find it
                     self._draining = draining_nodes()
                     drained.tell(
-                        drained.news(self._draining, self._crew.nodes()),
+                        drained.news(self._draining, self._worker_group.nodes()),
                         lambda worker, for_s: self.drain(worker, for_s, "its node is drained"),
                     )
 

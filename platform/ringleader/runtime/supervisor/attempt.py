@@ -14,7 +14,7 @@ from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 from ringleader.elastic.state import PAUSE, Phase
 from ringleader.runtime.messages import AttemptLaunch, Heartbeat
-from ringleader.runtime.records.sink import RecordLog
+from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.supervisor.attempt_times import Times, in_finished, of_finished
 from ringleader.runtime.supervisor.failure_detector import FailureDetector
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome, strike
@@ -47,7 +47,7 @@ class Attempt:
         self._launch = launch
         self._meeting = meeting
         self._events: queue.SimpleQueue[ev.Event | threading.Event] = queue.SimpleQueue()
-        self._watch = FailureDetector(launch.spec.policy.stall_timeout_s)
+        self._failure_detector = FailureDetector(launch.spec.policy.stall_timeout_s)
         self._pace = StragglerDetector()
         self._phases: dict[str, str] = {}
         self._beats: queue.SimpleQueue[tuple[Heartbeat, float]] = queue.SimpleQueue()
@@ -55,8 +55,8 @@ class Attempt:
         self._times = Times()
         self._taking: list[str] = []
         self._state: Membership | None = None
-        self._crew: WorkerGroup | None = None
-        self._outlet: RecordLog | None = None
+        self._worker_group: WorkerGroup | None = None
+        self._record_log: RecordLog | None = None
         self._held: dict[str, float] = {}
 
     def post(self, event: ev.Event) -> None:
@@ -78,18 +78,18 @@ class Attempt:
     def beat(self, beat: Heartbeat) -> int | None:
         """Take a worker's heartbeat. Returns the step below which its records are here; -1 where the worker is not
         wanted, None where this supervisor does not know its workers yet."""
-        crew, outlet, now = self._crew, self._outlet, monotonic()
-        if crew is None or outlet is None:
+        worker_group, record_log, now = self._worker_group, self._record_log, monotonic()
+        if worker_group is None or record_log is None:
             return None
-        if not crew.knows(beat.worker):
+        if not worker_group.knows(beat.worker):
             return -1
         # Until it is answered the worker sends no other: `_judge` counts it as alive.
         self._taking.append(beat.worker)
         try:
-            crew.met(beat.worker, beat.identity)
-            outlet.beat(beat)
+            worker_group.met(beat.worker, beat.identity)
+            record_log.beat(beat)
         finally:  # it lives, however long the disk takes for what it told, and whether or not it takes it
-            self._watch.beat(
+            self._failure_detector.beat(
                 beat.worker,
                 generation=beat.generation,
                 moves=beat.moves,
@@ -106,14 +106,14 @@ class Attempt:
             self._newest.step,
         ):
             self._newest = beat
-        if beat.standing is not None:
-            self.post(parked(beat.standing, now))
+        if beat.park_message is not None:
+            self.post(parked(beat.park_message, now))
         if beat.healed_ago_s is not None:
             self.post(ev.Healed(beat.worker, beat.generation, now - beat.healed_ago_s))
         if beat.generation:
             since = beat.committed_ago_s or 0.0
             self.post(ev.Committed(beat.worker, beat.generation, beat.step, now - since))
-        return outlet.recorded_step
+        return record_log.recorded_step
 
     @property
     def generation(self) -> int:
@@ -129,26 +129,26 @@ class Attempt:
         return state.generation if any(m.phase is not Phase.CONDEMNED for m in state.members) else 0
 
     def run(
-        self, crew: WorkerGroup, outlet: RecordLog, returned: Callable[[Membership], ev.Returned]
+        self, worker_group: WorkerGroup, record_log: RecordLog, returned: Callable[[Membership], ev.Returned]
     ) -> tuple[do.End, dict[str, Any] | None]:
         """Run the attempt until it is over. Returns its end, and the result of the lowest rank that finished.
 
         Args:
             returned: looks for the workers of a membership that the supervisor before this one wrote down.
         """
-        written = outlet.noted(MEMBERSHIP)
+        written = record_log.noted(MEMBERSHIP)
         if written is None:
-            self._crew, self._outlet = crew, outlet
+            self._worker_group, self._record_log = worker_group, record_log
             self._begin()
         else:
             state: Membership = pickle.loads(written)  # noqa: S301 - the supervisor's own file
             back = returned(state)
             for found in back.found:
                 if found.process in ("here", "silent"):
-                    self._watch.expect(found.worker, back.now)
+                    self._failure_detector.expect(found.worker, back.now)
             # Only now: a heartbeat taken before `returned` would tell its worker that it is not wanted.
-            self._state, self._crew, self._outlet = state, crew, outlet
-            if (times := outlet.noted(TIMES)) is not None:
+            self._state, self._worker_group, self._record_log = state, worker_group, record_log
+            if (times := record_log.noted(TIMES)) is not None:
                 self._times = pickle.loads(times)  # noqa: S301 - the supervisor's own file
             self._take(back)
         return self._decide()
@@ -156,16 +156,16 @@ class Attempt:
     @property
     def _workers(self) -> WorkerGroup:
         """The attempt's workers. Raises LookupError before it runs."""
-        if self._crew is None:
+        if self._worker_group is None:
             raise LookupError("the attempt does not run yet")
-        return self._crew
+        return self._worker_group
 
     @property
     def _records(self) -> RecordLog:
         """The attempt's records. Raises LookupError before it runs."""
-        if self._outlet is None:
+        if self._record_log is None:
             raise LookupError("the attempt does not run yet")
-        return self._outlet
+        return self._record_log
 
     @property
     def _membership(self) -> Membership:
@@ -182,12 +182,12 @@ class Attempt:
             servers=server_count(launch),
             copies=launch.spec.sync.servers_are_copies,
             backups=launch.spec.sync.server_backups or 0,
-            shadows=launch.spec.briefed,
-            unlevelled=launch.spec.sync.circulates,
+            joiners_follow=launch.spec.briefed,
+            own_step_counts=launch.spec.sync.circulates,
             secures=launch.spec.checkpoint.every_s is not None,
             max_failures=launch.spec.max_failures,
         )
-        self._state, out = begin(rules, minimum=workers.min, maximum=workers.max, now=now)
+        self._state, out = begin(rules, workers_min=workers.min, workers_max=workers.max, now=now)
         self._write(None, out)
         self._act(out, now)
 
@@ -212,8 +212,8 @@ class Attempt:
 
     def status(self) -> Status | None:
         """The attempt as it is now; None before it has begun."""
-        state, crew, outlet = self._state, self._crew, self._outlet
-        if state is None or crew is None or outlet is None:
+        state, worker_group, record_log = self._state, self._worker_group, self._record_log
+        if state is None or worker_group is None or record_log is None:
             return None
         newest = self._newest
         return Status(
@@ -225,10 +225,10 @@ class Attempt:
                 total_steps=newest.total_steps if newest else None,
                 epoch=newest.epoch if newest else 0,
             ),
-            workers=_views(state, crew),
+            workers=_views(state, worker_group),
             failures_spent=state.spent,
             spent=self._spent(state),
-            dropped=outlet.dropped,
+            dropped=record_log.dropped,
         )
 
     def _spent(self, state: Membership) -> Spent | None:
@@ -236,10 +236,12 @@ class Attempt:
 
     def fault(self, fault: str, worker: str | None, for_s: float) -> FaultOutcome:
         """Inject a fault that this attempt has to survive. From any thread."""
-        state, crew = self._state, self._crew
-        if state is None or crew is None or state.plan is None:
+        state, worker_group = self._state, self._worker_group
+        if state is None or worker_group is None or state.plan is None:
             return FaultOutcome(False, "the attempt has no workers yet.")
-        return strike(fault, worker, for_s, look=lambda: self._state or state, crew=crew, post=self.post)
+        return strike(
+            fault, worker, for_s, look=lambda: self._state or state, worker_group=worker_group, post=self.post
+        )
 
     def _next(self, tick_at: float) -> ev.Event | None:
         try:
@@ -255,52 +257,54 @@ class Attempt:
         if event is None or self._state is None:
             return
         if isinstance(event, ev.Placed):
-            self._watch.expect(event.worker, event.now)
+            self._failure_detector.expect(event.worker, event.now)
         before = self._state
         self._state, out = handle(before, event)
         self._write(before, out)
         self._act(out, event.now)
-        if self._state.ended is None and self._crew is not None:
-            self._crew.shrink(self._state.max)
+        if self._state.ended is None and self._worker_group is not None:
+            self._worker_group.shrink(self._state.workers_max)
 
     def _write(self, before: Membership | None, out: tuple[do.Instruction, ...]) -> None:
         """Write the state to disk, together with its reports, before anything follows from it."""
-        outlet, state = self._records, self._membership
+        record_log, state = self._records, self._membership
         told = [i for i in out if isinstance(i, do.Report)]
         # The newest committed step comes with every heartbeat: whoever comes back hears it from the workers.
         if not told and before is not None and replace(before, committed=state.committed) == state:
             return
-        with outlet.together():
+        with record_log.together():
             for report in told:
                 self._report(report)
-            outlet.note(MEMBERSHIP, pickle.dumps(state))
-            outlet.note(TIMES, pickle.dumps(self._times))
+            record_log.note(MEMBERSHIP, pickle.dumps(state))
+            record_log.note(TIMES, pickle.dumps(self._times))
         with suppress(OSError):  # a full disk costs the way back, not the attempt
-            outlet.write()
+            record_log.write()
 
     def _tick(self) -> None:
         now = monotonic()
         self._judge(now)
-        if self._records.poster.stale:
+        if self._records.uploader.stale:
             over = "the control plane no longer knows this attempt, or a newer one has replaced it."
             self._take(ev.Failed("", "platform_error", over, now))
-        if self._records.poster.silent_s > self._launch.api_gone_s:
+        if self._records.uploader.silent_s > self._launch.api_gone_s:
             self._take(ev.Cancel(0.0, now))
-        saving_s = self._watch.usual_s + self._records.saving_s
-        self._take(ev.Tick(now, self._watch.patience_s(), self._watch.unhurried(now), saving_s))
+        saving_s = self._failure_detector.usual_s + self._records.saving_s
+        self._take(
+            ev.Tick(now, self._failure_detector.patience_s(), self._failure_detector.unhurried(now), saving_s)
+        )
 
     def _judge(self, now: float) -> None:
         """Take the events of workers that are frozen, stalled or slow."""
         for worker in set(self._taking):
-            self._watch.waits(worker, now)
-        for worker in self._watch.silent(now):
+            self._failure_detector.waits(worker, now)
+        for worker in self._failure_detector.silent(now):
             glance = self._workers.glance(worker)
             if glance is not None:
-                self._watch.glanced(worker, glance, now)
+                self._failure_detector.glanced(worker, glance, now)
         # Before the verdicts, which forget whom they evict: a stall is reported first.
-        for stall in self._watch.stalls(now):
+        for stall in self._failure_detector.stalls(now):
             self._take(ev.Stalled(stall.worker, stall.phase, round(stall.since_s, 3), now))
-        for verdict in self._watch.verdicts(now):
+        for verdict in self._failure_detector.verdicts(now):
             self._take(ev.Evict(verdict.worker, verdict.cause, now, verdict.since))
         while not self._beats.empty():
             beat, at = self._beats.get()
@@ -340,41 +344,41 @@ class Attempt:
         return {w: 1.0 if leased else n / plan.shards for w, n in workers.items() if n}
 
     def _act(self, out: tuple[do.Instruction, ...], now: float) -> None:
-        crew, outlet = self._workers, self._records
+        worker_group, record_log = self._workers, self._records
         for instruction in out:
             match instruction:
                 case do.Form(plan=plan):
-                    crew.deliver(self._completed(plan))
+                    worker_group.deliver(self._completed(plan))
                 case do.Interrupt(worker=worker, generation=generation):
-                    crew.interrupt(worker, generation)
+                    worker_group.interrupt(worker, generation)
                 case do.Announce(worker=worker, generation=generation):
-                    crew.announce(worker, generation)
-                case do.Shadow(worker=worker, donor=donor, number=number):
-                    crew.pair(worker, donor, number, self._where(worker, donor))
+                    worker_group.announce(worker, generation)
+                case do.Follow(worker=worker, donor=donor, number=number):
+                    worker_group.pair(worker, donor, number, self._where(worker, donor))
                 case do.Start(worker=worker, role=role):
-                    crew.reserve(worker, role)
+                    worker_group.reserve(worker, role)
                     self._held[worker] = now
                 case do.Dismiss(worker=worker):
-                    self._watch.forget(worker)
-                    crew.dismiss(worker)
+                    self._failure_detector.forget(worker)
+                    worker_group.dismiss(worker)
                 case do.Kill(worker=worker):
-                    self._watch.forget(worker)
-                    crew.kill(worker)
+                    self._failure_detector.forget(worker)
+                    worker_group.kill(worker)
                 case do.End(outcome="failed"):
-                    outlet.say(f"The attempt failed ({instruction.reason}): {instruction.message}")
+                    record_log.say(f"The attempt failed ({instruction.reason}): {instruction.message}")
         self._start(now)
 
     def _start(self, now: float) -> None:
         """Start the workers held back, unless the others are about to go on without them."""
-        crew, state = self._workers, self._membership
+        worker_group, state = self._workers, self._membership
         if state.ended is not None:
             return
-        recovers = state.recovery is not None and len(state.pool) >= state.min
+        recovers = state.recovery is not None and len(state.pool) >= state.workers_min
         for worker, since in list(self._held.items()):
             if not recovers or now - since >= CALM_S:
                 del self._held[worker]
-                if crew.knows(worker):
-                    crew.start(worker)
+                if worker_group.knows(worker):
+                    worker_group.start(worker)
 
     def _completed(self, plan: Plan) -> Plan:
         return replace(plan, recorded_step=self._records.recorded_step, meeting=self._where(*plan.members))
@@ -393,7 +397,7 @@ class Attempt:
             data["pid"] = identity.pid if identity else None
             if report.type == "worker.lost":
                 data["phase"] = self._phases.pop(worker, None)
-                self._watch.forget(worker)
+                self._failure_detector.forget(worker)
         if report.type == "recovered":
             recovered_s = self._times.recovered_s + data["total_s"]
             self._times = replace(self._times, recovered_s=recovered_s)
@@ -418,10 +422,10 @@ def _world(state: Membership) -> int:
     return len([m for m in state.members if m.role == "worker" and m.phase is not Phase.CONDEMNED])
 
 
-def _views(state: Membership, crew: WorkerGroup) -> list[WorkerView]:
+def _views(state: Membership, worker_group: WorkerGroup) -> list[WorkerView]:
     views = []
     for worker in state.workers:
-        identity = crew.identity(worker.id)
+        identity = worker_group.identity(worker.id)
         member = state.plan is not None and worker in state.members
         rank = state.plan.rank_of(worker.id) if member and state.plan else None
         shards = state.plan.shards_of(rank) if state.plan and rank is not None else range(0)

@@ -91,7 +91,7 @@ class FailureDetector:
     def __init__(self, stall_timeout_s: float) -> None:
         self._stall_timeout_s = stall_timeout_s
         self._lock = threading.Lock()
-        self._pulses: dict[str, LastHeartbeat] = {}
+        self._heartbeats: dict[str, LastHeartbeat] = {}
         self._looked: float | None = None
         self._pace_s: float | None = None
         self._usual_s = 0.0
@@ -99,15 +99,15 @@ class FailureDetector:
     def expect(self, worker: str, now: float) -> None:
         """Note that `worker` was started and has not been heard of."""
         with self._lock:
-            self._pulses.setdefault(worker, LastHeartbeat(now, -1, now, now, "starting", 0))
+            self._heartbeats.setdefault(worker, LastHeartbeat(now, -1, now, now, "starting", 0))
 
     def forget(self, worker: str) -> None:
         with self._lock:
-            self._pulses.pop(worker, None)
+            self._heartbeats.pop(worker, None)
 
     def beat(self, worker: str, *, generation: int, moves: int, phase: str, step: int, now: float) -> None:
         with self._lock:
-            old = self._pulses.get(worker, LastHeartbeat(now, -1, now, now, "starting", step))
+            old = self._heartbeats.get(worker, LastHeartbeat(now, -1, now, now, "starting", step))
             same = generation == old.generation
             # A worker that heals jumps to a step without having computed it.
             advanced = same and old.phase not in BEGINNING and step > old.step
@@ -119,7 +119,7 @@ class FailureDetector:
                 self._pace_s = max(0.9 * (self._pace_s or 0.0), took_s)
                 # A generation's first step is not like the others.
                 self._usual_s = max(0.9 * self._usual_s, took_s if old.proven else 0.0)
-            self._pulses[worker] = LastHeartbeat(
+            self._heartbeats[worker] = LastHeartbeat(
                 seen=now,
                 moves=moves,
                 moved=now if moves != old.moves else old.moved,
@@ -135,24 +135,24 @@ class FailureDetector:
     def waits(self, worker: str, now: float) -> None:
         """Note that a heartbeat of `worker` has come and is not answered yet: it sends no other before that."""
         with self._lock:
-            if worker in self._pulses:
-                self._pulses[worker] = replace(self._pulses[worker], seen=now)
+            if worker in self._heartbeats:
+                self._heartbeats[worker] = replace(self._heartbeats[worker], seen=now)
 
     def silent(self, now: float) -> tuple[str, ...]:
         """The workers that have sent a heartbeat once and none for `SILENT_S`: their processes are to be looked at."""
         with self._lock:
-            return tuple(w for w, p in self._pulses.items() if p.moves >= 0 and now - p.seen > SILENT_S)
+            return tuple(w for w, p in self._heartbeats.items() if p.moves >= 0 and now - p.seen > SILENT_S)
 
     def glanced(self, worker: str, glance: ProcessGlance, now: float) -> None:
         """Take the result of a look at the process of a silent worker."""
         with self._lock:
-            old = self._pulses.get(worker)
+            old = self._heartbeats.get(worker)
             if old is None or now - old.seen <= SILENT_S:
                 return  # it has beaten meanwhile
             grown = old.cpu_s is not None and glance.cpu_s - old.cpu_s > BUSY_CPU_S
             # The old value stays until enough has come together: little CPU in each of many looks must add up.
             fresh = old.cpu_s is None or grown
-            self._pulses[worker] = replace(
+            self._heartbeats[worker] = replace(
                 old,
                 stopped=glance.stopped,
                 cpu_s=glance.cpu_s if fresh else old.cpu_s,
@@ -176,7 +176,7 @@ class FailureDetector:
         """The workers that may take longer than `patience_s`: no deadline runs where they are, or were just now."""
         patience_s = self.patience_s()
         with self._lock:
-            return frozenset(w for w, p in self._pulses.items() if p.unhurried >= now - patience_s)
+            return frozenset(w for w, p in self._heartbeats.items() if p.unhurried >= now - patience_s)
 
     def verdicts(self, now: float) -> list[Eviction]:
         """The workers to be evicted now; each is named once."""
@@ -184,34 +184,34 @@ class FailureDetector:
         self._looked = now
         with self._lock:
             if late > 1.0:  # this process did not run: it may have missed beats itself
-                self._pulses = {w: replace(p, seen=p.seen + late) for w, p in self._pulses.items()}
+                self._heartbeats = {w: replace(p, seen=p.seen + late) for w, p in self._heartbeats.items()}
                 return []
             verdicts = [
-                Eviction(worker, cause, pulse.seen if cause == FROZEN else pulse.moved)
-                for worker, pulse in self._pulses.items()
-                if (cause := self._judge(worker, pulse, now))
+                Eviction(worker, cause, heartbeat.seen if cause == FROZEN else heartbeat.moved)
+                for worker, heartbeat in self._heartbeats.items()
+                if (cause := self._judge(worker, heartbeat, now))
             ]
             # Only where nobody else is evicted: that may be the one for which they wait.
             verdicts = verdicts or self._apart(now)
             for verdict in verdicts:
-                del self._pulses[verdict.worker]
+                del self._heartbeats[verdict.worker]
         return verdicts
 
     def stalls(self, now: float) -> list[StalledWorker]:
         """The workers without progress, each named once until it makes some."""
         with self._lock:
-            pulses = [(w, p) for w, p in self._pulses.items() if not p.told]
-            found = [w for w, p in pulses if self._stuck(w, p, now, self._notice_s)]
+            heartbeats = [(w, p) for w, p in self._heartbeats.items() if not p.told]
+            found = [w for w, p in heartbeats if self._stuck(w, p, now, self._notice_s)]
             for worker in found:
-                self._pulses[worker] = replace(self._pulses[worker], told=True)
-            pulses = [(worker, self._pulses[worker]) for worker in found]
-        return [StalledWorker(worker, p.phase, now - p.moved) for worker, p in pulses]
+                self._heartbeats[worker] = replace(self._heartbeats[worker], told=True)
+            heartbeats = [(worker, self._heartbeats[worker]) for worker in found]
+        return [StalledWorker(worker, p.phase, now - p.moved) for worker, p in heartbeats]
 
     def _apart(self, now: float) -> list[Eviction]:
         """The youngest worker, where all wait for each other for longer than a step may hang: some two cannot reach
         each other. Nobody can tell from here which ones; where it was another one, the next goes after as long."""
-        newest = max((p.generation for p in self._pulses.values()), default=0)
-        group = {w: p for w, p in self._pulses.items() if p.generation == newest > 0}
+        newest = max((p.generation for p in self._heartbeats.values()), default=0)
+        group = {w: p for w, p in self._heartbeats.items() if p.generation == newest > 0}
         waits = [p.proven and p.phase == "exchange" and now - p.moved > self._limit_s for p in group.values()]
         if len(group) < 2 or not all(waits):
             return []
@@ -219,10 +219,10 @@ class FailureDetector:
         youngest = max(group, key=lambda worker: (worker[0], len(worker), worker))
         return [Eviction(youngest, "unheard", group[youngest].moved)]
 
-    def _judge(self, worker: str, pulse: LastHeartbeat, now: float) -> str:
-        if pulse.stopped or now - pulse.seen > _limit(pulse, now):
+    def _judge(self, worker: str, heartbeat: LastHeartbeat, now: float) -> str:
+        if heartbeat.stopped or now - heartbeat.seen > _limit(heartbeat, now):
             return FROZEN
-        return "stalled" if self._stuck(worker, pulse, now, self._limit_s) else ""
+        return "stalled" if self._stuck(worker, heartbeat, now, self._limit_s) else ""
 
     @property
     def _limit_s(self) -> float:
@@ -233,27 +233,30 @@ class FailureDetector:
     def _notice_s(self) -> float:
         return min(self._limit_s, max(1.0, STALL_SHARE * self._stall_timeout_s, 20 * self._usual_s))
 
-    def _stuck(self, worker: str, pulse: LastHeartbeat, now: float, limit_s: float) -> bool:
-        if not pulse.proven or now - pulse.moved <= limit_s:
+    def _stuck(self, worker: str, heartbeat: LastHeartbeat, now: float, limit_s: float) -> bool:
+        if not heartbeat.proven or now - heartbeat.moved <= limit_s:
             return False
-        if pulse.phase in OWN:
-            return self._waited_for(worker, pulse.generation, now, limit_s)
-        return pulse.phase in WORKING
+        if heartbeat.phase in OWN:
+            return self._waited_for(worker, heartbeat.generation, now, limit_s)
+        return heartbeat.phase in WORKING
 
     def _waited_for(self, worker: str, generation: int, now: float, limit_s: float) -> bool:
         """Whether another worker of the generation has waited for so long: not all of them take their time together.
         Servers always wait; their names begin with an s."""
         return any(
             p.phase in WAITING and now - p.moved > limit_s
-            for other, p in self._pulses.items()
+            for other, p in self._heartbeats.items()
             if other != worker and p.generation == generation and not other.startswith("s")
         )
 
 
-def _limit(pulse: LastHeartbeat, now: float) -> float:
-    if pulse.moves < 0:
+def _limit(heartbeat: LastHeartbeat, now: float) -> float:
+    if heartbeat.moves < 0:
         return FIRST_BEAT_S
-    if pulse.phase == "starting":
+    if heartbeat.phase == "starting":
         return STARTING_S
-    held = now - pulse.ran <= BEAT_GONE_S and (pulse.cpu_s or 0.0) - (pulse.silent_cpu_s or 0.0) < HELD_S
+    held = (
+        now - heartbeat.ran <= BEAT_GONE_S
+        and (heartbeat.cpu_s or 0.0) - (heartbeat.silent_cpu_s or 0.0) < HELD_S
+    )
     return inf if held else BEAT_GONE_S

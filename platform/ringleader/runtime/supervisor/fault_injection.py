@@ -41,7 +41,7 @@ def strike(
     for_s: float,
     *,
     look: Callable[[], Membership],
-    crew: "WorkerGroup",
+    worker_group: "WorkerGroup",
     post: Callable[[ev.Event], None],
 ) -> FaultOutcome:
     """Inject one fault of `wire.faults` into a member of the present plan; `look`: the membership as it is now."""
@@ -51,8 +51,8 @@ def strike(
         threading.Timer(LAST_WORDS_S, os.kill, (os.getpid(), signal.SIGKILL)).start()
         return FaultOutcome(True, f"SIGKILL to the supervisor, process {os.getpid()}")
     member = next((m for m in state.members if m.id == worker), None)
-    identity = crew.identity(member.id) if member is not None else None
-    if member is None or identity is None or state.plan is None or not crew.knows(member.id):
+    identity = worker_group.identity(member.id) if member is not None else None
+    if member is None or identity is None or state.plan is None or not worker_group.knows(member.id):
         return FaultOutcome(False, f"the job has no member {worker} at present.")
     if (member.role == "server") != (fault == "server"):
         return FaultOutcome(
@@ -63,13 +63,13 @@ def strike(
         post(ev.Drain(member.id, monotonic() + for_s, monotonic()))
         return FaultOutcome(True, f"notice to {who} that its machine goes away in {for_s:g} s")
     if fault == "slow":
-        crew.befall(member.id, hamper, for_s)
+        worker_group.befall(member.id, hamper, for_s)
         return FaultOutcome(True, f"{who} is stopped for three quarters of the next {for_s:g} s")
-    return _signal(fault, member, who, look, crew)
+    return _signal(fault, member, who, look, worker_group)
 
 
 def _signal(
-    fault: str, member: WorkerState, who: str, look: Callable[[], Membership], crew: "WorkerGroup"
+    fault: str, member: WorkerState, who: str, look: Callable[[], Membership], worker_group: "WorkerGroup"
 ) -> FaultOutcome:
     donor = fault == "donor"
     if donor and len(_with_state(look())) <= WITH_STATE:
@@ -77,13 +77,15 @@ def _signal(
     # Before the signal: whoever is new from here on came for the victim.
     before = {m.id for m in look().members}
     sign = signal.SIGSTOP if fault == "freeze" else signal.SIGKILL
-    crew.befall(member.id, send, sign)
+    worker_group.befall(member.id, send, sign)
     if fault not in ("joiner", "donor"):
         return FaultOutcome(True, f"{sign.name} to {who}")
-    return FaultOutcome(True, f"{sign.name} to {who}, {_ambush(look, crew, before, donor=donor)}")
+    return FaultOutcome(True, f"{sign.name} to {who}, {_ambush(look, worker_group, before, donor=donor)}")
 
 
-def _ambush(look: Callable[[], Membership], crew: "WorkerGroup", before: set[str], *, donor: bool) -> str:
+def _ambush(
+    look: Callable[[], Membership], worker_group: "WorkerGroup", before: set[str], *, donor: bool
+) -> str:
     """Kill a newcomer, no member `before`, while it joins, or with `donor` the worker whose state it takes.
 
     Returns what was done.
@@ -92,9 +94,9 @@ def _ambush(look: Callable[[], Membership], crew: "WorkerGroup", before: set[str
     while monotonic() < until and (state := look()).ended is None:
         for comer in state.where(lambda w: w.role == "worker" and not w.proven and w.id not in before):
             found = _donor(state, comer) if donor else comer
-            joins = comer.phase in (Phase.SHADOWING, Phase.ACTIVE)
-            if joins and found is not None and (identity := crew.identity(found.id)) is not None:
-                crew.befall(found.id, send, signal.SIGKILL)
+            joins = comer.phase in (Phase.FOLLOWING, Phase.ACTIVE)
+            if joins and found is not None and (identity := worker_group.identity(found.id)) is not None:
+                worker_group.befall(found.id, send, signal.SIGKILL)
                 what = f"which was sending its state to {comer.id}" if donor else "its replacement"
                 return f"and to {found.id}, process {identity.pid}, {what}"
         time.sleep(LOOK_S)
@@ -104,7 +106,7 @@ def _ambush(look: Callable[[], Membership], crew: "WorkerGroup", before: set[str
 def _donor(state: Membership, comer: WorkerState) -> WorkerState | None:
     """The worker that gives its state to the newcomer; None where no other one holds the state."""
     heals = dict(state.plan.heals) if state.plan is not None else {}
-    name = comer.donor if comer.phase is Phase.SHADOWING else heals.get(comer.id, "")
+    name = comer.donor if comer.phase is Phase.FOLLOWING else heals.get(comer.id, "")
     holders = _with_state(state)
     return next((w for w in holders if w.id == name), None) if len(holders) >= WITH_STATE else None
 

@@ -153,12 +153,13 @@ class BundlePlaces:
                 return
         remove_placement_group(place.group)
 
-    def trim(self, most: int) -> None:
-        """Give back surplus places of workers that nobody holds, as long as workers have more than `most` places."""
+    def trim(self, workers_max: int) -> None:
+        """Give back surplus places of workers that nobody holds, as long as workers have more than `workers_max`
+        places."""
         with self._lock:
             workers = [p for p in self._places if p.role == _WORKER]
             vacant = [p for p in workers if p.surplus and p.holder is None]
-            extra = vacant[: max(0, len(workers) - most)]
+            extra = vacant[: max(0, len(workers) - workers_max)]
             if not extra:
                 return
             self._places = [p for p in self._places if p not in extra]

@@ -83,7 +83,7 @@ class WorkerGroup:
         self._post = post
         self._start = start
         self._note = note
-        self._hands: dict[str, WorkerHandle] = {}
+        self._handles: dict[str, WorkerHandle] = {}
         # Put once: all workers of a node read the one copy in its object store.
         self._package = ray.put(launch.packed())
         self._closed = threading.Event()
@@ -92,7 +92,7 @@ class WorkerGroup:
     @property
     def results(self) -> dict[str, dict[str, Any]]:
         """The results of the workers that finished, in the order they were started."""
-        return {worker: hand.result for worker, hand in self._hands.items() if hand.result}
+        return {worker: handle.result for worker, handle in self._handles.items() if handle.result}
 
     def adopt(self, written: Mapping[str, bytes], known: Mapping[str, Role]) -> tuple[ev.WorkerFound, ...]:
         """Take over the workers that the supervisor before this one wrote down, as they are now.
@@ -101,51 +101,55 @@ class WorkerGroup:
             written: the handles that it noted.
             known: the workers of the membership; all others are let go.
         """
-        hands = {worker: read(hand) for worker, hand in written.items() if hand != GONE}
-        self._hands = {worker: hand for worker, hand in hands.items() if hand.handle is not None}
+        handles = {worker: read(handle) for worker, handle in written.items() if handle != GONE}
+        self._handles = {worker: handle for worker, handle in handles.items() if handle.actor is not None}
         asked = {
-            worker: hand.handle.attendance.remote(self._start)
-            for worker, hand in self._hands.items()
-            if not hand.result
+            worker: handle.actor.attendance.remote(self._start)
+            for worker, handle in self._handles.items()
+            if not handle.result
         }
         self._hear(asked)
         found = {worker: self._look(worker, answer) for worker, answer in asked.items()}
-        for worker, hand in self._hands.items():
-            if hand.result:
+        for worker, handle in self._handles.items():
+            if handle.result:
                 found[worker] = ev.WorkerFound(worker, "here")
-                self._post(ev.Finished(worker, str(hand.result["digest"]), monotonic()))
+                self._post(ev.Finished(worker, str(handle.result["digest"]), monotonic()))
             elif worker not in known:
                 self._let_go(worker, found[worker])
             elif found[worker].process != "gone":
                 self._run(worker)
         for worker in known:
-            self._hands.setdefault(worker, WorkerHandle(known[worker]))
+            self._handles.setdefault(worker, WorkerHandle(known[worker]))
         return tuple(found.get(worker, ev.WorkerFound(worker, "none")) for worker in known)
 
     def knows(self, worker: str) -> bool:
         """Whether `worker` belongs to this attempt and may live."""
-        hand = self._hands.get(worker)
-        return hand is not None and not hand.gone
+        handle = self._handles.get(worker)
+        return handle is not None and not handle.gone
 
     def identity(self, worker: str) -> ProcessIdentity | None:
-        hand = self._hands.get(worker)
-        return hand.identity if hand else None
+        handle = self._handles.get(worker)
+        return handle.identity if handle else None
 
     def nodes(self) -> dict[str, str]:
         """The nodes of the workers that may live, by worker."""
-        hands = list(self._hands.items())
-        return {w: hand.identity.node for w, hand in hands if hand.identity is not None and not hand.gone}
+        handles = list(self._handles.items())
+        return {
+            w: handle.identity.node
+            for w, handle in handles
+            if handle.identity is not None and not handle.gone
+        }
 
     def met(self, worker: str, identity: ProcessIdentity) -> None:
         """Note the process that a worker says it is."""
-        hand = self._hands.get(worker)
-        if hand is not None and hand.identity != identity:
-            hand.identity = identity
+        handle = self._handles.get(worker)
+        if handle is not None and handle.identity != identity:
+            handle.identity = identity
             self._write(worker)
-            self._returns.watch(worker, hand)
+            self._returns.watch(worker, handle)
 
     def reserve(self, worker: str, role: Role) -> None:
-        self._hands[worker] = WorkerHandle(role)
+        self._handles[worker] = WorkerHandle(role)
         self._places.reserve(worker, role)
 
     def start(self, worker: str) -> None:
@@ -168,41 +172,41 @@ class WorkerGroup:
         self._call(donor, "donate", self._start, meeting, number)
 
     def dismiss(self, worker: str) -> None:
-        self._hands[worker].dismissed = True
+        self._handles[worker].dismissed = True
         # Before the call: a supervisor that comes back has to know that this one may go.
         self._write(worker)
         self._call(worker, "dismiss", self._start)
 
     def kill(self, worker: str) -> None:
         """End the process for certain, frozen or not; its death comes back as an event."""
-        hand = self._hands[worker]
-        hand.gone = True
+        handle = self._handles[worker]
+        handle.gone = True
         self._write(worker)
-        if hand.running is None:
+        if handle.running is None:
             self._places.free(worker, for_good=True)
             self._post(ev.Lost(worker, "given up before it started", monotonic()))
             return
-        end_frozen(hand)
+        end_frozen(handle)
 
-    def shrink(self, most: int) -> None:
-        """Give back the free places beyond `most` workers, the most that the job is to have."""
+    def shrink(self, workers_max: int) -> None:
+        """Give back the free places beyond `workers_max` workers, the most that the job is to have."""
         with suppress(Exception):  # the cluster is in trouble: what is left goes with the attempt
-            self._places.trim(most)
+            self._places.trim(workers_max)
 
     def glance(self, worker: str) -> ProcessGlance | None:
         """A look at the worker's process; None where there is none, or not yet: the look at another node's comes back
         with a later call."""
-        hand = self._hands.get(worker)
-        if hand is None or hand.identity is None or hand.gone:
+        handle = self._handles.get(worker)
+        if handle is None or handle.identity is None or handle.gone:
             return None
-        if hand.identity.node == ray.get_runtime_context().get_node_id():
-            return glance(hand.identity.pid)
-        if hand.look is None:
-            hand.look = on_node(hand.identity.node, glance, hand.identity.pid)
+        if handle.identity.node == ray.get_runtime_context().get_node_id():
+            return glance(handle.identity.pid)
+        if handle.look is None:
+            handle.look = on_node(handle.identity.node, glance, handle.identity.pid)
             return None
-        if not ray.wait([hand.look], timeout=0)[0]:
+        if not ray.wait([handle.look], timeout=0)[0]:
             return None
-        look, hand.look = hand.look, None
+        look, handle.look = handle.look, None
         try:
             return cast("ProcessGlance | None", ray.get(look))
         except RayError:  # the node is gone: its notice or the missing heartbeats say so
@@ -210,7 +214,7 @@ class WorkerGroup:
 
     def befall(self, worker: str, function: Callable[..., None], *args: Any) -> None:
         """Call `function(pid, *args)` on the worker's node, whatever it does to the process."""
-        identity = self._hands[worker].identity
+        identity = self._handles[worker].identity
         assert identity is not None
         if identity.node == ray.get_runtime_context().get_node_id():
             function(identity.pid, *args)
@@ -220,15 +224,17 @@ class WorkerGroup:
     def close(self) -> None:
         """End every process and give every place back; returns when they are gone or after `ENDING_S`."""
         self._closed.set()
-        for hand in self._hands.values():
-            hand.gone = True
-            if hand.handle is not None:
-                end_process(hand)
-        hands = {h.running: h for h in self._hands.values() if h.running is not None}
+        for handle in self._handles.values():
+            handle.gone = True
+            if handle.actor is not None:
+                end_process(handle)
+        handles = {h.running: h for h in self._handles.values() if h.running is not None}
         for deadline_s in (PATIENT_S, ENDING_S):
-            _, left = ray.wait([*hands], num_returns=len(hands), timeout=deadline_s) if hands else ([], [])
+            _, left = (
+                ray.wait([*handles], num_returns=len(handles), timeout=deadline_s) if handles else ([], [])
+            )
             for running in left:
-                end_frozen(hands[running])
+                end_frozen(handles[running])
         self._places.close()
         self._sweep()
 
@@ -243,7 +249,7 @@ class WorkerGroup:
             for answer, worker in list(waiting.items()):
                 glance = self.glance(worker)
                 unseen[worker] = unseen[worker] + 1 if glance is None else 0
-                if glance is None and self._hands[worker].look is not None and unseen[worker] <= LOOKS:
+                if glance is None and self._handles[worker].look is not None and unseen[worker] <= LOOKS:
                     continue  # somebody looks there
                 if glance is None or glance.stopped or glance.cpu_s - used[worker] < BUSY_CPU_S:
                     del waiting[answer]
@@ -252,21 +258,21 @@ class WorkerGroup:
 
     def _look(self, worker: str, asked: Any) -> ev.WorkerFound:
         """The worker as its answer shows it: here, gone, or silent without one."""
-        hand = self._hands[worker]
+        handle = self._handles[worker]
         answered, _ = ray.wait([asked], timeout=0)
         try:
             attendance: Attendance | None = ray.get(asked) if answered else None
         except (ActorDiedError, NodeDiedError, OutOfMemoryError) as error:
-            hand.gone = True
-            self._places.free(worker, for_good=hand.dismissed)
+            handle.gone = True
+            self._places.free(worker, for_good=handle.dismissed)
             self._note(worker, GONE)
             return ev.WorkerFound(worker, "gone", cause=cause_of(error))
         except Exception:  # whatever is in the way may pass; the process must not live on unnoticed
             attendance = None
         if attendance is None:
             return ev.WorkerFound(worker, "silent")
-        hand.identity = attendance.identity
-        said = attendance.standing
+        handle.identity = attendance.identity
+        said = attendance.park_message
         return ev.WorkerFound(
             worker, "here", attendance.generation, parked(said, monotonic()) if said else None
         )
@@ -279,42 +285,42 @@ class WorkerGroup:
             self._run(worker)
             self.dismiss(worker)
         else:
-            self._hands[worker].gone = True
-            end_frozen(self._hands[worker])
+            self._handles[worker].gone = True
+            end_frozen(self._handles[worker])
 
     def _bring(self, worker: str) -> None:
         """Find a place and a process, start the run. On a thread of its own: places may take long."""
-        hand = self._hands[worker]
+        handle = self._handles[worker]
         try:
             place = self._places.claim(worker, lambda: self._post(ev.Waiting(worker, monotonic())))
-            if place is None or hand.gone:
+            if place is None or handle.gone:
                 return
             self._post(ev.Placed(worker, monotonic()))
-            handle, identity = self._process(worker, place)
-            hand.handle, hand.identity = handle, identity
+            actor, identity = self._process(worker, place)
+            handle.actor, handle.identity = actor, identity
             self._write(worker)
-            if hand.gone:
-                end_process(hand)
+            if handle.gone:
+                end_process(handle)
                 return
             self._run(worker)
             # Again: a `kill` since the look above found nothing running, and left the process to this thread.
-            if hand.gone:
-                end_process(hand)
+            if handle.gone:
+                end_process(handle)
         except Exception as error:
-            hand.gone = True
-            if hand.handle is not None:
+            handle.gone = True
+            if handle.actor is not None:
                 with suppress(Exception):  # the cluster is in trouble: close() tries again
-                    end_process(hand)
+                    end_process(handle)
             self._closed.wait(RETRY_S)  # a cluster in trouble is not helped by haste
             self._places.free(worker, for_good=False)
             self._post(ev.Lost(worker, f"could not be started: {error}", monotonic()))
 
     def _run(self, worker: str) -> None:
         """Have a worker do its task, and hear how that ends. One that has begun already goes on."""
-        hand = self._hands[worker]
-        task = self._task(worker, hand.role)
-        hand.running = hand.handle.run.remote(self._start, task, self._package, self._me)
-        self._returns.of(worker, hand)
+        handle = self._handles[worker]
+        task = self._task(worker, handle.role)
+        handle.running = handle.actor.run.remote(self._start, task, self._package, self._me)
+        self._returns.of(worker, handle)
 
     def _process(self, worker: str, place: BundlePlace) -> tuple[Any, ProcessIdentity | None]:
         """An idle process of the place's node; with GPUs a new one inside the bundle, so that Ray assigns devices."""
@@ -324,7 +330,7 @@ class WorkerGroup:
         from ringleader.runtime.worker.actor import WorkerActor
 
         inside = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=place.bundle)
-        handle = (
+        actor = (
             ray.remote(WorkerActor)
             .options(
                 name=f"{self._launch.name}-{worker}",
@@ -338,7 +344,7 @@ class WorkerGroup:
             )
             .remote()
         )
-        return handle, None
+        return actor, None
 
     def _task(self, worker: str, role: Role) -> MemberTask:
         launch = self._launch
@@ -347,7 +353,7 @@ class WorkerGroup:
 
     def _over(self, worker: str, returned: Return) -> None:
         """Handle a run that returned, or whose process died."""
-        hand, now = self._hands[worker], monotonic()
+        handle, now = self._handles[worker], monotonic()
         if isinstance(returned, Death):
             self._died(worker, returned.cause)
             return
@@ -358,9 +364,9 @@ class WorkerGroup:
             return
         if ended is None:
             return  # another supervisor is there
-        hand.over = True
+        handle.over = True
         if ended.kind == "finished":
-            hand.result = ended.result
+            handle.result = ended.result
             try:  # a full disk keeps nobody from hearing of the end
                 self._write(worker)
             finally:
@@ -370,39 +376,39 @@ class WorkerGroup:
             self._post(ev.Raised(worker, ended.step, ended.shard, ended.message, now))
         elif ended.kind == "failed":
             self._post(ev.Failed(worker, ended.reason, ended.message, now, ended.hint))
-        hand.gone = True
+        handle.gone = True
         try:
             self._places.free(worker, for_good=ended.kind == "dismissed")
         finally:
-            end_process(hand)
+            end_process(handle)
 
     def _died(self, worker: str, cause: str) -> None:
         """Report a death once; more about its cause may follow later."""
-        hand = self._hands[worker]
-        if hand.over:
-            if tells_more(cause, hand.cause):
+        handle = self._handles[worker]
+        if handle.over:
+            if tells_more(cause, handle.cause):
                 self._post(ev.Explained(worker, cause, monotonic()))
             return
-        hand.over, hand.gone, hand.cause = True, True, cause
+        handle.over, handle.gone, handle.cause = True, True, cause
         try:  # its place is free, and stays for its replacement, before another one is looked for
-            self._places.free(worker, for_good=hand.dismissed)
+            self._places.free(worker, for_good=handle.dismissed)
             self._note(worker, GONE)
         finally:
             self._post(ev.Lost(worker, cause, monotonic()))
 
     def _call(self, worker: str, method: str, *args: Any) -> None:
-        hand = self._hands.get(worker)
-        if hand is not None and hand.handle is not None and not hand.gone:
-            getattr(hand.handle, method).remote(*args)
+        handle = self._handles.get(worker)
+        if handle is not None and handle.actor is not None and not handle.gone:
+            getattr(handle.actor, method).remote(*args)
 
     def _write(self, worker: str) -> None:
-        self._note(worker, self._hands[worker].written())
+        self._note(worker, self._handles[worker].written())
 
     def _sweep(self) -> None:
         """Remove the workers' private folders, also those of killed ones, on every node they were on."""
         scratch = self._launch.scratch
         here = ray.get_runtime_context().get_node_id()
-        for node in {h.identity.node for h in self._hands.values() if h.identity} - {here}:
+        for node in {h.identity.node for h in self._handles.values() if h.identity} - {here}:
             on_node(node, _remove, scratch)
         _remove(scratch)
 

@@ -34,7 +34,7 @@ class WorkerHandle:
     """
 
     role: Role
-    handle: Any = None
+    actor: Any = None
     identity: ProcessIdentity | None = None
     running: Any = None
     look: Any = None
@@ -48,29 +48,29 @@ class WorkerHandle:
     def written(self) -> bytes:
         """The bytes for the next process of the supervisor: all but the pending call."""
         kept = (self.role, self.identity, self.gone, self.dismissed, self.result)
-        return pickle.dumps((kept, ray.cloudpickle.dumps(self.handle)))
+        return pickle.dumps((kept, ray.cloudpickle.dumps(self.actor)))
 
 
 def read(written: bytes) -> WorkerHandle:
     """The handle that `WorkerHandle.written` wrote."""
-    kept, handle = pickle.loads(written)  # noqa: S301 - the supervisor's own file
+    kept, actor = pickle.loads(written)  # noqa: S301 - the supervisor's own file
     role, identity, gone, dismissed, result = kept
-    process = ray.cloudpickle.loads(handle)
+    process = ray.cloudpickle.loads(actor)
     return WorkerHandle(role, process, identity, gone=gone, dismissed=dismissed, result=result)
 
 
-def end_process(hand: WorkerHandle) -> None:
-    ray.kill(hand.handle, no_restart=True)
+def end_process(handle: WorkerHandle) -> None:
+    ray.kill(handle.actor, no_restart=True)
 
 
-def end_frozen(hand: WorkerHandle) -> None:
+def end_frozen(handle: WorkerHandle) -> None:
     """End the process with SIGKILL too, for one that does not listen to Ray."""
-    end_process(hand)
-    if hand.identity is not None:
-        if hand.identity.node == ray.get_runtime_context().get_node_id():
-            _sigkill(hand.identity.pid)
+    end_process(handle)
+    if handle.identity is not None:
+        if handle.identity.node == ray.get_runtime_context().get_node_id():
+            _sigkill(handle.identity.pid)
         else:
-            on_node(hand.identity.node, _sigkill, hand.identity.pid)
+            on_node(handle.identity.node, _sigkill, handle.identity.pid)
 
 
 def glance(pid: int) -> ProcessGlance | None:
@@ -113,19 +113,19 @@ def tells_more(cause: str, told: str) -> bool:
     return bool(told) and cause != told and (told == DIED or not cause.startswith(DIED))
 
 
-def parked(standing: ParkMessage, now: float) -> ev.Parked:
+def parked(park_message: ParkMessage, now: float) -> ev.Parked:
     """The event of a worker's park message."""
     return ev.Parked(
-        worker=standing.worker,
-        generation=standing.generation,
-        applied=standing.applied,
-        step=standing.step,
-        why=standing.why,
+        worker=park_message.worker,
+        generation=park_message.generation,
+        applied=park_message.applied,
+        step=park_message.step,
+        why=park_message.why,
         now=now,
-        followed=standing.followed,
-        astray=standing.astray,
-        call=standing.call,
-        caught_up=standing.caught_up,
+        followed=park_message.followed,
+        astray=park_message.astray,
+        call=park_message.call,
+        caught_up=park_message.caught_up,
     )
 
 

@@ -40,17 +40,17 @@ class WorkerReturns:
     def put(self, worker: str, returned: Return) -> None:
         self._queue.put((worker, returned))
 
-    def of(self, worker: str, hand: WorkerHandle) -> None:
+    def of(self, worker: str, handle: WorkerHandle) -> None:
         """Hear how the run of a worker ends."""
-        hand.running.future().add_done_callback(lambda future: self.put(worker, future))
-        self.watch(worker, hand)
+        handle.running.future().add_done_callback(lambda future: self.put(worker, future))
+        self.watch(worker, handle)
 
-    def watch(self, worker: str, hand: WorkerHandle) -> None:
+    def watch(self, worker: str, handle: WorkerHandle) -> None:
         """Hear of the death of a worker's process on this node at once; does nothing where that is under way."""
-        identity = hand.identity
-        if hand.watched or identity is None or identity.node != ray.get_runtime_context().get_node_id():
+        identity = handle.identity
+        if handle.watched or identity is None or identity.node != ray.get_runtime_context().get_node_id():
             return
-        hand.watched = True
+        handle.watched = True
         watched = (worker, identity.pid, identity.life)
         threading.Thread(target=self._await_death, args=watched, name=f"life-{worker}", daemon=True).start()
 

@@ -60,8 +60,8 @@ PROGRAM = (
 class AccountMember:
     """The actor's side of the child, with the methods of `PlanClient`; `run` is called once, on a thread that lasts."""
 
-    def __init__(self, task: MemberTask, identity: ProcessIdentity, superior: SupervisorLink) -> None:
-        self._task, self._superior, self._identity = task, superior, identity
+    def __init__(self, task: MemberTask, identity: ProcessIdentity, supervisor_link: SupervisorLink) -> None:
+        self._task, self._supervisor_link, self._identity = task, supervisor_link, identity
         self._begun, self._over = threading.Event(), threading.Event()
         self._sending, self._ending = threading.Lock(), threading.Lock()
         self._asking = threading.BoundedSemaphore(QUESTIONS)
@@ -90,7 +90,7 @@ class AccountMember:
         self._process, self._line = _start(run_as.account, task.scratch)
         # No life: a mutex in memory that the child has made would be its way to write into whoever waits for it.
         self._identity = replace(self._identity, pid=self._process.pid, life=-1)
-        self._said = _LastWords(self._process.stderr)
+        self._said = _ExitOutput(self._process.stderr)
         if not self._is_ready():
             self._process.kill()
             self._process.wait()
@@ -162,11 +162,11 @@ class AccountMember:
         worker = self._task.worker
         match kind:
             case "parked":
-                self._superior.parked(self._own(values[0]))
+                self._supervisor_link.parked(self._own(values[0]))
             case "seated":
-                self._superior.seated(worker, values[0])
-            case "level":
-                self._superior.level(worker, values[0])
+                self._supervisor_link.seated(worker, values[0])
+            case "in_sync":
+                self._supervisor_link.in_sync(worker, values[0])
             case "attendance":
                 number, attendance = values
                 if number in self._attendances:
@@ -176,9 +176,9 @@ class AccountMember:
                 self._over.set()
             case "beat":
                 number, beat = values
-                self._ask(number, lambda: self._superior.beat(self._of_here(beat)))
+                self._ask(number, lambda: self._supervisor_link.beat(self._of_here(beat)))
             case "secrets":
-                self._ask(values[0], self._superior.secrets)
+                self._ask(values[0], self._supervisor_link.secrets)
             case _:
                 raise plain_values.NotPlain(f"{kind!r} at this time")
 
@@ -197,11 +197,11 @@ class AccountMember:
         self._tell("answer", number, answer)
 
     def _of_here(self, beat: Heartbeat) -> Heartbeat:
-        standing = None if beat.standing is None else self._own(beat.standing)
-        return replace(beat, worker=self._task.worker, identity=self._identity, standing=standing)
+        park_message = None if beat.park_message is None else self._own(beat.park_message)
+        return replace(beat, worker=self._task.worker, identity=self._identity, park_message=park_message)
 
-    def _own(self, standing: ParkMessage) -> ParkMessage:
-        return replace(standing, worker=self._task.worker, identity=self._identity)
+    def _own(self, park_message: ParkMessage) -> ParkMessage:
+        return replace(park_message, worker=self._task.worker, identity=self._identity)
 
     def _tell(self, word: str, *values: Any) -> None:
         if not self._begun.wait(READY_S):
@@ -226,12 +226,12 @@ class AccountMember:
         os._exit(WITHOUT_CHILD)
 
 
-class _LastWords:
+class _ExitOutput:
     """The last lines of the child's error stream, beside what Python captures there."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         self._lines: deque[bytes] = deque(maxlen=LAST_WORDS)
-        self._thread = threading.Thread(target=self._read, args=(stream,), name="last-words", daemon=True)
+        self._thread = threading.Thread(target=self._read, args=(stream,), name="exit-output", daemon=True)
         self._thread.start()
 
     def text(self) -> str:

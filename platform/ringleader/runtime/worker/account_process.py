@@ -64,8 +64,8 @@ def _ended(line: "_Line", task: MemberTask, package: bytes | None, identity: Pro
     from ringleader.runtime.worker.member import MemberProcess
 
     on_sigterm(lambda: None)  # who ends all processes of a node asks the actor too: it speaks for both
-    pulse = HeartbeatThread()
-    member = MemberProcess(task, identity, line, pulse)
+    heartbeat_thread = HeartbeatThread()
+    member = MemberProcess(task, identity, line, heartbeat_thread)
     line.serve(member)
     return member.run(package)
 
@@ -98,14 +98,14 @@ class _Line:
 
     # --- SupervisorLink -------------------------------------------------------------------------------------------
 
-    def parked(self, standing: ParkMessage) -> None:
-        self.say("parked", standing)
+    def parked(self, park_message: ParkMessage) -> None:
+        self.say("parked", park_message)
 
     def seated(self, worker: str, generation: int) -> None:
         self.say("seated", generation)
 
-    def level(self, worker: str, pair: int) -> None:
-        self.say("level", pair)
+    def in_sync(self, worker: str, pair: int) -> None:
+        self.say("in_sync", pair)
 
     def beat(self, beat: Heartbeat) -> int | None:
         answer: int | None = self._ask("beat", beat)

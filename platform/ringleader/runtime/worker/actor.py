@@ -42,7 +42,7 @@ class WorkerActor:
         self._start = 0
         self._ended: RunEnded | None = None
         self._member: MemberProcess | AccountMember | None = None
-        self._pulse = HeartbeatThread()
+        self._heartbeat_thread = HeartbeatThread()
         self._supervisor: Any = None
         self._id = ""
         on_sigterm(self._terminated)
@@ -89,14 +89,14 @@ class WorkerActor:
         return ended
 
     def _member_of(self, task: MemberTask, supervisor: Any) -> "MemberProcess | AccountMember":
-        superior = RayLink(supervisor)
+        supervisor_link = RayLink(supervisor)
         if task.run_as is not None:
             from ringleader.runtime.worker.account_actor import AccountMember
 
-            return AccountMember(task, self.who(), superior)
+            return AccountMember(task, self.who(), supervisor_link)
         from ringleader.runtime.worker.member import MemberProcess
 
-        return MemberProcess(task, self.who(), superior, self._pulse)
+        return MemberProcess(task, self.who(), supervisor_link, self._heartbeat_thread)
 
     def attendance(self, start: int) -> Attendance:
         """This worker's attendance, for a supervisor that came back."""

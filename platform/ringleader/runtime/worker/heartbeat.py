@@ -25,14 +25,16 @@ class HeartbeatThread:
         self._stopped = threading.Event()
         self._sending = threading.Lock()
         self._pause = threading.Event()
-        self._desk: WorkerReporter | None = None
-        self._superior: SupervisorLink | None = None
+        self._reporter: WorkerReporter | None = None
+        self._supervisor_link: SupervisorLink | None = None
         self._clean: Callable[[], None] = lambda: None
 
-    def start(self, desk: "WorkerReporter", superior: "SupervisorLink", clean: Callable[[], None]) -> None:
+    def start(
+        self, reporter: "WorkerReporter", supervisor_link: "SupervisorLink", clean: Callable[[], None]
+    ) -> None:
         """`clean` removes what this process must not leave behind when it ends itself."""
-        self._desk, self._superior, self._clean = desk, superior, clean
-        threading.Thread(target=self._run, name="pulse", daemon=True).start()
+        self._reporter, self._supervisor_link, self._clean = reporter, supervisor_link, clean
+        threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def hurry(self) -> None:
         self._wake.set()
@@ -55,19 +57,19 @@ class HeartbeatThread:
 
     def _beat(self) -> None:
         """Send one until it is acknowledged: a killed supervisor comes back, and training does not wait for it."""
-        desk, superior = self._desk, self._superior
-        if desk is None or superior is None:
+        reporter, supervisor_link = self._reporter, self._supervisor_link
+        if reporter is None or supervisor_link is None:
             raise LookupError("the heartbeat has not started")
         # One at a time, so that what was not acknowledged is sent again before anything newer.
         with self._sending:
             until = monotonic() + AWAY_S
-            while (recorded := superior.beat(desk.beat())) is None:
+            while (recorded := supervisor_link.beat(reporter.beat())) is None:
                 if monotonic() > until:
                     self._end()
                 self._pause.wait(AGAIN_S)
             if recorded < 0:  # it is gone for good, or does not count this worker in any more
                 self._end()
-            desk.heard(recorded)
+            reporter.heard(recorded)
 
     def _end(self) -> None:
         self._clean()

@@ -68,12 +68,12 @@ class SecretCache:
             return None
 
 
-def secrets_of(task: MemberTask, superior: SupervisorLink) -> dict[str, str]:
+def secrets_of(task: MemberTask, supervisor_link: SupervisorLink) -> dict[str, str]:
     """The worker's side: its secrets by variable; waits for as long as its supervisor does. Raises JobSecretMissing."""
     if not task.spec.secrets:
         return {}
     while True:
-        handed = superior.secrets()
+        handed = supervisor_link.secrets()
         if handed is not None and handed.refused:
             raise JobSecretMissing(handed.refused)
         if handed is not None:

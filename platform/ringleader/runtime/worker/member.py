@@ -27,7 +27,7 @@ from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, Ringl
 from ringleader.runtime.messages import Attendance, MemberTask, ParkMessage, ProcessIdentity, RunEnded
 from ringleader.runtime.nodes.node_scratch import copies_of, private_scratch
 from ringleader.runtime.nodes.ray_folder import rays_sockets
-from ringleader.runtime.supervisor.last_words import told_before_exit
+from ringleader.runtime.supervisor.exit_report import told_before_exit
 from ringleader.runtime.worker.job_secrets import secrets_of
 from ringleader.runtime.worker.output_capture import captured
 from ringleader.runtime.worker.package_install import environment_of
@@ -57,48 +57,52 @@ class MemberProcess:
     """The member of `task` in this process. `run` is called once."""
 
     def __init__(
-        self, task: MemberTask, identity: ProcessIdentity, superior: SupervisorLink, pulse: "HeartbeatThread"
+        self,
+        task: MemberTask,
+        identity: ProcessIdentity,
+        supervisor_link: SupervisorLink,
+        heartbeat_thread: "HeartbeatThread",
     ) -> None:
         self._task = task
-        self._pulse = pulse
-        self._superior = superior
+        self._heartbeat_thread = heartbeat_thread
+        self._supervisor_link = supervisor_link
         self._identity = identity
         self._copies = copies_of(task.scratch.name) / identity.node
-        self._desk = WorkerReporter(task.worker, identity, pulse.hurry)
-        teller = _Teller(task.worker, identity, superior, self._desk)
+        self._reporter = WorkerReporter(task.worker, identity, heartbeat_thread.hurry)
+        teller = _Teller(task.worker, identity, supervisor_link, self._reporter)
         self.seats = PlanClient(task.worker, teller, *_connect(task, identity.host))
 
     def attendance(self) -> Attendance:
         """The answer to a supervisor that looks for its workers."""
-        standing, newest = self._desk.standing, self.seats.newest
+        park_message, newest = self._reporter.park_message, self.seats.newest
         # While it follows a member its last park message does not count: behind that it parks anew, with that pair.
         waits = (
-            standing is not None
-            and standing.generation >= newest
-            and standing.followed == self.seats.followed
+            park_message is not None
+            and park_message.generation >= newest
+            and park_message.followed == self.seats.followed
         )
-        return Attendance(self._identity, True, newest, standing if waits else None)
+        return Attendance(self._identity, True, newest, park_message if waits else None)
 
     def run(self, package: bytes | None) -> RunEnded:
         """Run the training function until it returns, raises or is dismissed. By then all that it left is reported."""
-        self._pulse.start(self._desk, self._superior, self._orphaned)
-        with captured(self._desk.lines) as finish, told_before_exit(lambda: self._last_words(finish)):
+        self._heartbeat_thread.start(self._reporter, self._supervisor_link, self._orphaned)
+        with captured(self._reporter.lines) as finish, told_before_exit(lambda: self._report_exit(finish)):
             ended = _ended(lambda: self._train(package))
         self._leave()
         # Before the last heartbeat, which takes them along.
-        self._desk.lines.release()
-        self._pulse.stop()
+        self._reporter.lines.release()
+        self._heartbeat_thread.stop()
         return ended
 
-    def _last_words(self, finish: Callable[[], None]) -> None:
+    def _report_exit(self, finish: Callable[[], None]) -> None:
         """Report what the program has printed and committed before it ends this process."""
         finish()
-        self._desk.lines.release()
-        self._pulse.last()
+        self._reporter.lines.release()
+        self._heartbeat_thread.last()
 
     def _train(self, package: bytes | None) -> RunEnded:
-        secrets = secrets_of(self._task, self._superior)
-        self._desk.lines.hide(secrets.values())
+        secrets = secrets_of(self._task, self._supervisor_link)
+        self._reporter.lines.hide(secrets.values())
         where = f"node {self._identity.host} ({self._task.role} {self._task.worker})"
         device = device_of(self._task.spec, where, server=self._task.role == "server")
         return _train(
@@ -106,7 +110,7 @@ class MemberProcess:
             package,
             self._copies,
             seats=self.seats,
-            desk=self._desk,
+            reporter=self._reporter,
             secrets=secrets,
             device=device,
         )
@@ -127,15 +131,19 @@ class _Teller:
     """The `StatusReporter` of a worker: notes its status, then sends it to the supervisor."""
 
     def __init__(
-        self, worker: str, identity: ProcessIdentity, superior: SupervisorLink, desk: WorkerReporter
+        self,
+        worker: str,
+        identity: ProcessIdentity,
+        supervisor_link: SupervisorLink,
+        reporter: WorkerReporter,
     ) -> None:
         self._worker = worker
         self._identity = identity
-        self._superior = superior
-        self._desk = desk
+        self._supervisor_link = supervisor_link
+        self._reporter = reporter
 
     def parked(self, parked: ParkReport) -> None:
-        standing = ParkMessage(
+        park_message = ParkMessage(
             worker=self._worker,
             identity=self._identity,
             generation=parked.generation,
@@ -148,15 +156,15 @@ class _Teller:
             caught_up=parked.caught_up,
         )
         # Noted first: every heartbeat repeats it, in case the message below is lost.
-        self._desk.park(standing)
-        self._superior.parked(standing)
+        self._reporter.park(park_message)
+        self._supervisor_link.parked(park_message)
 
     def seated(self, generation: int) -> None:
-        self._desk.enter(generation)
-        self._superior.seated(self._worker, generation)
+        self._reporter.enter(generation)
+        self._supervisor_link.seated(self._worker, generation)
 
-    def level(self, pair: int) -> None:
-        self._superior.level(self._worker, pair)
+    def in_sync(self, pair: int) -> None:
+        self._supervisor_link.in_sync(self._worker, pair)
 
 
 def _connect(task: MemberTask, host: str) -> tuple[Connect, Pair]:
@@ -204,7 +212,7 @@ def _train(
     copies: Path,
     *,
     seats: PlanClient,
-    desk: WorkerReporter,
+    reporter: WorkerReporter,
     secrets: Mapping[str, str],
     device: torch.device,
 ) -> RunEnded:
@@ -215,10 +223,10 @@ def _train(
     task.artifacts.mkdir(parents=True, exist_ok=True)
     with _workspace(task, package) as folder:
         packages = environment_of(
-            task.spec, folder, lambda kind, data: desk.event(kind, 0, data), hide=secrets.values()
+            task.spec, folder, lambda kind, data: reporter.event(kind, 0, data), hide=secrets.values()
         )
         if task.worker == FIRST:
-            _warn(missing_folders(task.spec.env, folder), desk)
+            _warn(missing_folders(task.spec.env, folder), reporter)
         # PYTHONPATH is read by Python when it starts.
         found = [*python_path(task.spec.env, folder), *([packages] if packages else [])]
         sys.path[:0] = [str(path) for path in found]
@@ -226,7 +234,7 @@ def _train(
             spec=task.spec,
             function=load_function(task.spec.entrypoint, folder),
             coordinator=seats,
-            outlet=desk,
+            sink=reporter,
             server=task.role == "server",
             artifacts=task.artifacts,
             checkpoints=task.checkpoints,
@@ -237,10 +245,10 @@ def _train(
     return RunEnded("finished", result=asdict(finished))
 
 
-def _warn(found: Sequence[tuple[str, str]], desk: WorkerReporter) -> None:
+def _warn(found: Sequence[tuple[str, str]], reporter: WorkerReporter) -> None:
     """Warn of folders that are not there, before the program is imported, which may fail for it."""
     for message, hint in found:
-        desk.event(WARNING, 0, {"about": "PYTHONPATH", "message": message, "hint": hint})
+        reporter.event(WARNING, 0, {"about": "PYTHONPATH", "message": message, "hint": hint})
         print(f"ringleader: {message} {hint}")
 
 

@@ -20,7 +20,7 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
     "ready": TypeAdapter(tuple[()]),
     "parked": TypeAdapter(tuple[ParkMessage]),
     "seated": TypeAdapter(tuple[int]),
-    "level": TypeAdapter(tuple[int]),
+    "in_sync": TypeAdapter(tuple[int]),
     "beat": TypeAdapter(tuple[int, Heartbeat], config=_PLAIN),
     "secrets": TypeAdapter(tuple[int]),
     "attendance": TypeAdapter(tuple[int, Attendance]),

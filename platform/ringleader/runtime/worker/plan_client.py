@@ -27,7 +27,7 @@ class StatusReporter(Protocol):
 
     def seated(self, generation: int) -> None: ...
 
-    def level(self, pair: int) -> None: ...
+    def in_sync(self, pair: int) -> None: ...
 
 
 class PlanClient:
@@ -164,7 +164,7 @@ class PlanClient:
             late = self._interrupts > before
         if late:
             transport.abort()
-        return FollowTask(transport, lambda: self._teller.level(number))
+        return FollowTask(transport, lambda: self._teller.in_sync(number))
 
     def _sit(self, plan: Plan) -> Seat:
         rank = plan.rank_of(self._worker)

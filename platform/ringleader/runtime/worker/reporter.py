@@ -48,7 +48,7 @@ class WorkerReporter:
         self._saved: list[SavedPart] = []
         self._unheard: Heartbeat | None = None
         self._number = 0
-        self._standing: ParkMessage | None = None
+        self._park_message: ParkMessage | None = None
         self._recorded = 0
         self._generation = 0
         self._first_step: int | None = None
@@ -149,20 +149,20 @@ class WorkerReporter:
         """Begin a generation: its first progress and commit are reported at once."""
         with self._lock:
             self._generation, self._first_step, self._phase = generation, None, "seated"
-            self._standing = None
+            self._park_message = None
             self._healed_at = self._committed_at = None
             self._worked, self._worked_s = 0, 0.0
             self._moves += 1
 
-    def park(self, standing: ParkMessage) -> None:
+    def park(self, park_message: ParkMessage) -> None:
         with self._lock:
-            self._phase, self._standing = "parked", standing
+            self._phase, self._park_message = "parked", park_message
             self._moves += 1
 
     @property
-    def standing(self) -> ParkMessage | None:
+    def park_message(self) -> ParkMessage | None:
         """The message with which this worker parked last; None once it has its next seat."""
-        return self._standing
+        return self._park_message
 
     def heard(self, step: int) -> None:
         """Note that the supervisor has the last heartbeat, and the records of steps below `step`."""
@@ -192,7 +192,7 @@ class WorkerReporter:
                 worked=self._worked,
                 worked_s=self._worked_s,
                 spent=_spent(self._split),
-                standing=self._standing,
+                park_message=self._park_message,
                 healed_ago_s=_ago(self._healed_at),
                 committed_ago_s=_ago(self._committed_at),
             )

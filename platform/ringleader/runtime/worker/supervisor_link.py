@@ -11,13 +11,13 @@ UNKNOWN = -1
 class SupervisorLink(Protocol):
     """A member's calls to its supervisor, from the threads of one process; nothing of Ray comes through."""
 
-    def parked(self, standing: ParkMessage) -> None:
+    def parked(self, park_message: ParkMessage) -> None:
         """Report that the worker waits for a plan. Not answered: the next heartbeat repeats it."""
 
     def seated(self, worker: str, generation: int) -> None:
         """Report that the worker is a member of that generation. Not answered."""
 
-    def level(self, worker: str, pair: int) -> None:
+    def in_sync(self, worker: str, pair: int) -> None:
         """Report that the worker has all that the member of that pair has. Not answered."""
 
     def beat(self, beat: Heartbeat) -> int | None:
@@ -34,14 +34,14 @@ class RayLink:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def parked(self, standing: ParkMessage) -> None:
-        self._handle.parked.remote(standing)
+    def parked(self, park_message: ParkMessage) -> None:
+        self._handle.parked.remote(park_message)
 
     def seated(self, worker: str, generation: int) -> None:
         self._handle.seated.remote(worker, generation)
 
-    def level(self, worker: str, pair: int) -> None:
-        self._handle.level.remote(worker, pair)
+    def in_sync(self, worker: str, pair: int) -> None:
+        self._handle.in_sync.remote(worker, pair)
 
     def beat(self, beat: Heartbeat) -> int | None:
         import ray

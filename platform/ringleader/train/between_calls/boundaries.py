@@ -41,7 +41,7 @@ States = list[dict[int, dict[str, Any]]]
 
 
 @dataclass(slots=True)
-class Boundary:
+class CallBoundary:
     """The committed state at the end of one call.
 
     Attributes:
@@ -61,7 +61,7 @@ class Boundary:
     line: str = ""
 
     @classmethod
-    def of(cls, held: TrainingState) -> "Boundary":
+    def of(cls, held: TrainingState) -> "CallBoundary":
         """The boundary of the live state, without its tensors."""
         return cls(
             settings=[settings_of(optimizer) for optimizer, _ in held.optimizers],
@@ -70,7 +70,7 @@ class Boundary:
         )
 
     @classmethod
-    def of_plain(cls, values: Sequence[Any]) -> "Boundary":
+    def of_plain(cls, values: Sequence[Any]) -> "CallBoundary":
         """The boundary that `plain` gave."""
         return cls(*values)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ringleader.train.between_calls.boundaries import (
-    Boundary,
+    CallBoundary,
     States,
     Tensors,
     copied_tensors,
@@ -49,13 +49,13 @@ class ProgramSections:
             for the first time.
     """
 
-    def __init__(self, group: "Member") -> None:
+    def __init__(self, member: "Member") -> None:
         self.bound_bytes = KEPT_BYTES
-        self._group = group
-        sync = group.spec.sync
+        self._member = member
+        sync = member.spec.sync
         # Elsewhere weights and optimisers may change behind the program's back: only small things are put back.
         self._exact = sync.same_bits or not (sync.leased or sync.circulates)
-        self._boundaries: list[Boundary] = []
+        self._boundaries: list[CallBoundary] = []
         self._goal = -1
         self._newest: _Newest | None = None
         self.ran_again = False
@@ -64,7 +64,7 @@ class ProgramSections:
         self._running = -1
         self._before: list[CodeType] = []
         self._guessed: list[str] = []
-        self.variables = ProgramVariables(group)
+        self.variables = ProgramVariables(member)
 
     @property
     def catches_up(self) -> bool:
@@ -76,14 +76,14 @@ class ProgramSections:
         """Whether the lines since the last call ran on what was recorded, or on a part of it."""
         return self._newest is not None
 
-    def before(self, number: int) -> Boundary | None:
+    def before(self, number: int) -> CallBoundary | None:
         """The boundary that the lines before call `number` began with; None at the top of the program."""
         return self._boundaries[number - 1] if 0 < number <= len(self._boundaries) else None
 
     @property
     def place(self) -> int:
         """The number of the call in which the live state was made."""
-        return self._goal if self.catches_up else self._group.progress.calls.next - 1
+        return self._goal if self.catches_up else self._member.progress.calls.next - 1
 
     @property
     def why_other_bits(self) -> str:
@@ -98,7 +98,7 @@ class ProgramSections:
 
     def begin(self, number: int) -> None:
         """Begin the lines behind call `number`, on the recorded state where the live one is newer."""
-        held = self._group.held
+        held = self._member.held
         if self._goal > number:
             self.ran_again = True
             # Once only: what is live behind the first of these sections is no newest state.
@@ -132,23 +132,23 @@ class ProgramSections:
         if self._goal == number:
             newest, self._newest, self._goal = self._newest, None, -1
             if newest is not None:
-                newest.put_back(self._group.held)
-                self._group.held.take_anew(newest.optimizers)
-            self._group.held.take_rest()
+                newest.put_back(self._member.held)
+                self._member.held.take_anew(newest.optimizers)
+            self._member.held.take_rest()
 
     def put_aside(self, number: int) -> None:
         """Set aside what the lines behind the loop of call `number`, left by `break`, have made. The loop's end has yet
         to be agreed on, which happens on the committed state."""
         if not self._exact:
             return
-        self._aside = _Newest(self._group.held)
+        self._aside = _Newest(self._member.held)
         self._swap(self._aside, number)
 
     def take_up(self) -> None:
         """Take up what the lines made, now that the end is agreed on, unless a newer state was given meanwhile."""
         aside, self._aside = self._aside, None
         if aside is not None and not self.catches_up:
-            aside.put_back(self._group.held)
+            aside.put_back(self._member.held)
 
     def run_until(self, number: int) -> None:
         """Have the lines behind the calls before `number` run on what was recorded, beside the state that this member
@@ -158,7 +158,7 @@ class ProgramSections:
     def healed(self, place: int) -> None:
         """Note that a state was taken from a member, or a checkpoint, whose newest call was number `place`."""
         self._newest = None
-        self._goal = place if place > self._group.progress.calls.next - 1 else -1
+        self._goal = place if place > self._member.progress.calls.next - 1 else -1
 
     def state(self, since: int = 0) -> tuple[int, list[tuple[Any, ...]]]:
         """The number `since`, and the boundaries from that call on."""
@@ -169,7 +169,7 @@ class ProgramSections:
         since, plain = state
         # Read before they are replaced: of several servers each alone records the states of its part.
         own = self.states()
-        given = [Boundary.of_plain(values) for values in plain]
+        given = [CallBoundary.of_plain(values) for values in plain]
         self._boundaries[since : since + len(given)] = given
         self.add_states(own)
 
@@ -197,18 +197,18 @@ class ProgramSections:
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
-        group = self._group
+        member = self._member
         if not self._exact:
             return
-        said = torch.zeros(len(group.generation.plan.members), dtype=torch.float64)
-        said[group.generation.rank] = bool(self._guessed)
-        if bool(group.generation.exchange.all_reduce(said).any()) and not self._guessed:
+        said = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
+        said[member.generation.rank] = bool(self._guessed)
+        if bool(member.generation.exchange.all_reduce(said).any()) and not self._guessed:
             self._guessed = ["on another worker, whose log names them"]
 
-    def _boundary(self, number: int) -> Boundary:
+    def _boundary(self, number: int) -> CallBoundary:
         """The boundary of call `number`. Checkpoints of earlier versions have none: the live state stands in for it."""
         while number >= len(self._boundaries):
-            self._boundaries.append(Boundary.of(self._group.held))
+            self._boundaries.append(CallBoundary.of(self._member.held))
         return self._boundaries[number]
 
     def _swap(self, live: "_Newest", number: int) -> None:
@@ -217,15 +217,15 @@ class ProgramSections:
         if boundary.tensors:
             live.copy()
             # They are about to be overwritten, and peers may be reading them in shared memory.
-            self._group.own_weights()
-        boundary.put_back(self._group.held)
+            self._member.own_weights()
+        boundary.put_back(self._member.held)
 
     @torch.inference_mode(False)  # the program may have it on: training has no use for what is made in it
     @torch.no_grad()
     def _touched(self, kind: str) -> frozenset[str]:
         """Copy tensors of a kind before the program reads or writes them: weights, an optimiser's state or a large kept
         object. Returns the kinds that need no watching any more."""
-        self._group.own_weights()
+        self._member.own_weights()
         boundary = self._boundary(self._running)
         if self._goal > self._running:
             assert self._newest is not None
@@ -236,27 +236,27 @@ class ProgramSections:
             self._record(boundary, kind)
         return frozenset((kind,)) | boundary.tensors.keys()
 
-    def _record(self, boundary: Boundary, kind: str) -> None:
-        boundary.keep_tensors(self._group.held, kind)
+    def _record(self, boundary: CallBoundary, kind: str) -> None:
+        boundary.keep_tensors(self._member.held, kind)
         if self.tensor_bytes > self.bound_bytes:
             boundary.tensors, boundary.tensor_bytes, boundary.line = {}, 0, calling_line()
             self._say(boundary.line)
 
     def _say(self, line: str) -> None:
         told = [boundary.line for boundary in self._boundaries if boundary.line]
-        generation = self._group.current
+        generation = self._member.current
         if told.count(line) > 1 or generation is None:
             return
         variable = self._variable()
         data = {"line": line, "variable": variable, "bound_bytes": self.bound_bytes, "cure": CURE}
-        if self._group.reporter.tell("boundary.unrecorded", generation.number, data):
+        if self._member.reporter.tell("boundary.unrecorded", generation.number, data):
             most = f"more than {self.bound_bytes >> 20} MiB"
             made = f"{variable or self._nameless()} is computed from weights that are not recorded ({most})"
             print(f"ringleader: {NO_HARM}, but in {line}: {made}: {CURE}.")
 
     def _variable(self) -> str:
         """The variable that the running line sets; empty where it sets none, or its text is not known."""
-        held = self._group.held
+        held = self._member.held
         optimizers = [optimizer for optimizer, _ in held.optimizers]
         frames = list(running_frames())
         return assigned_now(frames, self._before, [*held.models, *optimizers, *held.kept.values()])

@@ -39,9 +39,9 @@ _Marks = dict[str, tuple[Any, VariableFinding]]
 class CarriedState:
     """The watch over one member's carried state. Called from its training thread."""
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
-        self._matters = group.spec.sync.same_bits
+    def __init__(self, member: "Member") -> None:
+        self._member = member
+        self._matters = member.spec.sync.same_bits
         self._turns = 0
         self._before: _Marks = {}
         self._known: set[int] = set()
@@ -49,7 +49,7 @@ class CarriedState:
     def begin_loop(self, dataset: Any) -> None:
         """Begin a loop over these rows: lines before it may have changed anything."""
         self._before = {}
-        self._known = {id(part) for part in _known(self._group.held, dataset)}
+        self._known = {id(part) for part in _known(self._member.held, dataset)}
 
     def begin_turn(self) -> None:
         """Look at the state before the body gets a slice: differences since its last slice are the body's changes."""
@@ -60,7 +60,7 @@ class CarriedState:
         self._turns += 1
         for name, (mark, finding) in now.items():
             if name in self._before and self._before[name][0] != mark:
-                self._group.sections.variables.find(finding)
+                self._member.sections.variables.find(finding)
         self._before = now
 
     def _look(self, *, everything: bool) -> _Marks:
@@ -77,7 +77,7 @@ class CarriedState:
         return marks
 
     def _variable(self, frame: FrameType, name: str, line: str) -> _Marks:
-        told, found = name.lstrip("."), self._group.sections.variables.found
+        told, found = name.lstrip("."), self._member.sections.variables.found
         if told in found:
             return {}
         values = [value for each, value in _named(frame) if each == name or each.endswith(f".{told}")]
@@ -109,7 +109,7 @@ class CarriedState:
         """A mark that differs once the value has changed; that of a value that cannot be read differs in each turn."""
         if isinstance(value, Tensor):
             return _mark_of_tensor(value)
-        told = ValueReader(self._group.held, {}).text(value)
+        told = ValueReader(self._member.held, {}).text(value)
         return self._turns if told is None else told
 
 

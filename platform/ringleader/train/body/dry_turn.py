@@ -19,11 +19,11 @@ from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Slice, load, to_device
 from ringleader.train.source.loop_bodies import text_of
 
-Place = tuple[CodeType, int]
+CodeLine = tuple[CodeType, int]
 """The place of a loop in the program: the code of its function and the line."""
 
 
-def calling_place(above: int) -> Place:
+def calling_place(above: int) -> CodeLine:
     """The place that called the function that is so many frames above the caller of this one."""
     frame = sys._getframe(above + 2)
     return frame.f_code, frame.f_lineno
@@ -36,44 +36,44 @@ class DryTurn:
         runs: whether the loop body is at such a turn; its `step` does nothing.
     """
 
-    def __init__(self, group: Member, device: torch.device) -> None:
-        self._group = group
+    def __init__(self, member: Member, device: torch.device) -> None:
+        self._member = member
         self._device = device
-        self._known: set[Place] = set()
+        self._known: set[CodeLine] = set()
         self._newest = -1
         self.runs = False
 
-    def needs(self, place: Place, number: int) -> bool:
+    def needs(self, place: CodeLine, number: int) -> bool:
         """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
         others' bodies left it, and lines behind it may depend on how (an exception that the program catches), or its
         body adds up values that are read behind it: a mean by a count that is still 0 would raise."""
         code, line = place
         text = text_of(code.co_filename)
         adds = text is not None and line in text.adding and number != self._newest
-        return place not in self._known or adds or number in self._group.progress.calls.left
+        return place not in self._known or adds or number in self._member.progress.calls.left
 
-    def watch(self, place: Place, number: int, turns: Iterator[Any]) -> Iterator[Any]:
+    def watch(self, place: CodeLine, number: int, turns: Iterator[Any]) -> Iterator[Any]:
         """The turns themselves; once there was one, the loop needs no dry turn."""
         for batch in turns:
             self._known.add(place)
             self._newest = number
             yield batch
 
-    def turns(self, place: Place, loop: BatchLoop) -> Iterator[Any]:
+    def turns(self, place: CodeLine, loop: BatchLoop) -> Iterator[Any]:
         """Run one turn of a finished loop if it needs one; behind it the member's state is as before."""
         if not (self.needs(place, loop.number) and loop.epoch.steps):
             return
         self._known.add(place)
         self._newest = loop.number
         self.runs = True
-        self._group.buffers.rewind()
-        seed_all(self._group.spec.seed, "rehearsal", loop.number)
+        self._member.buffers.rewind()
+        seed_all(self._member.spec.seed, "rehearsal", loop.number)
         try:
             with self._put_back():
                 yield self._batch(loop)
         finally:
             self.runs = False
-            self._group.buffers.rewind()
+            self._member.buffers.rewind()
 
     @contextmanager
     def _put_back(self) -> Iterator[None]:
@@ -82,9 +82,9 @@ class DryTurn:
         Tables stay as the block leaves them: they are too large for a second copy. Optimisers have no state in the
         block, as before a first step.
         """
-        held = self._group.held
-        self._group.own_weights()
-        weights = [(p, p.detach().clone()) for p in held.weights if p not in self._group.tables]
+        held = self._member.held
+        self._member.own_weights()
+        weights = [(p, p.detach().clone()) for p in held.weights if p not in self._member.tables]
         settings, kept = held.settings(), held.copied_kept()
         optimizers = [optimizer for optimizer, _ in held.optimizers]
         states = [dict(optimizer.state) for optimizer in optimizers]
@@ -105,5 +105,5 @@ class DryTurn:
     def _batch(self, loop: BatchLoop) -> Any:
         shard = min(present_shards(loop.epoch.batch_rows(0), loop.epoch.shards))
         piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(0, shard))
-        loaded = load(loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate)
+        loaded = load(loop.dataset, [piece], seed=self._member.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)

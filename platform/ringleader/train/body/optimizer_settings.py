@@ -46,11 +46,11 @@ class OptimizerSettings:
         said: all settings as their `session.step` found them; None where no slice came to it.
     """
 
-    def __init__(self, group: "Member", line: Callable[[str], str]) -> None:
-        sync = group.spec.sync
+    def __init__(self, member: "Member", line: Callable[[str], str]) -> None:
+        sync = member.spec.sync
         self.sets = False
         self.said: Row | None = None
-        self._group = group
+        self._member = member
         self._line = line
         self._served = sync.leased or (sync.circulates and sync.server_count > 0)
         self._free = sync.circulates and not sync.server_count  # each worker steps for itself
@@ -71,8 +71,8 @@ class OptimizerSettings:
         """Put back the committed settings, with which all slices begin."""
         if self._free:
             return
-        if self._committed is None or self._heals != self._group.progress.heals or self._served:
-            self._heals = self._group.progress.heals
+        if self._committed is None or self._heals != self._member.progress.heals or self._served:
+            self._heals = self._member.progress.heals
             self._committed = self._now()
         self.rewind()
         self._returned = self._committed
@@ -97,7 +97,7 @@ class OptimizerSettings:
         if not self._in_rounds:
             self._hear((changed is not None, row), "slice of a batch")
             return
-        if changed is not None and self._group.held.schedulers:
+        if changed is not None and self._member.held.schedulers:
             raise self._misuse("was set although a schedule is registered", changed.key, ALONE)
         self._replica = (self._replica[0] or changed is not None, row)
 
@@ -166,7 +166,7 @@ class OptimizerSettings:
             ExchangeBroken: nothing has changed here.
             StepMisuse: slices of different members have set different things.
         """
-        generation = self._group.generation
+        generation = self._member.generation
         length = len(self._encoded())
         # A row for each member and a sum: every row has one writer, and float64 keeps each setting's bits.
         said = torch.zeros(len(generation.plan.members), 1 + length, dtype=torch.float64)
@@ -210,7 +210,7 @@ class OptimizerSettings:
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer, _ in self._group.held.optimizers for group in optimizer.param_groups]
+        return [group for optimizer, _ in self._member.held.optimizers for group in optimizer.param_groups]
 
     def _now(self) -> list[SavedSettings]:
         """The live settings: the same list, with the same entries, as long as nothing has changed."""
@@ -266,7 +266,7 @@ class OptimizerSettings:
 
     @property
     def _in_rounds(self) -> bool:
-        return self._group.spec.sync.architecture == "local_sgd"
+        return self._member.spec.sync.architecture == "local_sgd"
 
     def _hear(self, said: "Said", of: str) -> None:
         sets, row = said

@@ -16,7 +16,7 @@ from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import FoundCheckpoint, Snapshot, SnapshotMemory, newest, size_of
 from ringleader.checkpoint.writer import NotWritten, Writer, give_way
 from ringleader.spec import JobSpec
-from ringleader.train.between_calls.boundaries import Boundary, States
+from ringleader.train.between_calls.boundaries import CallBoundary, States
 from ringleader.train.generation.checkpoint_cadence import CheckpointCadence, CheckpointVote
 from ringleader.train.ports import RecordSink
 
@@ -41,13 +41,13 @@ class CheckpointSaver:
     """
 
     def __init__(
-        self, spec: JobSpec, place: str | None, outlet: RecordSink, patience_s: float = PATIENCE_S
+        self, spec: JobSpec, place: str | None, sink: RecordSink, patience_s: float = PATIENCE_S
     ) -> None:
         self.cadence = CheckpointCadence(
             spec.checkpoint.every_steps, spec.checkpoint.every_s, time.perf_counter
         )
         self._place = place
-        self._outlet = outlet
+        self._sink = sink
         self._patience_s = patience_s
         self._room = SnapshotMemory()
         self._writer = Writer()
@@ -153,7 +153,7 @@ class CheckpointSaver:
             return None
         found, passed_over = newest(Folder(self._place))
         for error in passed_over:
-            self._outlet.event("checkpoint.skipped", 0, {"why": error.message})
+            self._sink.event("checkpoint.skipped", 0, {"why": error.message})
         return found
 
     def tell_start(self, found: FoundCheckpoint, generation: int, calls: int) -> None:
@@ -161,11 +161,11 @@ class CheckpointSaver:
         at = found.manifest.position
         self.cadence.step = at.step  # up to here no work is at risk
         data = {"uri": found.place, "step": at.step, "attempt": at.attempt, "calls": calls}
-        self._outlet.event("checkpoint.restored", generation, data)
+        self._sink.event("checkpoint.restored", generation, data)
 
     def tell_nothing(self, generation: int) -> None:
         """Report that a later attempt begins as the first one did: what that had committed is trained again."""
-        self._outlet.event("checkpoint.none", generation, {"step": 0})
+        self._sink.event("checkpoint.none", generation, {"step": 0})
 
     def tell_weights(self, place: str, told: dict[str, Any], generation: int) -> None:
         """Report the weights that a job begins with, those that it could not take over, and what `init_from` leaves."""
@@ -184,7 +184,7 @@ class CheckpointSaver:
         print(
             f"ringleader: init_from {place}: {told['taken']} weights and buffers{states} were loaded; {left}."
         )
-        self._outlet.event("weights.loaded", generation, {"uri": place, "not_taken": left} | told)
+        self._sink.event("weights.loaded", generation, {"uri": place, "not_taken": left} | told)
 
     def close(self) -> None:
         """End the thread and the writing process; what was copied is written first, if that does not take too long."""
@@ -262,7 +262,7 @@ class CheckpointSaver:
             took_s = time.perf_counter() - since
             self.cadence.written(took_s)
             times = (snapshot.took_s, took_s)
-            self._outlet.saved(SavedPart(position, part.number, part.count, pieces, *times, settled))
+            self._sink.saved(SavedPart(position, part.number, part.count, pieces, *times, settled))
 
     def _written(self, snapshot: Snapshot, name: str, spare_s: float, *, final: bool) -> list[CheckpointFile]:
         assert self._place is not None
@@ -277,7 +277,7 @@ class CheckpointSaver:
 
     def _failed(self, position: CheckpointPosition, why: str) -> None:
         self._missed = True
-        self._outlet.event("checkpoint.failed", position.generation, {"why": why, "step": position.step})
+        self._sink.event("checkpoint.failed", position.generation, {"why": why, "step": position.step})
 
 
 def _rested(for_s: float, given_up: Callable[[], bool]) -> bool:
@@ -305,7 +305,7 @@ def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
 def _join_boundaries(rest: dict[str, Any], states: dict[int, States]) -> None:
     """Add the optimiser states that another server recorded between calls to the boundaries of the first."""
     since, plain = rest.get("boundaries", (0, []))
-    boundaries = [Boundary.of_plain(values) for values in plain]
+    boundaries = [CallBoundary.of_plain(values) for values in plain]
     for number, given in states.items():
         if since <= number < since + len(boundaries):
             boundaries[number - since].add_states(given)

@@ -26,9 +26,9 @@ class ExchangeLayout:
         coding: how gradients are coded, from the first exchange on; None where they are not.
     """
 
-    def __init__(self, group: "Member") -> None:
+    def __init__(self, member: "Member") -> None:
         self.coding: Coding | None = None
-        self._group = group
+        self._member = member
         self._opened = self._laid = False
         self._parameters: list[Parameter] | None = None
         self._tables: tuple[tuple[int, ...], dict[int, str]] | None = None
@@ -41,83 +41,83 @@ class ExchangeLayout:
     def parameters(self) -> list[Parameter]:
         """Every parameter, frozen ones too; `TrainedParameters` knows which of them are trained."""
         if self._parameters is None:
-            self._parameters = self._group.held.parameters
+            self._parameters = self._member.held.parameters
         return self._parameters
 
     @property
     def tables(self) -> dict[int, str]:
         """The names of the trained parameters whose gradients travel as rows, by number."""
-        group, numbers = self._group, self._group.trained.numbers
+        member, numbers = self._member, self._member.trained.numbers
         if self._tables is None or self._tables[0] is not numbers:
-            travel = group.spec.sync.architecture in ROWS_TRAVEL
-            found = tables_of(group.held.models, group.held.spoken_parameters, numbers) if travel else {}
+            travel = member.spec.sync.architecture in ROWS_TRAVEL
+            found = tables_of(member.held.models, member.held.spoken_parameters, numbers) if travel else {}
             self._tables = numbers, found
         return self._tables[1]
 
     @property
     def outer(self) -> OuterStep | None:
         """The outer step, where a round of several batches is the transaction."""
-        kind = self._group.spec.sync.outer_step
+        kind = self._member.spec.sync.outer_step
         if self._outer is None and kind is not None and self.parameters:
-            self._outer = OuterStep(self._group.held, self.parameters, self._group.spec.shards, kind)
+            self._outer = OuterStep(self._member.held, self.parameters, self._member.spec.shards, kind)
         return self._outer
 
     @property
     def outdated(self) -> bool:
         """Whether optimisers have other parameters than those that rounds were laid for in this generation."""
         outer = self.outer if self._laid else None
-        return outer is not None and outer.outdated(self._group.trained.numbers)
+        return outer is not None and outer.outdated(self._member.trained.numbers)
 
     @property
     def exchanged(self) -> list[Parameter]:
         """The parameters whose gradients are summed."""
-        return [] if self._group.spec.sync.circulates else self._group.trained.parameters
+        return [] if self._member.spec.sync.circulates else self._member.trained.parameters
 
     def open(self, seat: Seat) -> Exchange:
         """Open a generation's exchange, over nothing yet."""
-        group = self._group
-        sync = group.spec.sync
+        member = self._member
+        sync = member.spec.sync
         self._laid = False
         self.settle()
         parameters = [] if self.outer is not None or sync.circulates else self.parameters
         return open_exchange(
             architecture=sync.architecture,
             algorithm=sync.algorithm or "auto",
-            same_bits=group.same_bits,
+            same_bits=member.same_bits,
             plan=seat.plan,
             rank=seat.rank,
             transport=seat.transport,
             parameters=parameters,
-            word_length=group.layout.length,
+            word_length=member.layout.length,
             buckets=None,
             coding=self.coding,
-            timeline=group.timeline,
+            timeline=member.timeline,
             leased=sync.leased,
             active=(),
             # Servers share these out behind the others, so that an owner never changes.
-            later=[number for number in range(len(parameters)) if number not in group.trained.first],
+            later=[number for number in range(len(parameters)) if number not in member.trained.first],
         )
 
     def settle(self) -> None:
         """Fix, once, what follows from what is trainable at the first session call, whatever a joiner's lines freeze
         before it has a seat."""
-        group, codec = self._group, self._group.spec.sync.codec
+        member, codec = self._member, self._member.spec.sync.codec
         if self._opened:
             return
         self._opened = True
         self._refuse_optimizers()
         self.make_dense()
-        group.held.commit_kept()
-        self.coding = None if codec == "none" else Coding(codec, list(group.held.named_parameters))
+        member.held.commit_kept()
+        self.coding = None if codec == "none" else Coding(codec, list(member.held.named_parameters))
         # Both are worked out when first read: that has to be now.
-        _ = group.trained.first, group.layout
+        _ = member.trained.first, member.layout
 
     def lay(self) -> None:
         """Lay the exchange over what is trained. All members call this at the same point. Raises ExchangeBroken."""
-        group, exchange = self._group, self._group.generation.exchange
-        if group.spec.sync.circulates:
+        member, exchange = self._member, self._member.generation.exchange
+        if member.spec.sync.circulates:
             return
-        opened, parameters, active = exchange.buckets, self.parameters, group.trained.numbers
+        opened, parameters, active = exchange.buckets, self.parameters, member.trained.numbers
         owners = opened.owners
         if self.outer is not None:
             self.outer.lay(active)
@@ -127,8 +127,8 @@ class ExchangeLayout:
         self._buckets = reusable(self._buckets, parameters, owners, self.tables, shared=shared, active=active)
         exchange.lay(self._buckets)
         # The first generation that sends over links measures them; who joins later heals what it found.
-        group.costs = exchange.measure(group.costs)
-        exchange.go_by(group.costs)
+        member.costs = exchange.measure(member.costs)
+        exchange.go_by(member.costs)
         self._laid = True
 
     def lay_first(self) -> None:
@@ -136,18 +136,18 @@ class ExchangeLayout:
         optimisers that rounds go by."""
         if not self._laid:
             self.lay()
-            self._group.choice.tell()
+            self._member.choice.tell()
 
     def lay_anew(self) -> None:
         """Lay the exchange again: the trained parameters have changed, or the optimisers that train them."""
         self._refuse_optimizers()
-        self._group.donations.void()
+        self._member.donations.void()
         self.lay()
-        self._group.choice.tell()
+        self._member.choice.tell()
 
     def make_dense(self) -> None:
         """Give all that a backward can reach dense gradients only, where rows do not travel."""
-        if self._group.spec.sync.architecture not in ROWS_TRAVEL:
+        if self._member.spec.sync.architecture not in ROWS_TRAVEL:
             new = {p for p in self.parameters if p.requires_grad} - self._dense
             make_dense(new)
             self._dense |= new
@@ -179,5 +179,5 @@ class ExchangeLayout:
             self._buckets = None
 
     def _refuse_optimizers(self) -> None:
-        group = self._group
-        refuse_optimizers(group.held.optimizers, group.tables, group.spec.sync.architecture)
+        member = self._member
+        refuse_optimizers(member.held.optimizers, member.tables, member.spec.sync.architecture)

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 class Healing:
     """One member's exchange of state with peers and checkpoints. Called from the training thread."""
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
-        self.machines = EnvironmentCheck(group.spec, group.device)
+    def __init__(self, member: "Member") -> None:
+        self._member = member
+        self.machines = EnvironmentCheck(member.spec, member.device)
 
     def heal(self) -> None:
         """Send committed state as a donor and take it as a receiver, in the plan's order."""
-        group = self._group
-        plan, me = group.generation.plan, group.generation.plan.members[group.generation.rank]
-        group.beginning.begin(group, plan)
+        member = self._member
+        plan, me = member.generation.plan, member.generation.plan.members[member.generation.rank]
+        member.beginning.begin(member, plan)
         self._resume(plan, me)
         payloads: dict[int, torch.Tensor] = {}
         for receiver, donor in plan.heals:
@@ -36,78 +36,78 @@ class Healing:
                 since = self._lacks_since(receiver)
                 # Packed once for all receivers that lack the same: it copies the whole state.
                 payloads[since] = payloads[since] if since in payloads else self.payload(since)
-                group.generation.exchange.send_state(plan.rank_of(receiver), payloads[since])
+                member.generation.exchange.send_state(plan.rank_of(receiver), payloads[since])
             elif receiver == me:
-                received = group.generation.exchange.receive_state(plan.rank_of(donor))
+                received = member.generation.exchange.receive_state(plan.rank_of(donor))
                 keep = self._own_part(plan, donor)
                 rest = self.receive(received, keep)
-                updated = rest["changed"] or plan.start_step > 0
-                if not keep and lacks(plan, group.generation.rank, donor, updated=updated):
-                    group.progress.lack_part()
-        if group.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
-            group.progress.update_to(group.progress.step)
+                updated = rest["changed"] or plan.start_transaction > 0
+                if not keep and lacks(plan, member.generation.rank, donor, updated=updated):
+                    member.progress.lack_part()
+        if member.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
+            member.progress.update_to(member.progress.step)
         # Rounds are laid before the first of them: a joiner's program has yet to make the optimisers they go by.
-        if not group.outer:
-            group.laying.lay()
-        if plan.servers > 1 and not (group.spec.sync.servers_are_copies or group.spec.sync.circulates):
+        if not member.outer:
+            member.laying.lay()
+        if plan.servers > 1 and not (member.spec.sync.servers_are_copies or member.spec.sync.circulates):
             if plan.backups:
-                hand_over(group, lacking=group.progress.lacks_part)
-                group.progress.hold_part()
-            self._level()
+                hand_over(member, lacking=member.progress.lacks_part)
+                member.progress.hold_part()
+            self._publish_if_even()
         # Behind the heal, which brings what earlier generations have found.
-        self.machines.meet(group.generation.exchange, plan, group.generation.rank)
+        self.machines.meet(member.generation.exchange, plan, member.generation.rank)
 
     def payload(self, since: int) -> torch.Tensor:
         """(n,) uint8 of all committed state, sealed for a peer that has the boundaries of calls before `since`."""
-        group = self._group
-        return group.held.payload(
-            self.rest(self._inside(group.generation.plan), since), group.generation.exchange.seal
+        member = self._member
+        return member.held.payload(
+            self.rest(self._inside(member.generation.plan), since), member.generation.exchange.seal
         )
 
     def receive(self, payload: torch.Tensor, keep: list[Parameter]) -> dict[str, Any]:
         """Take over a peer's committed state, all but the parameters in `keep` with their optimiser states.
 
         Returns what no registered object holds."""
-        group = self._group
-        rest = group.held.restore(payload, group.generation.exchange.seal, keep)
+        member = self._member
+        rest = member.held.restore(payload, member.generation.exchange.seal, keep)
         self.restore(rest, whole=not keep)
         return rest
 
     def _lacks_since(self, receiver: str) -> int:
         """The call from which on a receiver lacks boundaries: a member of the generation before is behind by a
         transaction at most, and by a loop that this member has left and that is not over yet."""
-        group = self._group
-        return max(0, group.sections.count - 2) if receiver in group.former else 0
+        member = self._member
+        return max(0, member.sections.count - 2) if receiver in member.former else 0
 
     def _inside(self, plan: Plan) -> dict[str, Any]:
         """The position inside the running loop, for a receiver of this member's whole state."""
-        inside = {} if plan.start_step else self._group.inside
-        return (self._group.keeps() if plan.backups else {}) or inside
+        inside = {} if plan.start_transaction else self._member.saved_loop_state
+        return (self._member.loop_state() if plan.backups else {}) or inside
 
     def part_to_save(self, generation: Generation) -> CheckpointPart | None:
         """The part that this member writes: equals share out one state, servers write their own; of a token ring's
         members, whose optimisers differ, one writes all. None: it writes none."""
-        group = self._group
+        member = self._member
         plan, server = generation.plan, generation.server
-        if group.spec.sync.circulates:
-            writer = plan.world if plan.servers and group.spec.sync.servers_are_copies else 0
+        if member.spec.sync.circulates:
+            writer = plan.world if plan.servers and member.spec.sync.servers_are_copies else 0
             return CheckpointPart() if generation.rank == writer else None
         if not plan.servers:
             return CheckpointPart(writer=generation.rank, writers=plan.world)
         if server < 0:
             return None
-        if group.generation.exchange.part is None:
+        if member.generation.exchange.part is None:
             return CheckpointPart(writer=server, writers=plan.servers)
         return CheckpointPart(state=server, states=plan.servers)  # what two servers hold is written by both
 
     def state_of(self, part: CheckpointPart) -> dict[str, Any]:
         """The state that this member writes: all, or the part that it alone updates."""
-        group = self._group
+        member = self._member
         if part.state == 0:
-            # A server that took over another one's state has begun no loop of its own yet: `keeps` is empty.
-            state = group.held.state(self.rest(group.keeps() or group.inside))
-            return state | {"names": group.held.optimized_names()}
-        return group.held.state_of(group.part or []) | {"boundaries": group.sections.states()}
+            # A server that took over another one's state has begun no loop of its own yet: `loop_state` is empty.
+            state = member.held.state(self.rest(member.loop_state() or member.saved_loop_state))
+            return state | {"names": member.held.optimized_names()}
+        return member.held.state_of(member.part or []) | {"boundaries": member.sections.states()}
 
     def rest(self, inside: dict[str, Any], since: int = 0) -> dict[str, Any]:
         """The position of this member, and all else that no registered object holds.
@@ -115,87 +115,92 @@ class Healing:
         Args:
             since: boundaries of calls from this number on are included.
         """
-        group = self._group
+        member = self._member
         return {
             "inside": inside,
-            "place": group.sections.place,
-            "boundaries": group.sections.state(since),
-            "variables": group.sections.variables.state(since),
-            **group.progress.state(),
-            "costs": group.costs,
-            "records": group.reporter.state(),
-            "trained": group.trained.state(),
-            "outer": group.outer.state_dict() if group.outer else {},
-            "scaling": group.scaling.state_dict() if group.scaling else {},
+            "place": member.sections.place,
+            "boundaries": member.sections.state(since),
+            "variables": member.sections.variables.state(since),
+            **member.progress.state(),
+            "costs": member.costs,
+            "records": member.reporter.state(),
+            "trained": member.trained.state(),
+            "outer": member.outer.state_dict() if member.outer else {},
+            "scaling": member.scaling.state_dict() if member.scaling else {},
             "machines": self.machines.state(),
-            "unkept": group.unkept.state(),
-            "draws": group.draws.state(),
-            "comparison": group.comparison.state(),
+            "unkept": member.unkept.state(),
+            "draws": member.draws.state(),
+            "comparison": member.comparison.state(),
         }
 
     def restore(self, rest: dict[str, Any], *, whole: bool) -> None:
         """Take a peer's position; not `whole` where this server kept the part that it alone updates."""
-        group = self._group
-        if group.laying.coding is not None:
+        member = self._member
+        if member.laying.coding is not None:
             # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
-            group.laying.coding.heal(steps=rest["step"] - group.progress.step)
-        new, leased = group.progress.lacks_part, group.spec.sync.leased
-        group.progress.restore(rest, whole=whole, leased=leased)
-        group.sections.restore(rest.get("boundaries", (0, [])))  # checkpoints of before have none
-        group.sections.variables.restore(rest.get("variables", {}))
-        group.sections.healed(rest.get("place", -1))
-        group.costs = rest["costs"]
-        if new or not (group.serves and leased):  # there server 0's records are nowhere else
-            group.reporter.restore(rest["records"])
+            member.laying.coding.heal(steps=rest["step"] - member.progress.step)
+        new, leased = member.progress.lacks_part, member.spec.sync.leased
+        member.progress.restore(rest, whole=whole, leased=leased)
+        member.sections.restore(rest.get("boundaries", (0, [])))  # checkpoints of before have none
+        member.sections.variables.restore(rest.get("variables", {}))
+        member.sections.healed(rest.get("place", -1))
+        member.costs = rest["costs"]
+        if new or not (member.serves and leased):  # there server 0's records are nowhere else
+            member.reporter.restore(rest["records"])
         if "trained" in rest:  # checkpoints of before have none, nor this
-            group.trained.restore(rest["trained"])
-        if group.outer:
-            group.outer.load_state_dict(rest["outer"], group.trained.numbers)
-        if group.scaling:
-            group.scaling.load_state_dict(rest["scaling"])
+            member.trained.restore(rest["trained"])
+        if member.outer:
+            member.outer.load_state_dict(rest["outer"], member.trained.numbers)
+        if member.scaling:
+            member.scaling.load_state_dict(rest["scaling"])
         self.machines.restore(rest.get("machines", []))  # nor this
-        group.unkept.restore(rest.get("unkept", []))
-        group.draws.restore(rest.get("draws", False))
+        member.unkept.restore(rest.get("unkept", []))
+        member.draws.restore(rest.get("draws", False))
         if "comparison" in rest:
-            group.comparison.restore(rest["comparison"])
-        group.inside = rest["inside"]
-        group.buffers.adopt()
+            member.comparison.restore(rest["comparison"])
+        member.saved_loop_state = rest["inside"]
+        member.buffers.adopt()
 
     def _resume(self, plan: Plan, me: str) -> None:
         """Begin a later attempt with the newest checkpoint, on the member that the others heal from."""
-        group = self._group
+        member = self._member
         receivers = {receiver for receiver, _ in plan.heals}
-        if plan.start_step or group.progress.transactions or group.progress.changed or me in receivers:
+        if (
+            plan.start_transaction
+            or member.progress.transactions
+            or member.progress.changed
+            or me in receivers
+        ):
             return
-        if group.shadowing.stale:
+        if member.join_follower.stale:
             end_process("the attempt starts from step 0, but this process holds weights of a lost member")
-        found = group.saver.newest() if plan.attempt > 1 else None
+        found = member.saver.newest() if plan.attempt > 1 else None
         if found is not None:
-            rest = group.held.take(joined(found.states))
+            rest = member.held.take(joined(found.states))
             # Without the costs: they are of the links of an earlier attempt, and are measured again.
             self.restore(rest | {"costs": None}, whole=True)
-            group.reporter.restore(rest["records"])  # the last of them may have been told nowhere
-            group.saver.tell_start(found, plan.generation, len(group.progress.calls.finished))
+            member.reporter.restore(rest["records"])  # the last of them may have been told nowhere
+            member.saver.tell_start(found, plan.generation, len(member.progress.calls.finished))
             return
         if plan.attempt > 1:
-            group.saver.tell_nothing(plan.generation)
-        group.beginning.tell(group, plan.generation)
+            member.saver.tell_nothing(plan.generation)
+        member.beginning.tell(member, plan.generation)
 
     def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
         """The parameters of which the donor lacks the newest state: a server's own share, once it has applied a step,
         and all where the donor is a worker, which is ahead by an evaluation at most and has no optimiser state."""
-        group = self._group
-        if group.progress.updated <= 0 and not group.progress.changed:
+        member = self._member
+        if member.progress.updated <= 0 and not member.progress.changed:
             return []
-        served = group.generation.rank >= plan.world > plan.rank_of(donor)
-        return group.part or (group.held.ever_trained(group.parameters) if served else [])
+        served = member.generation.rank >= plan.world > plan.rank_of(donor)
+        return member.part or (member.held.ever_trained(member.parameters) if served else [])
 
-    def _level(self) -> None:
+    def _publish_if_even(self) -> None:
         """Publish the servers' weights to everybody where all servers are at the same step: each is certain to have the
         newest of its own part only. Where one is ahead, everybody else has all the weights of the step before."""
-        group = self._group
-        ahead = torch.zeros(len(group.generation.plan.members), dtype=torch.float64)
-        ahead[group.generation.rank] = group.ahead
-        if not bool(group.generation.exchange.all_reduce(ahead).any()):
-            group.generation.exchange.publish()
-            group.call_back()
+        member = self._member
+        ahead = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
+        ahead[member.generation.rank] = member.ahead
+        if not bool(member.generation.exchange.all_reduce(ahead).any()):
+            member.generation.exchange.publish()
+            member.call_back()

@@ -71,7 +71,7 @@ class Beginning:
         if matched.taken:
             model.load_state_dict({name: given[name] for name in matched.taken}, strict=False)
 
-    def begin(self, group: "Member", plan: Plan) -> None:
+    def begin(self, member: "Member", plan: Plan) -> None:
         """Drop the weights at this process's first seat: its program's lines have seen them, or they have not.
 
         Raises:
@@ -84,13 +84,13 @@ class Beginning:
         self._others = [MatchedWeights.of({}, given) for given in self._given or ()]
         self._given = []
         if self._unread is None:
-            self._warn(group)
-        elif plan.attempt == 1 and plan.start_step == 0:
+            self._warn(member)
+        elif plan.attempt == 1 and plan.start_transaction == 0:
             raise self._unread
         else:
-            self._missed(group, self._unread)
+            self._missed(member, self._unread)
 
-    def tell(self, group: "Member", generation: int) -> None:
+    def tell(self, member: "Member", generation: int) -> None:
         """Report the weights that the job begins with, and take over the optimisers' states, where it asks for them.
         Called on the member that the others are healed from, before the first step.
 
@@ -105,17 +105,17 @@ class Beginning:
             raise BeginningUnreadable(
                 self._uri, "it has no entry with the name and shape of a weight of this job's models"
             )
-        numbered = len(group.held.models) > 1
+        numbered = len(member.held.models) > 1
         taken = told([*self._models, *self._others], numbered=numbered)
         if self._with_optimizers:
-            taken["optimizers"] = self._optimizers(group, self._uri)
-        group.saver.tell_weights(self._uri, taken, generation)
+            taken["optimizers"] = self._optimizers(member, self._uri)
+        member.saver.tell_weights(self._uri, taken, generation)
 
-    def _optimizers(self, group: "Member", uri: str) -> int:
+    def _optimizers(self, member: "Member", uri: str) -> int:
         """Take over the optimisers' states; returns of how many parameters. Raises CheckpointUnreadable."""
-        taken = take_optimizers(group.held, uri)
+        taken = take_optimizers(member.held, uri)
         if not taken:
-            group.warnings.add(
+            member.warnings.add(
                 "init_optimizers",
                 f"init_from {uri} gives no state for any of this job's optimisers: all begin anew.",
                 "It takes parameters of the same name and shape, and an optimiser of the same kind that was "
@@ -123,11 +123,11 @@ class Beginning:
             )
         return len(taken)
 
-    def _warn(self, group: "Member") -> None:
+    def _warn(self, member: "Member") -> None:
         taken = sum(model.taken_numel for model in self._models)
         own = sum(model.own_numel for model in self._models)
         if taken < FEW * own:
-            group.warnings.add(
+            member.warnings.add(
                 "init_from",
                 f"init_from {self._uri} has {taken:,} of the {own:,} numbers of this job's models: the others have "
                 f"another "
@@ -137,14 +137,14 @@ class Beginning:
                 "wrapping a model, for example with torch.compile, adds a prefix to its names.",
             )
 
-    def _missed(self, group: "Member", error: CheckpointUnreadable) -> None:
+    def _missed(self, member: "Member", error: CheckpointUnreadable) -> None:
         print(
             f"ringleader: init_from: {error.message} Training continues with the state of the other members."
         )
-        if group.same_bits:
+        if member.same_bits:
             how = "could not be read when lines ran again, which saw the program's own weights instead"
             cure = "keep the job or file that init_from names until this job has ended"
-            group.sections.variables.find(VariableFinding("weights of init_from", self._line, cure, how))
+            member.sections.variables.find(VariableFinding("weights of init_from", self._line, cure, how))
 
 
 def _models_at(uri: str) -> list[dict[str, Any]]:

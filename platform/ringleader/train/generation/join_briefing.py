@@ -44,18 +44,18 @@ class JoinBriefing:
     trained: tuple[tuple[int, ...], int]
 
     @classmethod
-    def of(cls, group: "Member") -> "JoinBriefing":
+    def of(cls, member: "Member") -> "JoinBriefing":
         """The briefing by a member whose transaction has just committed."""
-        calls = group.progress.calls
+        calls = member.progress.calls
         # Without the running call: a commit says that all members have begun it, and nothing of its end.
         until = max(0, calls.next - 1)
         return cls(
             until=until,
             finished=tuple(calls.finished[:until]),
             left=tuple(sorted(number for number in calls.left if number < until)),
-            boundaries=tuple(group.sections.state()[1][:until]),
-            variables=group.sections.variables.state(),
-            trained=group.trained.state(),
+            boundaries=tuple(member.sections.state()[1][:until]),
+            variables=member.sections.variables.state(),
+            trained=member.trained.state(),
         )
 
     def since(self, known: int) -> dict[str, Any]:
@@ -81,8 +81,8 @@ class CatchUp:
         runs: it runs the lines that it was told of.
     """
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
+    def __init__(self, member: "Member") -> None:
+        self._member = member
         self.begun = self.runs = False
         self._since = self._line_s = inf
         self._from = self._fewest = self._idle_rounds = 0
@@ -90,23 +90,23 @@ class CatchUp:
     def arrive(self) -> None:
         """Measure the lines just run: the program has come to a call of which nothing is known, or shall stop here."""
         if self.runs:
-            ran = max(1, self._group.progress.calls.next - 1 - self._from)
+            ran = max(1, self._member.progress.calls.next - 1 - self._from)
             self.runs, self._line_s = False, (monotonic() - self._since) / ran
 
     def hear(self, told: dict[str, Any]) -> bool:
         """Take over what `JoinBriefing.since` gave. Returns whether nothing is left to run before the worker's seat."""
-        group = self._group
-        group.progress.take_finished(told["finished"])
+        member = self._member
+        member.progress.take_finished(told["finished"])
         for number in told["left"]:
-            group.progress.leave_loop(number)
-        group.sections.restore(told["boundaries"])
-        group.sections.variables.restore(told["variables"])
-        group.trained.restore(told["trained"])
-        here = group.progress.calls.next - 1
-        count = len(group.progress.calls.finished) - here
+            member.progress.leave_loop(number)
+        member.sections.restore(told["boundaries"])
+        member.sections.variables.restore(told["variables"])
+        member.trained.restore(told["trained"])
+        here = member.progress.calls.next - 1
+        count = len(member.progress.calls.finished) - here
         if self._near(count):
             return True
-        group.sections.run_until(len(group.progress.calls.finished))
+        member.sections.run_until(len(member.progress.calls.finished))
         self.begun = self.runs = True
         self._since, self._from = monotonic(), here
         return False

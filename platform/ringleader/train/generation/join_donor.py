@@ -50,8 +50,8 @@ ALIGNED = 64
 class JoinDonor:
     """One member's donations. Called from its training thread."""
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
+    def __init__(self, member: "Member") -> None:
+        self._member = member
         self._donations: list[JoinerDonation] = []
         self._weights: list[Parameter] = []
         self._marks: list[tuple[int, int]] = []
@@ -66,13 +66,13 @@ class JoinDonor:
             self.answer()
             for donation in self._donations:
                 if donation.waits:
-                    donation.copy(*take_apart(self._state()), self._group.held.updated_places())
+                    donation.copy(*take_apart(self._state()), self._member.held.updated_places())
         if any(donation.follows for donation in self._donations):
-            self._marks = self._group.held.marks(self._weights)
+            self._marks = self._member.held.marks(self._weights)
 
     def answer(self) -> None:
         """Begin with new joiners, behind a commit in a generation that goes on."""
-        for transport in self._group.coordinator.joiners():
+        for transport in self._member.coordinator.joiners():
             self._begin(transport)
         self._donations = [donation for donation in self._donations if not donation.over]
 
@@ -93,13 +93,13 @@ class JoinDonor:
         if not following:
             return
         reached = [used and not skipped for used in report.used]
-        grads = [p.grad for p, used in zip(self._group.parameters, reached, strict=True) if used]
+        grads = [p.grad for p, used in zip(self._member.parameters, reached, strict=True) if used]
         head = {
             "kind": STEP,
             "used": reached,
             "skipped": skipped,
             "factor": 1.0 if report.weight == rows else rows / report.weight,
-            "settings": self._group.held.settings(),
+            "settings": self._member.held.settings(),
             # Copies: the program goes on changing these while a thread sends.
             "kept": copy.deepcopy(self._changed(self._kept())),
             "loss": report.loss,
@@ -108,7 +108,7 @@ class JoinDonor:
         for donation in following:
             donation.add(head, [grad for grad in grads if grad is not None])
 
-    def boundary(self) -> None:
+    def end_generation(self) -> None:
         """Send the rest of the state to joiners that follow: all members leave the generation at this step."""
         following = self._following()
         if following:
@@ -125,30 +125,30 @@ class JoinDonor:
     def _following(self) -> list["JoinerDonation"]:
         """The joiners that have had all that this member has: none, once its program changed weights meanwhile."""
         following = [donation for donation in self._donations if donation.follows]
-        if not following or self._marks == self._group.held.marks(self._weights):
+        if not following or self._marks == self._member.held.marks(self._weights):
             return following
         for donation in following:
             donation.void()
         return []
 
     def _begin(self, transport: Transport) -> None:
-        group, rooms = self._group, None
-        if group.spec.followed and not group.tables:  # their gradients are rows
-            self._weights = group.held.weights
-            rooms = CopyMemory(room_for(take_apart(self._state())[1]), room_for(group.trained.parameters))
-        self._donations.append(JoinerDonation(transport, JoinBriefing.of(group), rooms))
+        member, rooms = self._member, None
+        if member.spec.followed and not member.tables:  # their gradients are rows
+            self._weights = member.held.weights
+            rooms = CopyMemory(room_for(take_apart(self._state())[1]), room_for(member.trained.parameters))
+        self._donations.append(JoinerDonation(transport, JoinBriefing.of(member), rooms))
 
     def _state(self) -> dict[str, Any]:
-        group = self._group
-        return group.held.state(group.healing.rest({}, since=group.sections.count))
+        member = self._member
+        return member.held.state(member.healing.rest({}, since=member.sections.count))
 
     def _rest(self) -> dict[str, Any]:
-        held = self._group.held
+        held = self._member.held
         kept = self._kept()
         small = {name: state for name, state in kept.items() if _size(*take_apart(state)) <= SMALL_BYTES}
         sent = small | self._changed(kept)
         return {
-            "rest": self._group.healing.rest({}),
+            "rest": self._member.healing.rest({}),
             "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
             "settings": held.settings(),
             "kept": sent,
@@ -156,12 +156,12 @@ class JoinDonor:
         }
 
     def _kept(self) -> dict[str, Any]:
-        return {name: kept.state_dict() for name, kept in self._group.held.kept.items()}
+        return {name: kept.state_dict() for name, kept in self._member.held.kept.items()}
 
     def _changed(self, kept: dict[str, Any]) -> dict[str, Any]:
         """The states of kept objects that differ from what the last step's callbacks left: the program, which does not
         run in a joiner that follows, has changed them since."""
-        left = self._group.held.committed_kept
+        left = self._member.held.committed_kept
         return {name: state for name, state in kept.items() if not _same(state, left.get(name))}
 
 

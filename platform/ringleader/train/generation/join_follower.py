@@ -38,22 +38,22 @@ class JoinFollower:
         catching: the catching up of its program with that of the others.
     """
 
-    def __init__(self, group: "Member") -> None:
+    def __init__(self, member: "Member") -> None:
         self.stale = False
-        self._group = group
-        self._level = self._caught_up = False
-        self.catching = CatchUp(group)
+        self._member = member
+        self._in_sync = self._caught_up = False
+        self.catching = CatchUp(member)
 
-    def follow(self, shadow: FollowTask) -> ParkReport | None:
+    def follow(self, task: FollowTask) -> ParkReport | None:
         """Follow the donor until both stand at a boundary, or it is gone. None: calls are over that the program has not
         come to here, and their lines run first."""
-        group = self._group
-        fresh = group.healing.rest({})
-        communicator = Communicator(shadow.transport)
-        self._level = self._caught_up = False
+        member = self._member
+        fresh = member.healing.rest({})
+        communicator = Communicator(task.transport)
+        self._in_sync = self._caught_up = False
         astray = why = ""
         try:
-            astray = self._follow(shadow, SideChannel(communicator))
+            astray = self._follow(task, SideChannel(communicator))
         except ExchangeBroken as error:
             why = str(error)
         finally:
@@ -63,19 +63,19 @@ class JoinFollower:
             return None
         if why or astray:
             # It parks as a newcomer again: the next plan heals it whole.
-            group.healing.restore(fresh, whole=True)
+            member.healing.restore(fresh, whole=True)
         self.stale = bool(why or astray) or self.catching.begun
         parked = ParkReport(
             0,
-            group.progress.transactions,
-            group.progress.step,
+            member.progress.transactions,
+            member.progress.step,
             why,
             astray=astray,
-            call=group.progress.calls.next - 1,
+            call=member.progress.calls.next - 1,
         )
         return replace(parked, caught_up=self._caught_up)
 
-    def _follow(self, shadow: FollowTask, side: SideChannel) -> str:
+    def _follow(self, task: FollowTask, side: SideChannel) -> str:
         """Take what the donor sends, up to a boundary. Returns the first thing that differs there; empty for none."""
         if not self._ask(side):
             return ""
@@ -88,13 +88,13 @@ class JoinFollower:
                 self._apply(head, memory)
             elif self._joins(side):
                 return self._stand(unpacked_of_any_type(memory, side.seal))
-            if not head["behind"] and not self._level:
-                self._level = True
-                shadow.level()
+            if not head["behind"] and not self._in_sync:
+                self._in_sync = True
+                task.in_sync()
 
     def _ask(self, side: SideChannel) -> bool:
         """Ask for the calls that are over for all members. Returns whether this worker follows now."""
-        side.send_state(DONOR, packed(len(self._group.progress.calls.finished), side.seal))
+        side.send_state(DONOR, packed(len(self._member.progress.calls.finished), side.seal))
         told = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
         stays = self.catching.hear(told)
         side.all_reduce(torch.tensor([float(stays)], dtype=torch.float64))
@@ -103,55 +103,55 @@ class JoinFollower:
 
     def _take(self, head: dict[str, Any], memory: Tensor) -> None:
         state = put_together(head["skeleton"], views(memory, head["kinds"]))
-        self._group.healing.restore(self._group.held.take(state), whole=True)
+        self._member.healing.restore(self._member.held.take(state), whole=True)
 
     @torch.no_grad()
     def _apply(self, head: dict[str, Any], memory: Tensor) -> None:
         """Apply the sums of a step as every member does. Raises ExchangeBroken where the followed member's program has
         come to lines that register or unfreeze something, which have not run here."""
-        group = self._group
+        member = self._member
         if not (
-            len(head["used"]) == len(group.parameters) and group.held.knows(head["settings"], head["kept"])
+            len(head["used"]) == len(member.parameters) and member.held.knows(head["settings"], head["kept"])
         ):
             why = "the followed member has registered or unfrozen something since"
             raise ExchangeBroken(rank=-1, phase="follow", bucket=None, why=why)
-        used = [p for p, reached in zip(group.parameters, head["used"], strict=True) if reached]
-        for parameter in group.parameters:
+        used = [p for p, reached in zip(member.parameters, head["used"], strict=True) if reached]
+        for parameter in member.parameters:
             parameter.grad = None
         grads = views(memory, [(p.dtype, tuple(p.shape)) for p in used])
         for parameter, grad in zip(used, grads, strict=True):
             parameter.grad = laid_out_as(parameter, grad)
             if head["factor"] != 1:
                 scale_by(parameter.grad, head["factor"])
-        group.draws.begin(group.progress.step)
+        member.draws.begin(member.progress.step)
         # Before the update and the callbacks: no program runs here that would have set them.
-        group.held.set(head["settings"])
-        group.held.set_kept(head["kept"])
+        member.held.set(head["settings"])
+        member.held.set_kept(head["kept"])
         if not head["skipped"]:
-            group.held.update()
+            member.held.update()
         if head["buffers"] is not None:
-            group.buffers.commit(head["buffers"])
-        group.progress.replay_step(head["loss"])
-        group.held.after_update(group.spec.seed, group.progress.step, skipped=head["skipped"])
-        if group.held.callbacks:
-            group.buffers.adopt()  # as members do
-        if group.scaling is not None:
-            group.scaling.commit(overflowed=head["skipped"])
-        for parameter in group.parameters:
+            member.buffers.commit(head["buffers"])
+        member.progress.replay_step(head["loss"])
+        member.held.after_update(member.spec.seed, member.progress.step, skipped=head["skipped"])
+        if member.held.callbacks:
+            member.buffers.adopt()  # as members do
+        if member.scaling is not None:
+            member.scaling.commit(overflowed=head["skipped"])
+        for parameter in member.parameters:
             parameter.grad = None
 
     def _joins(self, side: SideChannel) -> bool:
         """Tell the donor whether this worker had been level: then the plan of this boundary is made with it."""
-        return bool(side.all_reduce(torch.tensor([float(self._level)], dtype=torch.float64)))
+        return bool(side.all_reduce(torch.tensor([float(self._in_sync)], dtype=torch.float64)))
 
     def _stand(self, state: dict[str, Any]) -> str:
         """Take, at the boundary, everything that no gradient tells. Returns what differs all the same."""
-        held = self._group.held
+        held = self._member.held
         for scheduler, saved in zip(held.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         held.set(state["settings"])
         held.set_kept(state["kept"])
         held.commit_kept()
-        self._group.healing.restore(state["rest"], whole=True)
+        self._member.healing.restore(state["rest"], whole=True)
         kept = {name: own.state_dict() for name, own in held.kept.items() if name not in state["kept"]}
         return first_difference(prints(held, kept), state["prints"])

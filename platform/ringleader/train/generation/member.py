@@ -51,11 +51,11 @@ class Member:
         current: the generation that this member takes part in; None before its first, between two, and at the end.
         costs: measured costs of links and additions; None until an exchange has had to choose by them.
         former: the members of the generation before this one; empty for a worker that was in none.
-        level: called when a generation's exchange is open, before anybody heals.
-        keeps: gives what a running loop holds beyond whole steps, at a boundary, for a checkpoint.
-        stand: puts together what members know of the running loop: called by all of them where a generation begins,
-            before what one member alone holds is copied.
-        inside: the value of `keeps` in the checkpoint that this attempt began with.
+        on_generation_open: called when a generation's exchange is open, before anybody heals.
+        loop_state: gives what a running loop holds beyond whole steps, at a boundary, for a checkpoint.
+        gather_loop_state: puts together what members know of the running loop: called by all of them where a generation
+            begins, before what one member alone holds is copied.
+        saved_loop_state: the value of `loop_state` in the checkpoint that this attempt began with.
         scaling: the loss scale of fp16; None in other precisions.
     """
 
@@ -81,10 +81,10 @@ class Member:
         self.timeline = split.timeline
         self.saver = saver
         self.costs: ClusterCosts | None = None
-        self.level: Callable[[], None] = lambda: None
-        self.keeps: Callable[[], dict[str, Any]] = dict
-        self.stand: Callable[[], None] = lambda: None
-        self.inside: dict[str, Any] = {}
+        self.on_generation_open: Callable[[], None] = lambda: None
+        self.loop_state: Callable[[], dict[str, Any]] = dict
+        self.gather_loop_state: Callable[[], None] = lambda: None
+        self.saved_loop_state: dict[str, Any] = {}
         self.former: tuple[str, ...] = ()
         self.current: Generation | None = None
         self._seat: Seat | None = None
@@ -104,7 +104,7 @@ class Member:
         self.healing = Healing(self)
         self.donations = JoinDonor(self)
         self.securing = CheckpointCopies(self)
-        self.shadowing = JoinFollower(self)
+        self.join_follower = JoinFollower(self)
         self.choice = ChosenSchedules(self)
         self.warnings = JobWarnings(self)
         self.beside = BackgroundCheck(self)
@@ -199,7 +199,7 @@ class Member:
         self.donations.committed(leaves=self._must_park)
         self.beside.committed()
 
-    def leave_at_boundary(self) -> None:
+    def leave_at_planned_boundary(self) -> None:
         """End this generation: the reduced word named a newer plan."""
         self._must_park = True
         self._leaving = ""
@@ -292,10 +292,10 @@ class Member:
 
     def _change_generation(self) -> None:
         generation = self._seat.plan.generation if self._seat else 0
-        self.reporter.leave_office()
+        self.reporter.end_generation()
         if self.spec.followed:
             self.buffers.rewind()  # the loop's body may have changed them behind the step
-        self.donations.boundary()
+        self.donations.end_generation()
         self._leave()
         if self.timeline is not None:
             self.timeline.begin("regroup", left=generation)
@@ -323,7 +323,7 @@ class Member:
         try:
             self.securing.begin()
             self.current = Generation.of(seat, self.laying.open(seat))
-            self.level()
+            self.on_generation_open()
             self.healing.heal()
         except ExchangeBroken as error:
             self.broke(error)
@@ -332,7 +332,7 @@ class Member:
             self.timeline.end()
         # Where items are leased server 0 counts them, and so it speaks.
         speaker = plan.world if self.spec.sync.leased and plan.servers else 0
-        self.reporter.take_office(speaks=seat.rank == speaker, recorded_step=plan.recorded_step)
+        self.reporter.begin_generation(speaks=seat.rank == speaker, recorded_step=plan.recorded_step)
         try:
             if plan.cause in (PAUSE, SHORT):
                 self._stop(plan)
@@ -346,18 +346,20 @@ class Member:
 
     def _begun(self, plan: Plan) -> bool:
         """Whether servers may have made updates before this plan, which steps do not show where items are leased."""
-        return plan.backups > 0 and plan.generation > 1 if self.spec.sync.leased else plan.start_step > 0
+        return (
+            plan.backups > 0 and plan.generation > 1 if self.spec.sync.leased else plan.start_transaction > 0
+        )
 
     def _next_seat(self, parked: ParkReport) -> Seat | None:
         """Ask for the next seat, following a member meanwhile if told to. None: there are lines to run first."""
-        self.shadowing.catching.arrive()
+        self.join_follower.catching.arrive()
         while True:
             match self.coordinator.next_seat(parked):
                 case Seat() as seat:
                     return seat
-                case shadow:
+                case task:
                     self.laying.settle()
-                    told = self.shadowing.follow(shadow)
+                    told = self.join_follower.follow(task)
                     if told is None:
                         return None
                     parked = told

@@ -39,9 +39,9 @@ WHY = (
 class MemberComparison:
     """One member's part in the comparison. Called from its training thread."""
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
-        self._on = group.spec.sync.same_bits and not group.spec.sync.leased
+    def __init__(self, member: "Member") -> None:
+        self._member = member
+        self._on = member.spec.sync.same_bits and not member.spec.sync.leased
         self._compared = (-1, -1)
         self._call = self._differed = self._named = -1
         self._due = False
@@ -69,12 +69,12 @@ class MemberComparison:
 
     def begin(self, call: int) -> None:
         """Take the state's fingerprint, where one is due, as a transaction of a session call begins."""
-        generation = self._group.generation
+        generation = self._member.generation
         self._call = call
         self._due = self._on and self._compared != (generation.number, call)
         # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
-        silent = call == self._named or self._group.serves
-        variables = 0 if silent else self._group.sections.variables.fingerprint(call)
+        silent = call == self._named or self._member.serves
+        variables = 0 if silent else self._member.sections.variables.fingerprint(call)
         self._said = (self._fingerprint(), variables) if self._due else (0, 0)
 
     @property
@@ -89,95 +89,97 @@ class MemberComparison:
 
     def agreed(self, call: int) -> None:
         """Record that the transaction has happened, so that its call has been compared in this generation."""
-        generation = self._group.generation
+        generation = self._member.generation
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
             self._compared, self._due, self._said = (generation.number, call), False, (0, 0)
             if call != self._differed:
                 self._in_a_row = 0
 
-    def level(self, reduced: Tensor) -> None:
+    def correct(self, reduced: Tensor) -> None:
         """Give members that differ by a reduced word the state of the others, and tell all which of the program's
         variables differ. Raises ExchangeBroken."""
         variables = self._variables(reduced)
         if _vary(variables):
-            self._group.sections.variables.level([rank for rank, value in enumerate(variables) if value])
+            self._member.sections.variables.name_differing(
+                [rank for rank, value in enumerate(variables) if value]
+            )
             self._named = self._call
         told = self._told(reduced)
         if _many(told):
-            self._level(told)
+            self._correct(told)
 
     def before_saving(self) -> None:
         """Compare members at the boundary that all are about to copy for a checkpoint. Raises ExchangeBroken."""
-        group = self._group
+        member = self._member
         if not self._on:
             return
-        said = torch.zeros(len(group.generation.plan.members), dtype=torch.float64)
-        said[group.generation.rank] = self._fingerprint()
-        told = [int(value) for value in group.generation.exchange.all_reduce(said).tolist()]
+        said = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
+        said[member.generation.rank] = self._fingerprint()
+        told = [int(value) for value in member.generation.exchange.all_reduce(said).tolist()]
         if _many(told):
-            self._level(told)
+            self._correct(told)
 
     def _told(self, reduced: Tensor) -> list[int]:
-        generation = self._group.generation
-        return self._group.layout.fingerprints(reduced, world=len(generation.plan.members))
+        generation = self._member.generation
+        return self._member.layout.fingerprints(reduced, world=len(generation.plan.members))
 
     def _variables(self, reduced: Tensor) -> list[int]:
-        generation = self._group.generation
-        return self._group.layout.variables(reduced, world=len(generation.plan.members))
+        generation = self._member.generation
+        return self._member.layout.variables(reduced, world=len(generation.plan.members))
 
-    def _level(self, told: list[int]) -> None:
-        group = self._group
+    def _correct(self, told: list[int]) -> None:
+        member = self._member
         # Who ran all lines for the first time is right; of those, and where there is nobody, the most.
         firsts = [value for value in told if value and not value & AGAIN]
         counts = Counter(value | AGAIN for value in firsts or told if value)
         most = max(counts.values())
         right = next(value for value in firsts or told if value and counts[value | AGAIN] == most)
         self._unsure |= not firsts or len(counts) > 1
-        donor, me = told.index(right), group.generation.rank
+        donor, me = told.index(right), member.generation.rank
         payload = None
         for receiver in [rank for rank, value in enumerate(told) if value and (value ^ right) & ~AGAIN]:
             if me == donor:
                 if payload is None:
-                    payload = group.healing.payload(since=0)
-                group.generation.exchange.send_state(receiver, payload)
+                    payload = member.healing.payload(since=0)
+                member.generation.exchange.send_state(receiver, payload)
             elif me == receiver:
-                self._take(group.generation.exchange.receive_state(donor))
+                self._take(member.generation.exchange.receive_state(donor))
         self._count()
 
     def _take(self, payload: Tensor) -> None:
-        group = self._group
+        member = self._member
         # What a server has of optimisers' states may be nowhere else; of weights it has published its part.
-        with group.held.keeping_states() if group.serves else nullcontext():
-            group.healing.receive(payload, [])
+        with member.held.keeping_states() if member.serves else nullcontext():
+            member.healing.receive(payload, [])
         what = first_difference(self._mine, self._prints())
-        worker = group.generation.plan.members[group.generation.rank]
+        worker = member.generation.plan.members[member.generation.rank]
         data = {"worker": worker, "what": what or "a part of the state", "why": WHY}
-        group.reporter.say("member.differed", group.generation.number, data)
+        member.reporter.say("member.differed", member.generation.number, data)
 
     def _count(self) -> None:
         if self._call == self._differed:  # what differs cannot be made alike: it is not compared here again
-            self._compared, self._unsure = (self._group.generation.number, self._call), True
+            self._compared, self._unsure = (self._member.generation.number, self._call), True
         self._in_a_row += self._call != self._differed
         self._differed = self._call
         self._on = self._in_a_row < IN_A_ROW
 
     def _fingerprint(self) -> int:
         """This member's fingerprint; 0 where its state rightly differs, on a server that is a step ahead."""
-        if self._group.ahead:
+        if self._member.ahead:
             return 0
         digest, self._mine = hashlib.blake2b(digest_size=EXACT_BYTES), self._prints()
         for name, value in sorted(self._mine.items()):
             digest.update(name.encode() + value)
-        again = self._group.sections.ran_again
+        again = self._member.sections.ran_again
         # The lowest bit is AGAIN's, and 0 stands for no fingerprint.
         return (int.from_bytes(digest.digest(), "little") & ~1 | again) or 2
 
     def _prints(self) -> dict[str, bytes]:
         """Fingerprints of all that is equal on all members: with servers, not of optimisers' states."""
-        group = self._group
-        held = group.held
+        member = self._member
+        held = member.held
         kept = {name: kept.state_dict() for name, kept in held.kept.items()}
-        found = prints(held, kept, optimizers=not group.spec.sync.server_count)
+        found = prints(held, kept, optimizers=not member.spec.sync.server_count)
         small = {"settings": held.settings(), "schedules": [s.state_dict() for s in held.schedulers]}
         for name, values in small.items():
             for number, value in enumerate(values):

@@ -27,7 +27,7 @@ def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
     return any(me in servers and other not in servers for servers in plan.held_by)
 
 
-def hand_over(group: "Member", *, lacking: bool) -> None:
+def hand_over(member: "Member", *, lacking: bool) -> None:
     """Send parts to the servers that lack them. All members call it together, once all servers that have their parts
     are at the same step.
 
@@ -37,7 +37,7 @@ def hand_over(group: "Member", *, lacking: bool) -> None:
     Raises:
         ExchangeBroken: the parts received by then stay.
     """
-    generation, held = group.generation, group.held
+    generation, held = member.generation, member.held
     exchange = generation.exchange
     plan, me = generation.plan, generation.server
     said = torch.zeros(len(plan.members), dtype=torch.float64)
@@ -47,14 +47,14 @@ def hand_over(group: "Member", *, lacking: bool) -> None:
     for receiver, donor, parts in gifts(plan.held_by, without):
         if donor == me:
             state = held.state_of(_parameters(exchange.buckets, parts)) | {
-                "boundaries": group.sections.states()
+                "boundaries": member.sections.states()
             }
             exchange.send_state(plan.world + receiver, packed(state, exchange.seal))
         elif receiver == me:
             given = _parameters(exchange.buckets, parts)
             received = unpacked_of_any_type(exchange.receive_state(plan.world + donor), exchange.seal)
             held.take_part(received, given)
-            group.sections.add_states(received["boundaries"])
+            member.sections.add_states(received["boundaries"])
             # Nobody knows which rows of these the workers lack: all of them are published once.
             exchange.buckets.tables.all_changed(given)
 

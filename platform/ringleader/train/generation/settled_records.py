@@ -35,47 +35,47 @@ class SettledRecords:
     """The newest commit's records, still open, and the settled ones that are not known to be stored.
 
     Attributes:
-        in_office: a generation is under way, so that it is known which member reports.
+        in_generation: a generation is under way, so that it is known which member reports.
     """
 
-    def __init__(self, outlet: RecordSink) -> None:
-        self._outlet = outlet
+    def __init__(self, sink: RecordSink) -> None:
+        self._sink = sink
         self._open: list[StepRecord] = []
         self._kept: deque[StepRecord] = deque()
         self._speaks = False
-        self.in_office = False
+        self.in_generation = False
         self._stored = 0
 
-    def take_office(self, *, speaks: bool, recorded_step: int) -> None:
+    def begin_generation(self, *, speaks: bool, recorded_step: int) -> None:
         """Begin a generation: the member that reports in it sends what the one before may not have sent.
 
         Args:
             speaks: this member is that one.
             recorded_step: steps below it are stored.
         """
-        self._speaks, self._stored, self.in_office = speaks, recorded_step, True
+        self._speaks, self._stored, self.in_generation = speaks, recorded_step, True
         for record in self._kept:
             if record.step >= recorded_step:
                 self._send(record)
 
-    def leave_office(self) -> None:
+    def end_generation(self) -> None:
         """End a generation. Nobody reports between two: the next plan's `recorded_step` does not count what is settled
-        there, so `take_office` sends it."""
-        self._speaks = self.in_office = False
+        there, so `begin_generation` sends it."""
+        self._speaks = self.in_generation = False
 
     def tell(self, kind: str, generation: int, data: dict[str, Any]) -> bool:
         """Report an event that all members know of; one of them sends it. Returns whether that is this one."""
         if self._speaks:
-            self._outlet.event(kind, generation, data)
+            self._sink.event(kind, generation, data)
         return self._speaks
 
     def say(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         """Report an event that only this member knows of."""
-        self._outlet.event(kind, generation, data)
+        self._sink.event(kind, generation, data)
 
     def trace(self, stretch: TimelineStretch) -> None:
         """Send this member's timeline of the transaction that is about to be committed; every member sends its own."""
-        self._outlet.trace(stretch)
+        self._sink.trace(stretch)
 
     def open(self, records: list[StepRecord]) -> None:
         """Take the records of a transaction just committed; the one before it is settled."""
@@ -113,17 +113,17 @@ class SettledRecords:
                 self._settle(record)
 
     def _settle(self, record: StepRecord) -> None:
-        stored = self._outlet.recorded_step()
+        stored = self._sink.recorded_step()
         # Kept on every member until the supervisor has stored them: the next rank 0 may have to send them.
         while self._kept and self._kept[0].step < stored:
             self._kept.popleft()
         self._kept.append(record)
         self._send(record)
-        self._outlet.settled(record.step + 1)
+        self._sink.settled(record.step + 1)
 
     def _send(self, record: StepRecord) -> None:
         if not self._speaks or record.step < self._stored:
             return
-        self._outlet.metrics(record.step, record.generation, record.values)
+        self._sink.metrics(record.step, record.generation, record.values)
         if len(record.rows):
-            self._outlet.ledger(record.step, record.shards, record.rows)
+            self._sink.ledger(record.step, record.shards, record.rows)

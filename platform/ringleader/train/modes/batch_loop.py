@@ -31,15 +31,15 @@ class BatchLoop:
     total_steps: int | None
     loaders: LoaderProcesses
 
-    def over(self, group: Member) -> bool:
+    def over(self, member: Member) -> bool:
         """Wait for a plan where one is due. Returns whether the loop is finished."""
-        group.enter()
+        member.enter()
         if (
-            not group.progress.calls.is_finished(self.number)
-            and group.progress.calls.offset >= self.epoch.steps
+            not member.progress.calls.is_finished(self.number)
+            and member.progress.calls.offset >= self.epoch.steps
         ):
-            group.finish_call(self.number)
-        return group.progress.calls.is_finished(self.number)
+            member.finish_call(self.number)
+        return member.progress.calls.is_finished(self.number)
 
     def batches(self, pieces: Iterator[Slice]) -> Prefetched:
         """The batches of these slices, loaded as the user said."""
@@ -47,9 +47,9 @@ class BatchLoop:
             self.loaders.load(self.number, self.dataset, pieces, self.collate, self.loader_workers)
         )
 
-    def tell(self, outlet: RecordSink, phase: str, *, step: int, lanes: int) -> None:
+    def tell(self, sink: RecordSink, phase: str, *, step: int, lanes: int) -> None:
         """Report the training thread's phase: `step` steps are committed, and a batch has so many `lanes`."""
-        outlet.progress(
+        sink.progress(
             step=step,
             total_steps=self.total_steps,
             epoch=self.index,

@@ -11,8 +11,8 @@ from ringleader.train.generation.member import Member
 class LoopExit:
     """This member's stance on leaving the running loop."""
 
-    def __init__(self, group: Member) -> None:
-        self._group = group
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._asked = False
         self._seen = -1
 
@@ -27,20 +27,20 @@ class LoopExit:
     def committed(self, *, turns: bool) -> None:
         """Record a committed transaction; `turns`: the loop body ran for it here, and so sees its result."""
         # In heals: a member that takes over a peer's state after this has not seen what the others broke on.
-        self._seen = self._group.progress.heals if turns else -1
+        self._seen = self._member.progress.heals if turns else -1
 
     @property
     def saw(self) -> bool:
         """Whether the loop body saw the result of the last transaction here, and could leave before this one."""
-        return self._group.progress.calls.offset == 0 or self._seen == self._group.progress.heals
+        return self._member.progress.calls.offset == 0 or self._seen == self._member.progress.heals
 
     def stance(self, *, turns: bool) -> LoopStance:
         """This member's stance for the word of the next transaction, in which the loop body has `turns` here, or
         none."""
-        group = self._group
+        member = self._member
         if self._asked:
             return LoopStance.LEAVES
-        if group.serves:
+        if member.serves:
             # It holds the gradient of a step that nobody left before.
-            return LoopStance.STAYS if group.ahead else LoopStance.FOLLOWS
+            return LoopStance.STAYS if member.ahead else LoopStance.FOLLOWS
         return LoopStance.STAYS if turns and self.saw else LoopStance.FOLLOWS

@@ -23,13 +23,13 @@ class Mode(ABC):
     """
 
     def __init__(
-        self, group: Member, outlet: RecordSink, device: torch.device, turns: BodyTurns | None = None
+        self, member: Member, sink: RecordSink, device: torch.device, turns: BodyTurns | None = None
     ) -> None:
-        self._group = group
-        self._outlet = outlet
+        self._member = member
+        self._sink = sink
         self._device = device
-        self.turns = turns or BodyTurns(group.spec.seed, group.timeline, group.held.models, group.unkept)
-        self.recorder = StepRecorder(group)
+        self.turns = turns or BodyTurns(member.spec.seed, member.timeline, member.held.models, member.unkept)
+        self.recorder = StepRecorder(member)
         self._loop: BatchLoop | None = None
         self._stop = False
 
@@ -77,15 +77,15 @@ class Mode(ABC):
     @property
     def _lanes(self) -> int:
         """The number of slices in a batch."""
-        return self._group.lanes
+        return self._member.lanes
 
     def _begin_loop(self, loop: BatchLoop) -> None:
         """Make `loop` the running one. Raises StepMisuse: an optimiser updates what no registered model has."""
         self._loop, self.turns.running, self._stop = loop, None, False
-        self._group.progress.begin_loop(loop.index)
-        self._group.held.check_covered()
+        self._member.progress.begin_loop(loop.index)
+        self._member.held.check_covered()
 
     def _report_phase(self, loop: BatchLoop, phase: str, step: int | None = None) -> None:
         """Report the phase of the training thread, at the committed step or at `step`."""
-        step = self._group.progress.step if step is None else step
-        loop.tell(self._outlet, phase, step=step, lanes=self._lanes)
+        step = self._member.progress.step if step is None else step
+        loop.tell(self._sink, phase, step=step, lanes=self._lanes)

@@ -49,8 +49,8 @@ def check(
 class StepRecorder:
     """Makes the records of committed steps, with the pace since the commit before."""
 
-    def __init__(self, group: Member) -> None:
-        self._group = group
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._committed_at = perf_counter()
         self._exposed_s = 0.0
         self._untold: int | None = None
@@ -69,23 +69,23 @@ class StepRecorder:
             names: of the metrics, in the order of the reports' values.
             shards: those whose rows are in the steps; None: all.
         """
-        group = self._group
-        first, since = group.progress.step - len(reports) + 1, self._committed_at
+        member = self._member
+        first, since = member.progress.step - len(reports) + 1, self._committed_at
         step_s, exposed = self._pace(len(reports))
-        if group.timeline is not None:
-            self._trace(group.timeline, first, since)
+        if member.timeline is not None:
+            self._trace(member.timeline, first, since)
         records = []
         for k, report in enumerate(reports):
             values = dict(zip(names, report.values, strict=False)) | {
                 "loss": report.loss,
                 "samples_per_s": epoch.batch_rows(offset + k) / step_s,
-                "world_size": float(group.generation.plan.world),
+                "world_size": float(member.generation.plan.world),
                 "comm_exposed_fraction": exposed,
-                **group.laying.traffic(),
-                **(group.scaling.told() if group.scaling else {}),
+                **member.laying.traffic(),
+                **(member.scaling.told() if member.scaling else {}),
             }
-            records.append(StepRecord(first + k, group.generation.number, values))
-            if group.spec.debug.ledger:
+            records.append(StepRecord(first + k, member.generation.number, values))
+            if member.spec.debug.ledger:
                 records[-1].shards, records[-1].rows = _rows_of_step(epoch, offset + k, shards)
         return records
 
@@ -94,7 +94,7 @@ class StepRecorder:
 
         Inside of another activity, a heal for example, they join the window of the next ones.
         """
-        timeline, first = self._group.timeline, self._group.progress.step - steps + 1
+        timeline, first = self._member.timeline, self._member.progress.step - steps + 1
         if timeline is None or not steps:
             return
         first = min(first, first if self._untold is None else self._untold)
@@ -105,20 +105,20 @@ class StepRecorder:
 
     def close(self) -> None:
         """Report the timeline after the last step, which belongs to no step."""
-        if self._group.timeline is not None:
+        if self._member.timeline is not None:
             if self._untold is not None:
-                self.follow(self._group.progress.step - self._untold + 1)
+                self.follow(self._member.progress.step - self._untold + 1)
             since, self._committed_at = self._committed_at, perf_counter()
-            self._trace(self._group.timeline, self._group.progress.step + 1, since)
+            self._trace(self._member.timeline, self._member.progress.step + 1, since)
 
     def _trace(self, timeline: Timeline, first: int, since: float) -> None:
-        group = self._group
-        group.reporter.trace(
+        member = self._member
+        member.reporter.trace(
             timeline.cut(
                 first=first,
-                last=group.progress.step,
-                generation=group.generation.number,
-                rank=group.generation.rank,
+                last=member.progress.step,
+                generation=member.generation.number,
+                rank=member.generation.rank,
                 since=since,
                 until=self._committed_at,
             )
@@ -126,8 +126,8 @@ class StepRecorder:
 
     def _pace(self, steps: int) -> tuple[float, float]:
         """Seconds a step took since the commit before, and the share of exposed communication."""
-        group = self._group
-        now, exposed_s = perf_counter(), group.split.exposed_s + group.generation.exchange.exposed_s
+        member = self._member
+        now, exposed_s = perf_counter(), member.split.exposed_s + member.generation.exchange.exposed_s
         elapsed_s = max(now - self._committed_at, 1e-9)
         exposed = min(1.0, (exposed_s - self._exposed_s) / elapsed_s)
         self._committed_at, self._exposed_s = now, exposed_s

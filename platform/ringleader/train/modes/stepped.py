@@ -21,9 +21,9 @@ class SteppedMode(Mode):
     """Runs transactions until the loop is over: members begin one, give their slices to the body, and commit together
     or not at all; a broken one is done again in the next generation."""
 
-    def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
-        super().__init__(group, outlet, device)
-        self._leaving = LoopExit(group)
+    def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
+        super().__init__(member, sink, device)
+        self._leaving = LoopExit(member)
         self._reports: dict[int, SliceReport] = {}
         self._failed = False
         self._pieces: Prefetched | None = None
@@ -38,16 +38,16 @@ class SteppedMode(Mode):
         return bool(self._reports) and not self._failed and self._leaving.saw
 
     def run(self, loop: BatchLoop) -> Iterator[Any]:
-        group = self._group
+        member = self._member
         self._begin_loop(loop)
         self._pieces, loaded_in = None, -1
-        while not loop.over(group):
-            if group.trained.due(loop.number):
+        while not loop.over(member):
+            if member.trained.due(loop.number):
                 self._try(lambda: self._pass(loop))
                 continue
             # A new generation may give this worker other shards, and a failure makes the transaction start over.
-            if self._pieces is None or self._failed or loaded_in != group.generation.number:
-                self._pieces, loaded_in, self._failed = self._load(loop), group.generation.number, False
+            if self._pieces is None or self._failed or loaded_in != member.generation.number:
+                self._pieces, loaded_in, self._failed = self._load(loop), member.generation.number, False
             self._try(
                 lambda: self._begin_transaction(loop)
             )  # who has no slice sends its part of the sums at once
@@ -60,14 +60,14 @@ class SteppedMode(Mode):
         self.turns.leave()
         self._leaving.ask()
         self.undo()
-        while not loop.over(self._group):
+        while not loop.over(self._member):
             self._try(lambda: self._pass(loop))
 
     def _begin_loop(self, loop: BatchLoop) -> None:
         super()._begin_loop(loop)
         self._failed = False
-        self._group.trained.begin()
-        self._group.laying.make_dense()
+        self._member.trained.begin()
+        self._member.laying.make_dense()
         self._leaving.begin()
 
     @abstractmethod
@@ -97,8 +97,8 @@ class SteppedMode(Mode):
         except ExchangeBroken as error:
             self._failed = True
             self._give_up()
-            self._group.broke(error)
-            self._outlet.replayed()
+            self._member.broke(error)
+            self._sink.replayed()
 
     @property
     @abstractmethod
@@ -134,46 +134,46 @@ class SteppedMode(Mode):
         report = self._read(reduced)
         if not self._is_put_off(report, reduced):
             self._apply(report, reduced)
-            self._group.committed()
+            self._member.committed()
             self._report_phase(self._running, "between")
 
     def _exchange_word(self) -> Tensor:
         """The sum of all members' words, once the sums of the transaction are here too."""
-        group, loop = self._group, self._running
-        if group.timeline is not None:
-            group.timeline.begin("exchange")
+        member, loop = self._member, self._running
+        if member.timeline is not None:
+            member.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the sums are on their way: load the next slice meanwhile
         self._report_phase(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
-        word = group.layout.write(
-            rank=group.generation.rank,
+        word = member.layout.write(
+            rank=member.generation.rank,
             call=loop.number,
             kind=BATCHES + loop.index,
-            step=group.progress.step,
-            pending=group.coordinator.plan_pending(),
+            step=member.progress.step,
+            pending=member.coordinator.plan_pending(),
             stop=self._stop,
-            wish=group.securing.wish,
-            said=group.comparison.said,
-            lays=group.trained.due(loop.number),
-            sets=group.settings.sets,
+            wish=member.securing.wish,
+            said=member.comparison.said,
+            lays=member.trained.due(loop.number),
+            sets=member.settings.sets,
             stance=self._leaving.stance(turns=self._computes),
             slices=self._reports,
             used=self._used,
-            buffers=group.buffers.encode(),
+            buffers=member.buffers.encode(),
         )
-        reduced = group.generation.exchange.finish(word, group.check)
-        if group.timeline is not None:
-            group.timeline.end()
+        reduced = member.generation.exchange.finish(word, member.check)
+        if member.timeline is not None:
+            member.timeline.end()
         return reduced
 
     def _is_put_off(self, report: StepReport, reduced: Tensor) -> bool:
         """Whether something comes before the transaction: members differ, a body has left the loop, other parameters
         are trained, or a body has to see the end of the one before."""
-        group, loop = self._group, self._running
-        if group.comparison.differs(reduced):
-            self._look_first(report, first=lambda: group.comparison.level(reduced))
+        member, loop = self._member, self._running
+        if member.comparison.differs(reduced):
+            self._look_first(report, first=lambda: member.comparison.correct(reduced))
             return True
-        group.comparison.agreed(loop.number)
+        member.comparison.agreed(loop.number)
         if report.left:
             self._leave(loop, report)
         elif report.lays:
@@ -188,19 +188,19 @@ class SteppedMode(Mode):
         """End the loop for all, before this transaction: what it computed is dropped, the weights stay."""
         self._reports = {}
         self._give_up()
-        self._group.leave_call(loop.number)
+        self._member.leave_call(loop.number)
         if report.pending:
-            self._group.leave_at_boundary()
+            self._member.leave_at_planned_boundary()
         self._report_phase(loop, "between")
 
     def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
         """Agree on what is trained, and by which optimisers, since that has changed before this loop; the transaction
         is made again with it."""
-        trained = self._group.trained
+        trained = self._member.trained
         numbers = trained.agree()
         self._look_first(report, lambda: trained.go_by(numbers, loop.number))
         if not report.pending:  # the next generation is laid so
-            self._group.laying.lay_anew()
+            self._member.laying.lay_anew()
 
     def _look_first(
         self,
@@ -211,13 +211,13 @@ class SteppedMode(Mode):
     ) -> None:
         """Drop the transaction: no loop body has seen the end of the one before. All do behind this turn, and make it
         again or leave. `first` runs before weights are published."""
-        group, self._reports, self._failed = self._group, {}, True
+        member, self._reports, self._failed = self._member, {}, True
         self._give_up()
-        group.held.rewind_kept()
-        group.buffers.forget()
+        member.held.rewind_kept()
+        member.buffers.forget()
         first()
-        group.pass_over(end)
+        member.pass_over(end)
         self._leaving.committed(turns=self._sees)
         if report.pending:
-            group.leave_at_boundary()
-        self._outlet.replayed()
+            member.leave_at_planned_boundary()
+        self._sink.replayed()

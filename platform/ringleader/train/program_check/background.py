@@ -78,8 +78,8 @@ class BackgroundCheck:
     """The check by one member. Called from its training thread. The member that has rank 0 when it first commits
     checks, once, or twice where session calls are long: joiners are compared anyway."""
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
+    def __init__(self, member: "Member") -> None:
+        self._member = member
         self._place: CheckWorkspace | None = None
         self._since: float | None = None
         self._checked = NEVER
@@ -116,20 +116,20 @@ class BackgroundCheck:
             run.stop()
 
     def _due(self, after_s: float) -> bool:
-        group = self._group
-        call = group.progress.calls.next - 1
+        member = self._member
+        call = member.progress.calls.next - 1
         if self._since is None:
             # Who was given a state has been compared on its way here.
-            self._since, self._checked = monotonic(), call if group.progress.heals else NEVER
-            self._place = self._place if group.generation.rank == 0 else None
+            self._since, self._checked = monotonic(), call if member.progress.heals else NEVER
+            self._place = self._place if member.generation.rank == 0 else None
         if self._checked >= CALL:
             self._place = None
         new = self._checked == NEVER or self._checked < CALL <= call
         late = new and monotonic() - self._since >= after_s
-        return late and self._place is not None and not group.sections.catches_up
+        return late and self._place is not None and not member.sections.catches_up
 
     def _start(self, place: CheckWorkspace) -> None:
-        group = self._group
+        member = self._member
         why = self._why_not() or (self._room.refused if self._room else "")
         if why:
             print(f"ringleader: the background check of the program is skipped: {why}.")
@@ -139,19 +139,19 @@ class BackgroundCheck:
         if self._room.memory is None:
             return  # at a later boundary
         room, self._room = self._room.memory, None
-        self._checked = group.progress.calls.next - 1
+        self._checked = member.progress.calls.next - 1
         secret = new_secret()
-        state = group.held.payload(group.healing.rest({}), Seal(secret, SCOPE), room)
+        state = member.held.payload(member.healing.rest({}), Seal(secret, SCOPE), room)
         order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}
-        self._run = _Run(place, group.spec, order, state)
+        self._run = _Run(place, member.spec, order, state)
 
     def _why_not(self) -> str:
         """The reason why the program cannot be checked here; empty where it can."""
-        group = self._group
-        if not group.spec.sync.same_bits:
+        member = self._member
+        if not member.spec.sync.same_bits:
             return "this sync mode is not reproducible"
         beforehand = "`ringleader check` runs it on a few batches on the CPU"
-        if group.device.type != "cpu":
+        if member.device.type != "cpu":
             return f"the job trains on a GPU, and a check on the CPU would give other bits; {beforehand}"
         size = self._size_bytes()
         if size > MOST_BYTES:
@@ -160,7 +160,7 @@ class BackgroundCheck:
         return ""
 
     def _size_bytes(self) -> int:
-        return size_bytes(live_tensors(self._group.held)) + self._group.sections.tensor_bytes
+        return size_bytes(live_tensors(self._member.held)) + self._member.sections.tensor_bytes
 
     def _hear(self, run: "_Run") -> None:
         answer = run.answer
@@ -169,14 +169,14 @@ class BackgroundCheck:
         self._run = None
         print(f"ringleader: {_told(answer, self._checked)}")
         for found in answer.found:
-            self._group.sections.variables.find_beforehand(VariableFinding(**found))
+            self._member.sections.variables.find_beforehand(VariableFinding(**found))
         for raised in answer.raised:
             self._raises(VariableFinding(**raised))
 
     def _raises(self, finding: VariableFinding) -> None:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
-        generation, line = self._group.generation, finding.line
-        self._group.reporter.say(DIFFERS, generation.number, finding.beforehand)
+        generation, line = self._member.generation, finding.line
+        self._member.reporter.say(DIFFERS, generation.number, finding.beforehand)
         print(
             f"ringleader: {NO_HARM}, but a worker that joins later would raise here ({line}): {finding.cure}."
         )

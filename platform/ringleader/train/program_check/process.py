@@ -21,7 +21,7 @@ from ringleader.comm.objects import unpacked_of_any_type
 from ringleader.comm.seal import Seal
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader.train.body.dry_turn import Place
+from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.generation.initial_weights import Beginning
 from ringleader.train.program_check.background import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
@@ -65,9 +65,9 @@ class JoinerSession(CheckedSession):
 
     @property
     def found(self) -> list[dict[str, Any]]:
-        return [asdict(found) for found in self._group.sections.variables.found.values()]
+        return [asdict(found) for found in self._member.sections.variables.found.values()]
 
-    def _run_batches(self, dataset: Any, place: Place, **options: Any) -> Any:
+    def _run_batches(self, dataset: Any, place: CodeLine, **options: Any) -> Any:
         self._loops = True
         return super()._run_batches(dataset, place, **options)
 
@@ -79,7 +79,7 @@ class JoinerSession(CheckedSession):
     def _is_enough(self, number: int) -> bool:
         loops, self._loops = self._loops, False
         if number == self._most:
-            self._group.enter()
+            self._member.enter()
             self._arrived(self)
         return number > self._most + FURTHER or (number == self._most and not loops)
 

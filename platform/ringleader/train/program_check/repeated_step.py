@@ -34,9 +34,9 @@ class RepeatedSteps(SynchronousLoop):
     """
 
     def __init__(
-        self, group: Member, outlet: RecordSink, device: torch.device, compared: Callable[[], None]
+        self, member: Member, sink: RecordSink, device: torch.device, compared: Callable[[], None]
     ) -> None:
-        super().__init__(group, outlet, device)
+        super().__init__(member, sink, device)
         self.line = ""
         self._compared = compared
         self._number = -1
@@ -51,15 +51,15 @@ class RepeatedSteps(SynchronousLoop):
             self._first = gradients
             return True
         if gradients != self._first:
-            self._group.sections.variables.find(VariableFinding(NAME, self.line, CURE, HOW))
+            self._member.sections.variables.find(VariableFinding(NAME, self.line, CURE, HOW))
         self._number, self._first = loop.number, None
         self._compared()
         return False
 
     def _gradients(self, report: StepReport) -> list[bytes]:
-        used = zip(self._group.parameters, report.used, strict=True)
+        used = zip(self._member.parameters, report.used, strict=True)
         gradients = [p.grad for p, is_used in used if is_used and p.grad is not None]
-        left = self._group.buffers.encode()
+        left = self._member.buffers.encode()
         return [fingerprint(_dense(tensor)) for tensor in (*gradients, left) if tensor is not None]
 
 

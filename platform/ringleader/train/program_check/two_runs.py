@@ -23,7 +23,7 @@ from ringleader.errors import EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.spec.entrypoint import python_path
 from ringleader.train.between_calls.variables import BODY_CURE, escaped
-from ringleader.train.body.dry_turn import Place
+from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.evaluation import Score
 from ringleader.train.generation.checkpointing import CheckpointSaver
 from ringleader.train.generation.initial_weights import Beginning
@@ -62,10 +62,10 @@ class CheckedSession(Session):
         device = None if torch.cuda.is_available() else torch.device("cpu")
         coordinator = SingleMember(spec.shards) if given is None else _Later(spec.shards)
         super().__init__(spec, coordinator, RecordedOutput(), near=copied, device=device)
-        self._group.beginning = beginning
-        self._steps = self._repeated = RepeatedSteps(self._group, self._outlet, self._device, self._compared)
+        self._member.beginning = beginning
+        self._steps = self._repeated = RepeatedSteps(self._member, self._sink, self._device, self._compared)
         if given is not None:
-            self._group.saver = _Given(spec, given)
+            self._member.saver = _Given(spec, given)
         self._most = most
         self._until = time.monotonic() + BUDGET_S
         self.called = 0
@@ -82,12 +82,12 @@ class CheckedSession(Session):
 
     def take(self) -> dict[str, Any]:
         """The state that a joiner would be given now."""
-        return self._held.state(self._group.healing.rest({}))
+        return self._held.state(self._member.healing.rest({}))
 
     def _compared(self) -> None:
         """React to a loop's first step having been computed twice."""
 
-    def _run_batches(self, dataset: Any, place: Place, **options: Any) -> Any:
+    def _run_batches(self, dataset: Any, place: CodeLine, **options: Any) -> Any:
         code, line = place
         self._repeated.line = f"{Path(code.co_filename).name}:{line}"
         return super()._run_batches(self._few(dataset), place, **{**options, "loader_workers": 0})
@@ -150,7 +150,7 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
         session = CheckedSession(few, near(few, place), _beginning(spec), most, given)
         try:
             error = call(function, session)
-            found = [asdict(finding) for finding in session._group.sections.variables.found.values()]
+            found = [asdict(finding) for finding in session._member.sections.variables.found.values()]
             if again:
                 return [*found, *([raised(error)] if error is not None else [])]
             if error is not None:

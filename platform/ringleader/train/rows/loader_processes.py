@@ -22,7 +22,7 @@ class LoaderProcesses:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._crews: list[_Crew] = []
+        self._process_sets: list[_ProcessSet] = []
 
     def load(
         self, call: int, dataset: Any, pieces: Iterator[Slice], collate: Collate | None, loader_workers: int
@@ -39,43 +39,49 @@ class LoaderProcesses:
         if first is None:
             return iter(())
         pieces = chain([first], pieces)
-        crew = self._crew(call, dataset, collate, loader_workers)
+        process_set = self._process_set(call, dataset, collate, loader_workers)
         try:
-            return crew.load(pieces)
+            return process_set.load(pieces)
         except RuntimeError:  # one of its processes has died since
-            crew.broken = True
-            return self._crew(call, dataset, collate, loader_workers).load(pieces)
+            process_set.broken = True
+            return self._process_set(call, dataset, collate, loader_workers).load(pieces)
 
     def close(self) -> None:
         """End the processes; idempotent."""
-        while self._crews:
-            self._crews.pop().close()
+        while self._process_sets:
+            self._process_sets.pop().close()
 
-    def _crew(self, call: int, dataset: Any, collate: Collate | None, count: int) -> "_Crew":
+    def _process_set(self, call: int, dataset: Any, collate: Collate | None, count: int) -> "_ProcessSet":
         """Processes that hold the dataset as it is now; the last used ones stay."""
-        for crew in [crew for crew in self._crews if crew.broken]:
-            self._end(crew)
-        now = [c for c in self._crews if c.call == call and c.holds(dataset, collate) and c.count == count]
+        for process_set in [process_set for process_set in self._process_sets if process_set.broken]:
+            self._end(process_set)
+        now = [
+            c for c in self._process_sets if c.call == call and c.holds(dataset, collate) and c.count == count
+        ]
         look = None if now else likeness(dataset, collate)
-        same = now or [c for c in self._crews if look is not None and (c.look, c.count) == (look, count)]
+        same = now or [
+            c for c in self._process_sets if look is not None and (c.look, c.count) == (look, count)
+        ]
         if same:
-            self._crews.remove(same[0])
-            self._crews.append(same[0])
+            self._process_sets.remove(same[0])
+            self._process_sets.append(same[0])
         else:
-            for crew in [crew for crew in self._crews if crew.holds(dataset, collate)]:
-                self._end(crew)  # it loads what the dataset was
-            if len(self._crews) == KEPT:
-                self._end(self._crews[0])
-            self._crews.append(_Crew(dataset, collate, self._seed, count, look))
-        self._crews[-1].call = call
-        return self._crews[-1]
+            for process_set in [
+                process_set for process_set in self._process_sets if process_set.holds(dataset, collate)
+            ]:
+                self._end(process_set)  # it loads what the dataset was
+            if len(self._process_sets) == KEPT:
+                self._end(self._process_sets[0])
+            self._process_sets.append(_ProcessSet(dataset, collate, self._seed, count, look))
+        self._process_sets[-1].call = call
+        return self._process_sets[-1]
 
-    def _end(self, crew: "_Crew") -> None:
-        self._crews.remove(crew)
-        crew.close()
+    def _end(self, process_set: "_ProcessSet") -> None:
+        self._process_sets.remove(process_set)
+        process_set.close()
 
 
-class _Crew:
+class _ProcessSet:
     """Some processes with one dataset; they load one run of slices after the other, numbered.
 
     Attributes:

@@ -6,14 +6,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from ringleader.errors import StepMisuse
-from ringleader.train.body.dry_turn import Place
+from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.source.loop_bodies import text_of
 
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
 APART = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def check_not_counted(place: Place, *, same_bits: bool) -> None:
+def check_not_counted(place: CodeLine, *, same_bits: bool) -> None:
     """Refuse a call of `session.batches` at `place` whose turns are counted.
 
     Args:

@@ -39,7 +39,7 @@ CONTAINERS = frozenset(
 TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 """Methods by which an object is made into text, to be shown."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Place = Function | ast.ClassDef
+Definition = Function | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ValueFlow:
         outside = ProgramScope("")
         # Every function of the file first: a call may stand above the definition.
         for top in tree.body:
-            self.scopes[top] = _scope_of(top) if isinstance(top, Place) else outside
+            self.scopes[top] = _scope_of(top) if isinstance(top, Definition) else outside
             for node in ast.walk(top):
                 if isinstance(node, Function):
                     self.functions[node.name].append((node, self.scopes[top]))
@@ -370,7 +370,7 @@ def _name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _scope_of(top: Place) -> ProgramScope:
+def _scope_of(top: Definition) -> ProgramScope:
     scope, outside = ProgramScope(top.name), set()
     for node in ast.walk(top):
         match node:

@@ -20,7 +20,7 @@ COLUMNS, ROWS = 511, 255
 """Words in a row and rows in a block, which fits into a core's cache. Both are odd: a change of the same highest bit in
 every word (float64 weights that are negated) would vanish in a sum of an even number of them."""
 
-Place = tuple[Any, ...]
+EntryPlace = tuple[Any, ...]
 
 
 def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = True) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = T
     """
     # All live until the end: no place is given to another tensor meanwhile.
     entries = dict(_entries(held, kept, optimizers=optimizers))
-    known: dict[Place, bytes] = {}
+    known: dict[EntryPlace, bytes] = {}
     return {name: _print(entry, known) for name, entry in entries.items()}
 
 
@@ -58,7 +58,7 @@ def _entries(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool) 
     yield from ((f"kept object {name!r}", state) for name, state in kept.items())
 
 
-def _print(entry: Any, known: dict[Place, bytes]) -> bytes:
+def _print(entry: Any, known: dict[EntryPlace, bytes]) -> bytes:
     if isinstance(entry, Tensor) and entry.layout is torch.strided:
         return _known(entry, known)
     skeleton, tensors = take_apart(entry)
@@ -68,7 +68,7 @@ def _print(entry: Any, known: dict[Place, bytes]) -> bytes:
     return digest.digest()
 
 
-def _known(tensor: Tensor, known: dict[Place, bytes]) -> bytes:
+def _known(tensor: Tensor, known: dict[EntryPlace, bytes]) -> bytes:
     """The fingerprint of a tensor; a large one that has several names is read once."""
     if tensor.nbytes <= WHOLE_BYTES:
         return fingerprint(tensor)

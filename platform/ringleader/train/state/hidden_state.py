@@ -37,9 +37,9 @@ _VALUES = (Tensor, str, bytes, int, float, complex, np.generic)
 class HiddenState:
     """The findings of this worker, of its donors and of earlier attempts, which are healed and checkpointed."""
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
-        self._matters = group.spec.sync.same_bits
+    def __init__(self, member: "Member") -> None:
+        self._member = member
+        self._matters = member.spec.sync.same_bits
         self._turns = 0
         self._before: dict[str, _Seen] | None = None
         self._in_a_row: Counter[str] = Counter()
@@ -60,7 +60,7 @@ class HiddenState:
         often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
         new = [path for path in often if may_matter(*self._owner(path))]
         self._found += new
-        generation = self._group.current
+        generation = self._member.current
         if new and generation is not None and generation.rank == 0:
             print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
 
@@ -83,11 +83,11 @@ class HiddenState:
         self._found += [path for path in state if path not in self._found]
 
     def _look(self) -> dict[str, "_Seen"]:
-        return {path: _Seen.of(value) for path, _, value in unkept_values(self._group.held.models)}
+        return {path: _Seen.of(value) for path, _, value in unkept_values(self._member.held.models)}
 
     def _owner(self, path: str) -> tuple[type[nn.Module], str]:
         """The class of the module that has the value, and the attribute's name."""
-        part = next(part for each, part, _ in unkept_values(self._group.held.models) if each == path)
+        part = next(part for each, part, _ in unkept_values(self._member.held.models) if each == path)
         return type(part), path.partition("[")[0].rpartition(".")[2]
 
 

@@ -26,9 +26,9 @@ class TrainedParameters:
         settled: the set cannot change: items and tokens are on their way while the program's lines run.
     """
 
-    def __init__(self, group: "Member") -> None:
-        self.settled = group.spec.sync.leased or group.spec.sync.circulates
-        self._group = group
+    def __init__(self, member: "Member") -> None:
+        self.settled = member.spec.sync.leased or member.spec.sync.circulates
+        self._member = member
         self._first: tuple[int, ...] | None = None
         self._numbers: tuple[int, ...] | None = None
         self._call = -1
@@ -54,7 +54,7 @@ class TrainedParameters:
     @property
     def parameters(self) -> list[Parameter]:
         """The parameters that are trained."""
-        return [self._group.parameters[number] for number in self.numbers]
+        return [self._member.parameters[number] for number in self.numbers]
 
     def left(self) -> None:
         """Note what is trainable as a loop ends: changes from here on are those of the lines behind it. What a body has
@@ -79,9 +79,9 @@ class TrainedParameters:
     def due(self, call: int) -> bool:
         """Whether the loop of that call begins with an agreement, as far as this member knows."""
         # Only the first transaction of a loop agrees on the set, and only once.
-        if self._group.progress.calls.offset or self._call == call:
+        if self._member.progress.calls.offset or self._call == call:
             return False
-        return self._wanted() != self.numbers or self._group.laying.outdated
+        return self._wanted() != self.numbers or self._member.laying.outdated
 
     def agree(self) -> tuple[int, ...]:
         """Agree with all members on the numbers of the parameters to train. Raises ExchangeBroken.
@@ -89,9 +89,9 @@ class TrainedParameters:
         Raises:
             CallMismatch: some have unfrozen a parameter, and others have not.
         """
-        generation = self._group.generation
+        generation = self._member.generation
         members = generation.plan.members
-        said = torch.zeros(len(members), len(self._group.parameters), dtype=torch.float64)
+        said = torch.zeros(len(members), len(self._member.parameters), dtype=torch.float64)
         said[generation.rank, list(self._wanted())] = 1.0
         told = generation.exchange.all_reduce(said.view(-1)).view(said.shape)
         for number in (told.min(dim=0).values < told.max(dim=0).values).nonzero().flatten().tolist():
@@ -137,11 +137,11 @@ class TrainedParameters:
         Raises:
             StepMisuse: naming such a parameter.
         """
-        held = self._group.held
+        held = self._member.held
         mine = {p for optimizer, _ in held.optimizers for g in optimizer.param_groups for p in g["params"]}
         late = [name for name, parameter in self._idle if parameter.requires_grad and parameter in mine]
         if late and self.settled:
-            sync = self._group.spec.sync
+            sync = self._member.spec.sync
             raise StepMisuse(
                 f"the parameter {late[0]!r} (one of {len(late)}) was frozen at the first session call, where the "
                 f"trained parameters are fixed with sync: {sync.architecture}"
@@ -154,13 +154,13 @@ class TrainedParameters:
         return tuple(sorted((frozenset(self.numbers) | self._thawed) - self._frozen))
 
     def _trainable(self) -> frozenset[int]:
-        return frozenset(number for number, p in enumerate(self._group.parameters) if p.requires_grad)
+        return frozenset(number for number, p in enumerate(self._member.parameters) if p.requires_grad)
 
     def _look_at_idle(self) -> None:
         trained = frozenset(self.numbers)
-        named = enumerate(self._group.held.spoken_parameters.items())
+        named = enumerate(self._member.held.spoken_parameters.items())
         self._idle = [entry for number, entry in named if number not in trained]
-        self._group.held.idle = frozenset(parameter for _, parameter in self._idle)
+        self._member.held.idle = frozenset(parameter for _, parameter in self._idle)
 
     def _name(self, number: int) -> str:
-        return list(self._group.held.spoken_parameters)[number]
+        return list(self._member.held.spoken_parameters)[number]

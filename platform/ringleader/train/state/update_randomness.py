@@ -25,15 +25,15 @@ IN_PARTS = (
 class UpdateRandomness:
     """One member's draws. The finding is healed and checkpointed."""
 
-    def __init__(self, group: "Member") -> None:
-        self._group = group
-        self._matters = group.spec.sync.same_bits and group.spec.sync.in_parts
+    def __init__(self, member: "Member") -> None:
+        self._member = member
+        self._matters = member.spec.sync.same_bits and member.spec.sync.in_parts
         self._found = False
         self._updates = 0
 
     def begin(self, *stream: int | str) -> None:
         """Begin an update: set the global streams, and the generators that optimisers keep, to streams of its own."""
-        seed = self._group.spec.seed
+        seed = self._member.spec.seed
         seed_all(seed, "update", *stream)
         seed_own(self._own, seed, "update", *stream)
 
@@ -51,7 +51,7 @@ class UpdateRandomness:
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one server has found. Raises ExchangeBroken."""
-        generation = self._group.generation
+        generation = self._member.generation
         if not self._matters:
             return
         said = torch.zeros(len(generation.plan.members), dtype=torch.float64)
@@ -72,13 +72,13 @@ class UpdateRandomness:
     @property
     def _in_part(self) -> bool:
         """Whether others update weights that this member does not."""
-        generation = self._group.current
+        generation = self._member.current
         part = generation.exchange.part if generation is not None else None
-        return part is not None and len(part) < len(self._group.parameters)
+        return part is not None and len(part) < len(self._member.parameters)
 
     @property
     def _own(self) -> list[tuple[str, Generator]]:
-        return generators_of_optimizers(optimizer for optimizer, _ in self._group.held.optimizers)
+        return generators_of_optimizers(optimizer for optimizer, _ in self._member.held.optimizers)
 
     def _stand(self) -> list[bytes]:
         """The states of all streams, as bytes."""

@@ -149,13 +149,13 @@ class BackupWorkers:
         version = leases.version
         if version >= leases.batches.steps:
             return False
-        wanted, hands = leases.batches.count(version), Counter(lease.worker for lease in leases.out.values())
-        begun = leases.arrived[version] + hands.total()
+        wanted, leased = leases.batches.count(version), Counter(lease.worker for lease in leases.out.values())
+        begun = leases.arrived[version] + leased.total()
         if begun < wanted + self.spare:
             return True
         # A worker may hold two, a push on its way and the next item, and be late with both. More than n + spare are
         # begun only if the update would else wait for the `spare` other workers that hold most.
-        others = sorted((count for one, count in hands.items() if one != worker), reverse=True)
+        others = sorted((count for one, count in leased.items() if one != worker), reverse=True)
         return begun - sum(others[: self.spare]) < wanted
 
     def in_time(self, leases: "LeaseQueue", version: int) -> bool:

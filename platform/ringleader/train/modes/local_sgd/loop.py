@@ -56,15 +56,15 @@ class RoundSpan:
 class LocalSgdLoop(SteppedMode):
     """The mode whose transaction is a round: several batches, in replicas that are averaged behind them."""
 
-    def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
-        super().__init__(group, outlet, device)
+    def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
+        super().__init__(member, sink, device)
         self._finished = FinishedReplicas()
         self._mine: list[int] = []
         self._behind: list[int] = []
         self._offset = 0
         self._seen = False
         self._span: RoundSpan | None = None
-        group.level = self._level
+        member.on_generation_open = self._on_generation_open
 
     @property
     def _round(self) -> RoundSpan:
@@ -79,18 +79,18 @@ class LocalSgdLoop(SteppedMode):
             self._outer.rewind()
 
     def _begin_transaction(self, loop: BatchLoop) -> None:
-        exchange = self._group.generation.exchange
-        self._group.laying.lay_first()
+        exchange = self._member.generation.exchange
+        self._member.laying.lay_first()
         self._outer.open()
-        self._group.comparison.begin(loop.number)
-        self._group.settings.begin_transaction()
+        self._member.comparison.begin(loop.number)
+        self._member.settings.begin_transaction()
         self._seen = False
-        span = self._span = self._span_at(loop, self._group.progress.calls.offset)
+        span = self._span = self._span_at(loop, self._member.progress.calls.offset)
         exchange.begin_step(frozenset(span.present(span.offsets.start)))
 
     def _pass(self, loop: BatchLoop) -> None:
         """Take part in the next round with nothing but the control word."""
-        exchange = self._group.generation.exchange
+        exchange = self._member.generation.exchange
         self._reports, self._pieces, self._mine = {}, None, []
         self._begin_transaction(loop)
         for shard in self._owned(self._round):
@@ -111,7 +111,7 @@ class LocalSgdLoop(SteppedMode):
         span = self._round
         self._reports = {}
         self._mine = self._owned(span)
-        finished = self._finished.of(self._group.progress.transactions)
+        finished = self._finished.of(self._member.progress.transactions)
         open_ones = [shard for shard in self._mine if shard not in finished]
         # Those behind the last open replica wait for it: the round must not end before a turn that can see its end.
         self._behind = [shard for shard in self._mine if open_ones and shard > open_ones[-1]]
@@ -123,14 +123,14 @@ class LocalSgdLoop(SteppedMode):
                 continue
             # Every replica starts from the committed state, whichever this worker has trained before.
             self._outer.rewind()
-            self._group.settings.begin_replica()
-            self._group.buffers.rewind()
+            self._member.settings.begin_replica()
+            self._member.buffers.rewind()
             for offset in span.offsets_of(shard):
                 self._offset = offset
                 self._report_phase(loop, "forward")
-                with self._group.split.idle():
+                with self._member.split.idle():
                     batch = to_device(next(pieces), self._device)
-                step = self._group.progress.step + offset - span.offsets.start
+                step = self._member.progress.step + offset - span.offsets.start
                 self.turns.begin(_slice(loop.epoch, offset, shard, step))
                 yield batch
                 self.turns.check_ended()
@@ -140,25 +140,25 @@ class LocalSgdLoop(SteppedMode):
             self._try(self._finish)
 
     def _advance(self, turn: Slice, loss: Tensor) -> None:
-        group, span = self._group, self._round
-        if group.coordinator.interrupted():  # the exchange would say so only at the end of the round
+        member, span = self._member, self._round
+        if member.coordinator.interrupted():  # the exchange would say so only at the end of the round
             why = "the generation was given up"
-            raise ExchangeBroken(rank=group.generation.rank, phase="forward", bucket=None, why=why)
+            raise ExchangeBroken(rank=member.generation.rank, phase="forward", bucket=None, why=why)
         # Keyed by the slice: an optimiser that draws makes the same bits on any worker.
-        group.draws.begin(*turn.stream)
-        if group.timeline is not None:
-            group.timeline.begin("inner step", slice=turn.shard)
-        self._outer.inner_step(loss, group.trained.check_reached)
-        group.settings.inner_step()
-        if group.timeline is not None:
-            group.timeline.end()
+        member.draws.begin(*turn.stream)
+        if member.timeline is not None:
+            member.timeline.begin("inner step", slice=turn.shard)
+        self._outer.inner_step(loss, member.trained.check_reached)
+        member.settings.inner_step()
+        if member.timeline is not None:
+            member.timeline.end()
         if self._offset == span.offsets_of(turn.shard)[-1]:
             replica = self._replica(span, turn.shard)
-            if group.generation.plan.world > 1:  # who is alone loses nobody
-                self._finished.keep(group.progress.transactions, turn.shard, replica)
+            if member.generation.plan.world > 1:  # who is alone loses nobody
+                self._finished.keep(member.progress.transactions, turn.shard, replica)
             self._bring(turn.shard, replica, seen=True)
             if self._behind and self._mine[-1 - len(self._behind)] == turn.shard:
-                finished = self._finished.of(group.progress.transactions)
+                finished = self._finished.of(member.progress.transactions)
                 for shard in self._behind:  # only now: the loop body shall see the end of the round
                     self._bring(shard, finished[shard], seen=True)
 
@@ -168,11 +168,11 @@ class LocalSgdLoop(SteppedMode):
         weight = sum(self._reports[slot].weight for slot in slots)
         left = None
         if shard == 0:
-            self._group.buffers.keep_left()
-            left = self._group.buffers.left_bytes()
+            self._member.buffers.keep_left()
+            left = self._member.buffers.left_bytes()
         reports = {slot: self._reports[slot] for slot in slots}
         whole = span.offsets_of(shard)[-1] == span.offsets[-1]
-        said = self._group.settings.replica if whole else (False, None)
+        said = self._member.settings.replica if whole else (False, None)
         return Replica(self._outer.moves(shard, weight / span.rows), reports, left, said)
 
     def _bring(self, shard: int, replica: Replica, *, seen: bool) -> None:
@@ -182,11 +182,11 @@ class LocalSgdLoop(SteppedMode):
             seen: whether the loop body waits for this, and sees the result. Of a replica that was finished before, it
                 sees nothing before its next turn.
         """
-        exchange = self._group.generation.exchange
+        exchange = self._member.generation.exchange
         self._reports |= replica.reports
-        self._group.settings.bring(replica.said)
+        self._member.settings.bring(replica.said)
         if replica.left is not None:
-            self._group.buffers.put_left(replica.left)
+            self._member.buffers.put_left(replica.left)
         exchange.begin_slice(shard)
         self._outer.bring(replica.moves)
         exchange.end_slice()
@@ -194,9 +194,9 @@ class LocalSgdLoop(SteppedMode):
             self._seen = seen
             self._finish()
 
-    def _level(self) -> None:
+    def _on_generation_open(self) -> None:
         """Begin a generation: finished replicas of the running round are handed over, not trained again."""
-        self._finished.hand_over(self._group.generation)
+        self._finished.hand_over(self._member.generation)
 
     def _give_up(self) -> None:
         self._outer.give_up()
@@ -210,8 +210,8 @@ class LocalSgdLoop(SteppedMode):
         return self._seen
 
     def _read(self, reduced: Tensor) -> StepReport:
-        group = self._group
-        return group.layout.read(reduced, world=len(group.generation.plan.members), present=[])
+        member = self._member
+        return member.layout.read(reduced, world=len(member.generation.plan.members), present=[])
 
     def _look_first(
         self,
@@ -225,58 +225,58 @@ class LocalSgdLoop(SteppedMode):
 
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Make the outer step and commit."""
-        group, exchange, span = self._group, self._group.generation.exchange, self._round
+        member, exchange, span = self._member, self._member.generation.exchange, self._round
         self._report_phase(self._running, "update")
-        if group.timeline is not None:
-            group.timeline.begin("update")
+        if member.timeline is not None:
+            member.timeline.begin("update")
         reports = [self._report(reduced, span, offset) for offset in span.offsets]
         # Before the commit: a break in here takes nothing back that is committed.
-        row = group.settings.agree(exchange) if report.sets else None
+        row = member.settings.agree(exchange) if report.sets else None
         # Replicas scaled by rows: the sum of the weights is known only now.
         self._outer.commit(span.rows / sum(report.weight for report in reports))
         if row is not None:
-            group.settings.take(row)
+            member.settings.take(row)
         if 0 in span.present(span.offsets.start):
-            group.buffers.commit(group.layout.buffers_of(reduced))
+            member.buffers.commit(member.layout.buffers_of(reduced))
         else:  # the last batch may have fewer rows than there are shards
-            group.buffers.forget()
+            member.buffers.forget()
         exchange.publish()
-        if group.timeline is not None:
-            group.timeline.end()
+        if member.timeline is not None:
+            member.timeline.end()
         self._commit(span, reports)
 
     def _report(self, reduced: Tensor, span: RoundSpan, offset: int) -> StepReport:
         """One batch's report from the reduced word, checked."""
-        group = self._group
+        member = self._member
         slots = {span.slot(offset, shard): (shard,) for shard in span.present(offset)}
-        report = group.layout.read(reduced, world=len(group.generation.plan.members), present=list(slots))
-        check(report, span.epoch, offset, group.progress.step + 1 + offset - span.offsets.start, slots)
+        report = member.layout.read(reduced, world=len(member.generation.plan.members), present=list(slots))
+        check(report, span.epoch, offset, member.progress.step + 1 + offset - span.offsets.start, slots)
         return report
 
     def _commit(self, span: RoundSpan, reports: list[StepReport]) -> None:
         """Commit all steps of the round at once; what runs once a step runs as often as the round has steps."""
-        group, loop = self._group, self._running
+        member, loop = self._member, self._running
         self._reports = {}
         self._finished.forget()
         # First: a break from here on must not take the committed weights back.
         self._outer.close()
-        group.progress.commit_transaction()
+        member.progress.commit_transaction()
         self._leaving.committed(turns=self._sees)
         for offset, report in zip(span.offsets, reports, strict=True):
-            group.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
-            group.held.after_update(group.spec.seed, group.progress.step)
-            if group.held.callbacks:
-                group.buffers.adopt()  # what they have set in buffers is committed with the step
-        group.settings.committed()
-        if group.progress.calls.offset < loop.epoch.steps:
+            member.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
+            member.held.after_update(member.spec.seed, member.progress.step)
+            if member.held.callbacks:
+                member.buffers.adopt()  # what they have set in buffers is committed with the step
+        member.settings.committed()
+        if member.progress.calls.offset < loop.epoch.steps:
             self._check_switched()
         names = self.turns.names
-        group.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
+        member.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
         if reports[0].stop:
-            group.finish_call(loop.number)
+            member.finish_call(loop.number)
             self._stop = False
         if reports[0].pending:
-            group.leave_at_boundary()
+            member.leave_at_planned_boundary()
         self._report_phase(loop, "committed")
 
     def _check_switched(self) -> None:
@@ -291,9 +291,9 @@ class LocalSgdLoop(SteppedMode):
 
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on, replica by replica."""
-        group, first = self._group, self._group.progress.calls.offset
-        step, inner_steps = group.progress.step, group.spec.sync.round_steps
-        finished = self._finished.of(group.progress.transactions)
+        member, first = self._member, self._member.progress.calls.offset
+        step, inner_steps = member.progress.step, member.spec.sync.round_steps
+        finished = self._finished.of(member.progress.transactions)
         pieces = (
             _slice(loop.epoch, offset, shard, step + offset - first)
             for start in range(first, loop.epoch.steps, inner_steps)
@@ -306,17 +306,17 @@ class LocalSgdLoop(SteppedMode):
         return loop.batches(pieces)
 
     def _span_at(self, loop: BatchLoop, offset: int) -> RoundSpan:
-        return RoundSpan.at(loop.epoch, offset, self._group.spec.sync.round_steps)
+        return RoundSpan.at(loop.epoch, offset, self._member.spec.sync.round_steps)
 
     def _owned(self, span: RoundSpan) -> list[int]:
         """The shards whose replicas this worker trains in a round, ascending."""
-        generation = self._group.generation
+        generation = self._member.generation
         present = span.present(span.offsets.start)
         return [shard for shard in generation.plan.shards_of(generation.rank) if shard in present]
 
     @property
     def _outer(self) -> OuterStep:
-        outer = self._group.outer
+        outer = self._member.outer
         assert outer is not None, "rounds belong to sync: local_sgd"
         return outer
 

@@ -61,8 +61,8 @@ class FinishedReplicas:
             ExchangeBroken: replicas that were received, or not sent yet, are kept.
         """
         plan, me, exchange = generation.plan, generation.rank, generation.exchange
-        if plan.start_step != self.transaction:
-            self.transaction, self._finished = plan.start_step, {}
+        if plan.start_transaction != self.transaction:
+            self.transaction, self._finished = plan.start_transaction, {}
         held = torch.zeros(plan.world, plan.shards, dtype=torch.float64)
         # Each member writes its own row: summed, it is the table of who has which.
         held[me, list(self._finished)] = 1.0

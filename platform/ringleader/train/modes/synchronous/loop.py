@@ -23,8 +23,8 @@ from ringleader.train.state.sparse_parameters import check_optimizers
 class SynchronousLoop(SteppedMode):
     """The mode whose transaction is a step: one batch."""
 
-    def __init__(self, group: Member, outlet: RecordSink, device: torch.device) -> None:
-        super().__init__(group, outlet, device)
+    def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
+        super().__init__(member, sink, device)
         self._last_lane = -1
         self._stops_later = False
         self._present: Sequence[int] = ()
@@ -38,40 +38,40 @@ class SynchronousLoop(SteppedMode):
             self._stop = True
 
     def _begin_loop(self, loop: BatchLoop) -> None:
-        group = self._group
+        member = self._member
         super()._begin_loop(loop)
         self._stops_later = False
-        check_optimizers(group.held.optimizers, group.tables, published=group.spec.sync.server_count > 0)
+        check_optimizers(member.held.optimizers, member.tables, published=member.spec.sync.server_count > 0)
 
     def _begin_transaction(self, loop: BatchLoop) -> None:
-        exchange = self._group.generation.exchange
-        self._group.comparison.begin(loop.number)
-        self._group.settings.begin_transaction()
-        self._present = sorted(self._lanes_present(loop.epoch, self._group.progress.calls.offset))
+        exchange = self._member.generation.exchange
+        self._member.comparison.begin(loop.number)
+        self._member.settings.begin_transaction()
+        self._present = sorted(self._lanes_present(loop.epoch, self._member.progress.calls.offset))
         exchange.begin_step(frozenset(self._present))
 
     def _pass(self, loop: BatchLoop) -> None:
         """Take part in the next step with nothing but the control word."""
-        exchange = self._group.generation.exchange
+        exchange = self._member.generation.exchange
         self._reports, self._pieces, self._last_lane = {}, None, -1
         self._begin_transaction(loop)
         # Zeros for every owned slice: the sum is complete only with all its terms.
-        for lane in self._mine(loop.epoch, self._group.progress.calls.offset):
+        for lane in self._mine(loop.epoch, self._member.progress.calls.offset):
             exchange.begin_slice(lane)
             exchange.end_slice()
         self._finish()
 
     def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
-        offset, self._reports = self._group.progress.calls.offset, {}
+        offset, self._reports = self._member.progress.calls.offset, {}
         mine = self._mine(loop.epoch, offset)
         self._last_lane = mine[-1] if mine else -1
         self._report_phase(loop, "forward")
         for lane in mine:
             # Each slice starts from the committed buffers, so that they do not depend on who computes it.
-            self._group.buffers.rewind()
-            with self._group.split.idle():
+            self._member.buffers.rewind()
+            with self._member.split.idle():
                 batch = to_device(next(pieces), self._device)
-            self.turns.begin(self._slice(loop, offset, lane, self._group.progress.step))
+            self.turns.begin(self._slice(loop, offset, lane, self._member.progress.step))
             yield batch
             self.turns.check_ended()
             if self._failed:
@@ -86,28 +86,28 @@ class SynchronousLoop(SteppedMode):
             return
         self._reports[turn.shard] = report
         if turn.shard == 0:
-            self._group.buffers.keep_left()
+            self._member.buffers.keep_left()
         self._try(lambda: self._backward(turn.shard, loss))
 
     def _backward(self, lane: int, loss: Tensor) -> None:
-        exchange, loop = self._group.generation.exchange, self._running
-        timeline = self._group.timeline
+        exchange, loop = self._member.generation.exchange, self._running
+        timeline = self._member.timeline
         if timeline is not None:
             timeline.begin("backward", slice=lane)
         exchange.begin_slice(lane)
         # By rows, as far as this worker knows: `_update` scales by the sum of the weights once all are in.
-        share = self._reports[lane].weight / loop.epoch.batch_rows(self._group.progress.calls.offset)
-        scale = self._group.scaling.scale if self._group.scaling else 1.0
+        share = self._reports[lane].weight / loop.epoch.batch_rows(self._member.progress.calls.offset)
+        scale = self._member.scaling.scale if self._member.scaling else 1.0
         (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
         exchange.end_slice()
-        self._group.trained.check_reached()
+        self._member.trained.check_reached()
         if timeline is not None:
             timeline.end()
         if lane == self._last_lane:
             self._finish()
 
     def _give_up(self) -> None:
-        self._group.settings.forget()
+        self._member.settings.forget()
 
     @property
     def _computes(self) -> bool:
@@ -115,20 +115,20 @@ class SynchronousLoop(SteppedMode):
 
     @property
     def _used(self) -> Sequence[bool]:
-        return self._group.generation.exchange.used
+        return self._member.generation.exchange.used
 
     def _read(self, reduced: Tensor) -> StepReport:
-        group = self._group
-        return group.layout.read(reduced, world=len(group.generation.plan.members), present=self._present)
+        member = self._member
+        return member.layout.read(reduced, world=len(member.generation.plan.members), present=self._present)
 
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Update and commit."""
-        group, loop, exchange = self._group, self._running, self._group.generation.exchange
+        member, loop, exchange = self._member, self._running, self._member.generation.exchange
         slices = {lane: self._shards_of_lane(lane) for lane in self._present}
-        check(report, loop.epoch, group.progress.calls.offset, group.progress.step + 1, slices)
+        check(report, loop.epoch, member.progress.calls.offset, member.progress.step + 1, slices)
         if report.sets:
-            group.settings.take(group.settings.agree(exchange))
-        group.draws.begin(group.progress.step)
+            member.settings.take(member.settings.agree(exchange))
+        member.draws.begin(member.progress.step)
         skipped = self._overflowed(report)
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
@@ -137,7 +137,7 @@ class SynchronousLoop(SteppedMode):
             self._update(report, skipped=skipped)
             self._commit(report, reduced, skipped=skipped)
             exchange.publish()
-            group.call_back()
+            member.call_back()
         else:
             # Weights first: whoever is at a step has its weights, if the exchange breaks in between.
             exchange.publish()
@@ -146,50 +146,50 @@ class SynchronousLoop(SteppedMode):
 
     def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
         """Send those who follow this member what it is about to apply."""
-        group, loop = self._group, self._running
-        rows = loop.epoch.batch_rows(group.progress.calls.offset)
-        buffers = group.layout.buffers_of(reduced) if 0 in self._present else None
-        group.donations.reduced(report, rows, buffers, skipped=skipped)
+        member, loop = self._member, self._running
+        rows = loop.epoch.batch_rows(member.progress.calls.offset)
+        buffers = member.layout.buffers_of(reduced) if 0 in self._present else None
+        member.donations.reduced(report, rows, buffers, skipped=skipped)
 
     @torch.no_grad()
     def _overflowed(self, report: StepReport) -> bool:
         """Whether the reduced gradient of scaled losses is not finite, here or in its other parts. If it is finite,
         divide the scale out of it."""
-        group, scaling = self._group, self._group.scaling
+        member, scaling = self._member, self._member.scaling
         if scaling is None:
             return False
-        used = [parameter for parameter, used in zip(group.parameters, report.used, strict=True) if used]
-        broken = torch.zeros(len(group.generation.plan.members), dtype=torch.float64)
-        broken[group.generation.rank] = not finite(used)
-        if group.generation.plan.servers:  # only they hold gradients, each its part
-            broken = group.generation.exchange.all_reduce(broken)
+        used = [parameter for parameter, used in zip(member.parameters, report.used, strict=True) if used]
+        broken = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
+        broken[member.generation.rank] = not finite(used)
+        if member.generation.plan.servers:  # only they hold gradients, each its part
+            broken = member.generation.exchange.all_reduce(broken)
         if bool(broken.any()):
-            scaling.check(group.progress.step + 1)
+            scaling.check(member.progress.step + 1)
             return True
         unscale(used, scaling.scale)
         return False
 
     @torch.no_grad()
     def _update(self, report: StepReport, *, skipped: bool) -> None:
-        group, loop = self._group, self._running
-        if group.timeline is not None:
-            group.timeline.begin("update")
-        rows = loop.epoch.batch_rows(group.progress.calls.offset)
-        for parameter, used in zip(group.parameters, report.used, strict=True):
+        member, loop = self._member, self._running
+        if member.timeline is not None:
+            member.timeline.begin("update")
+        rows = loop.epoch.batch_rows(member.progress.calls.offset)
+        for parameter, used in zip(member.parameters, report.used, strict=True):
             if not used:
                 parameter.grad = None
             elif report.weight != rows and parameter.grad is not None:
                 scale_by(parameter.grad, rows / report.weight)
         if not skipped:
-            with group.draws.watched():
+            with member.draws.watched():
                 # A server that is ahead repeats the step with the others, and must not update twice.
-                group.held.update(self._complete, applied=group.ahead)
-        if group.timeline is not None:
-            group.timeline.end()
+                member.held.update(self._complete, applied=member.ahead)
+        if member.timeline is not None:
+            member.timeline.end()
 
     def _complete(self, values: Tensor) -> Tensor:
         """The norm's sums over all parts, from every member that updates; servers wait for each other."""
-        loop, exchange = self._running, self._group.generation.exchange
+        loop, exchange = self._running, self._member.generation.exchange
         if exchange.part is None:
             return exchange.complete(values)
         self._report_phase(loop, "exchange")
@@ -198,41 +198,41 @@ class SynchronousLoop(SteppedMode):
         return whole
 
     def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
-        group, loop, exchange = self._group, self._running, self._group.generation.exchange
+        member, loop, exchange = self._member, self._running, self._member.generation.exchange
         if 0 in self._present:
-            group.buffers.commit(group.layout.buffers_of(reduced))
+            member.buffers.commit(member.layout.buffers_of(reduced))
         else:  # the last batch may have fewer rows than there are shards
-            group.buffers.forget()
-        offset = group.progress.calls.offset
-        group.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
-        group.progress.commit_transaction()
-        group.progress.commit_update()
+            member.buffers.forget()
+        offset = member.progress.calls.offset
+        member.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
+        member.progress.commit_transaction()
+        member.progress.commit_update()
         self._reports = {}
         self._leaving.committed(turns=self._computes)
         # A server that holds a part runs callbacks once all have published: they see all weights of the step.
         later = exchange.updates and exchange.part is not None
         published = not exchange.updates
-        group.held.after_update(
-            group.spec.seed, group.progress.step, published=published, skipped=skipped, later=later
+        member.held.after_update(
+            member.spec.seed, member.progress.step, published=published, skipped=skipped, later=later
         )
-        if group.held.callbacks:
-            group.buffers.adopt()  # what they have set in buffers is committed with the step
-        group.settings.committed()
-        if group.scaling is not None:
-            group.scaling.commit(overflowed=skipped)
-        group.reporter.open(self.recorder.records(loop.epoch, offset, [report], self.turns.names))
+        if member.held.callbacks:
+            member.buffers.adopt()  # what they have set in buffers is committed with the step
+        member.settings.committed()
+        if member.scaling is not None:
+            member.scaling.commit(overflowed=skipped)
+        member.reporter.open(self.recorder.records(loop.epoch, offset, [report], self.turns.names))
         if report.stop:
-            group.finish_call(loop.number)
+            member.finish_call(loop.number)
             self._stop = False
         # Asked for between slices of the batch that is committed now: the next one is the last.
         self._stop, self._stops_later = self._stop or self._stops_later, False
         if report.pending:
-            group.leave_at_boundary()
+            member.leave_at_planned_boundary()
         self._report_phase(loop, "committed")
 
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on."""
-        first, step = self._group.progress.calls.offset, self._group.progress.step
+        first, step = self._member.progress.calls.offset, self._member.progress.step
         pieces = (
             self._slice(loop, offset, lane, step + offset - first)
             for offset in range(first, loop.epoch.steps)
@@ -245,22 +245,22 @@ class SynchronousLoop(SteppedMode):
 
     def _shards_of_lane(self, lane: int) -> range:
         """The logical shards of a lane: one, or all shards of a worker where its slices run as one."""
-        if self._group.same_bits:
+        if self._member.same_bits:
             return range(lane, lane + 1)
-        return owned(lane, self._group.lanes, self._group.spec.shards)
+        return owned(lane, self._member.lanes, self._member.spec.shards)
 
     def _lanes_present(self, epoch: Epoch, offset: int) -> frozenset[int]:
         present = present_shards(epoch.batch_rows(offset), epoch.shards)
-        if self._group.same_bits:
+        if self._member.same_bits:
             return present
         return frozenset(
-            lane for lane in range(self._group.lanes) if present & set(self._shards_of_lane(lane))
+            lane for lane in range(self._member.lanes) if present & set(self._shards_of_lane(lane))
         )
 
     def _mine(self, epoch: Epoch, offset: int) -> list[int]:
         """The present lanes this worker computes, in ascending order."""
-        generation = self._group.generation
+        generation = self._member.generation
         present = self._lanes_present(epoch, offset)
-        if self._group.same_bits:
+        if self._member.same_bits:
             return [k for k in generation.plan.shards_of(generation.rank) if k in present]
         return [generation.rank] if generation.rank in present else []

@@ -11,26 +11,28 @@ class GroupView:
     ExchangeBroken.
 
     Args:
-        crew: None for a member that computes alone.
+        node_group: None for a member that computes alone.
 
     Attributes:
         closed: the conductor has said that the stretch is over.
     """
 
-    def __init__(self, crew: NodeGroup | None, circulation: TokenStretch, tokens: WorkerTokens) -> None:
+    def __init__(
+        self, node_group: NodeGroup | None, stretch_tokens: TokenStretch, tokens: WorkerTokens
+    ) -> None:
         self.closed = False
-        self._crew = crew
-        self._circulation = circulation
+        self._node_group = node_group
+        self._stretch_tokens = stretch_tokens
         self._tokens = tokens
 
     @property
     def alone(self) -> bool:
-        return self._crew is None
+        return self._node_group is None
 
     @property
     def follow(self) -> bool:
         """Whether another member decides what this one computes."""
-        return self._crew is not None and not self._crew.leads
+        return self._node_group is not None and not self._node_group.leads
 
     def call(self, kind: GroupCallKind, *, finished: bool) -> None:
         """Send the call of a conductor, and hear its followers while it waits; others have nobody to call.
@@ -38,48 +40,48 @@ class GroupView:
         Args:
             finished: it begins no more items.
         """
-        crew, spans = self._crew, self._tokens.spans
-        if crew is None or not crew.leads:
+        node_group, spans = self._node_group, self._tokens.spans
+        if node_group is None or not node_group.leads:
             return
         weights = spans.local.cpu() if self._with_weights(kind) else None
-        crew.call(GroupCall(kind, finished, spans.everywhere()), weights)
+        node_group.call(GroupCall(kind, finished, spans.everywhere()), weights)
         # A follower can ask for a pause only in its answers: a stop or a planned change there must not wait for work.
-        if kind is GroupCallKind.WAIT and crew.answers():
-            self._circulation.halt()
+        if kind is GroupCallKind.WAIT and node_group.answers():
+            self._stretch_tokens.halt()
 
     def hear(self) -> GroupCallKind:
         """Take in the conductor's next call, and answer where it waits."""
-        assert self._crew is not None
-        call, spans = self._crew.hear(), self._tokens.spans
+        assert self._node_group is not None
+        call, spans = self._node_group.hear(), self._tokens.spans
         if self._with_weights(call.kind):
             weights = torch.empty_like(spans.local, device="cpu")
-            self._crew.weights(weights)
+            self._node_group.weights(weights)
             spans.put(weights)
             self._tokens.rewind()
         if call.finished:
-            self._circulation.finish()
+            self._stretch_tokens.finish()
         if not self._tokens.place.holds:
             spans.heard(call.settled)
         if call.kind is GroupCallKind.WAIT:
-            self._crew.answer(self._circulation.halted)
+            self._node_group.answer(self._stretch_tokens.halted)
         self.closed = call.kind is GroupCallKind.CLOSE
-        if self.closed and isinstance(self._circulation, FollowedTokens):
+        if self.closed and isinstance(self._stretch_tokens, FollowedTokens):
             spans.close(call.settled)
-            self._circulation.close()
+            self._stretch_tokens.close()
         return call.kind
 
     def add_up(self, *, void: bool) -> bool:
         """Make the group's sum this member's gradients. Returns whether the round is void: somebody left it by
         `break`."""
-        crew, spans = self._crew, self._tokens.spans
-        if crew is None:
+        node_group, spans = self._node_group, self._tokens.spans
+        if node_group is None:
             return void
-        if not crew.leads:
-            crew.answer(self._circulation.halted)
-        elif crew.answers():
-            self._circulation.halt()
+        if not node_group.leads:
+            node_group.answer(self._stretch_tokens.halted)
+        elif node_group.answers():
+            self._stretch_tokens.halt()
         sent = spans.gradients(void=void)
-        crew.add_up(sent)
+        node_group.add_up(sent)
         return spans.take_gradients(sent)
 
     def _with_weights(self, kind: GroupCallKind) -> bool:

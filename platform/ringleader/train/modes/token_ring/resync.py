@@ -11,8 +11,8 @@ from ringleader.comm.objects import packed, unpacked
 from ringleader.comm.schedules import Receive, Send, Step
 from ringleader.comm.schedules.schedule import chunks
 from ringleader.exchange.exchange import Exchange
-from ringleader.exchange.side_channel import LEVEL
-from ringleader.train.modes.token_ring.recovery import ABSENT, RegeneratedToken, TokenCopy, regenerate
+from ringleader.exchange.side_channel import RESYNC
+from ringleader.train.modes.token_ring.regeneration import ABSENT, RegeneratedToken, TokenCopy, regenerate
 from ringleader.train.modes.token_ring.weight_spans import WeightSpans
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def gather(exchange: Exchange, part: T, *types: type) -> list[T]:
     return [unpacked(row, communicator.seal, *types) for row in rows]
 
 
-def level(
+def resync(
     exchange: Exchange, spans: WeightSpans, copies: Sequence[Sequence[TokenCopy]]
 ) -> list[RegeneratedToken]:
     """Give every member to whom tokens come the newest copy of every token.
@@ -53,11 +53,11 @@ def level(
     Raises:
         ExchangeBroken: what has come until then stays.
     """
-    standings = [regenerate([known[number] for known in copies]) for number in range(len(spans))]
-    for number, standing in enumerate(standings):
-        behind = [r for r, known in enumerate(copies) if ABSENT < known[number].version < standing.version]
-        spans.adopt(number, standing, brought=_bring(exchange, spans, number, standing.source, behind))
-    return standings
+    regenerated = [regenerate([known[number] for known in copies]) for number in range(len(spans))]
+    for number, token in enumerate(regenerated):
+        behind = [r for r, known in enumerate(copies) if ABSENT < known[number].version < token.version]
+        spans.adopt(number, token, brought=_bring(exchange, spans, number, token.source, behind))
+    return regenerated
 
 
 def _bring(exchange: Exchange, spans: WeightSpans, number: int, source: int, behind: Sequence[int]) -> bool:
@@ -81,5 +81,5 @@ def _bring(exchange: Exchange, spans: WeightSpans, number: int, source: int, beh
 def _run(exchange: Exchange, steps: Sequence[Step], rows: Sequence[Tensor]) -> None:
     communicator = exchange.communicator
     assert communicator is not None, "a member that is alone levels nothing"
-    ticket = communicator.submit(steps, rows, tag=LEVEL, phase="level", bucket=None, lane=EXPRESS)
+    ticket = communicator.submit(steps, rows, tag=RESYNC, phase="level", bucket=None, lane=EXPRESS)
     communicator.wait([ticket])

@@ -55,8 +55,8 @@ def absent(epoch: Epoch) -> list[int]:
 class SettledSteps:
     """Commits the steps of a loop at this member, and makes their records."""
 
-    def __init__(self, group: Member, news: Gossip, recorder: StepRecorder) -> None:
-        self._group = group
+    def __init__(self, member: Member, news: Gossip, recorder: StepRecorder) -> None:
+        self._member = member
         self._news = news
         self._recorder = recorder
 
@@ -70,7 +70,7 @@ class SettledSteps:
         Raises:
             StepMisuse, CallMismatch, NonFiniteLoss: a report is not sound.
         """
-        calls, first = self._group.progress.calls, self._group.progress.calls.offset
+        calls, first = self._member.progress.calls, self._member.progress.calls.offset
         reports = []
         while calls.offset < min(everywhere.floor // epoch.shards, epoch.steps):
             # In ascending order, so that the means have the same bits on every member.
@@ -78,25 +78,25 @@ class SettledSteps:
             reports.append(self._commit(epoch, present))
         if reports:
             records = self._recorder.records(epoch, first, reports, names)
-            self._group.reporter.open(records)
+            self._member.reporter.open(records)
             self._news.drop(calls.offset * epoch.shards)
         return len(reports)
 
     def close(self, epoch: Epoch, items: ItemSet, names: Sequence[str]) -> None:
         """Commit as short steps those of which only some items are applied: the loop was ended early."""
-        calls = self._group.progress.calls
+        calls = self._member.progress.calls
         told = [item for item in sorted(self._news.reports) if item in items]
         for offset in sorted({item // epoch.shards for item in told if item >= calls.offset * epoch.shards}):
             # A batch of which no item is applied is no step: the offset passes over it.
-            self._group.progress.skip_to(offset)
+            self._member.progress.skip_to(offset)
             shards = [item % epoch.shards for item in told if item // epoch.shards == offset]
             report = self._commit(epoch, shards)
-            self._group.reporter.open(self._recorder.records(epoch, offset, [report], names, shards))
+            self._member.reporter.open(self._recorder.records(epoch, offset, [report], names, shards))
 
     def _commit(self, epoch: Epoch, shards: Sequence[int]) -> StepReport:
-        group, offset = self._group, self._group.progress.calls.offset
+        member, offset = self._member, self._member.progress.calls.offset
         report = step_report({k: self._news.reports[offset * epoch.shards + k] for k in shards})
-        check(report, epoch, offset, group.progress.step + 1, {k: (k,) for k in shards})
+        check(report, epoch, offset, member.progress.step + 1, {k: (k,) for k in shards})
         rows = sum(len(epoch.rows(offset, k)) for k in shards)
-        group.progress.commit_step(rows=rows, loss=report.loss)
+        member.progress.commit_step(rows=rows, loss=report.loss)
         return report

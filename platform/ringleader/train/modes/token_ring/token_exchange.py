@@ -65,7 +65,7 @@ class TokenExchange:
     Args:
         communicator: None for a member that is alone: its moves are in the tokens at once.
         ring: the ranks that the tokens visit, in their order.
-        errand: the way to the servers, where they hold the weights: the first of a ring takes each token there.
+        server_client: the way to the servers, where they hold the weights: the first of a ring takes each token there.
         ends: whether a quiet round of this ring is the end.
     """
 
@@ -76,13 +76,13 @@ class TokenExchange:
         spans: WeightSpans,
         news: Gossip,
         *,
-        errand: TokenServerClient | None = None,
+        server_client: TokenServerClient | None = None,
         ends: bool = True,
     ) -> None:
         self._communicator = communicator
         self._spans = spans
         self._news = news
-        self._errand = errand
+        self._server_client = server_client
         self._ends = ends
         self._size = len(ring) if communicator else 1
         self._place = ring.index(communicator.rank) if communicator else 0
@@ -97,8 +97,8 @@ class TokenExchange:
         self._over = 0
         self._ticket: Ticket | None = None
         news.open(self._size)
-        if errand is not None:
-            errand.open()
+        if server_client is not None:
+            server_client.open()
 
     # --- the training thread --------------------------------------------------------------------------------------
 
@@ -201,8 +201,8 @@ class TokenExchange:
             added = self._spans.add(token.span, self._generation)
         quiet = 0 if not finished else 1 if added else token.quiet + 1
         over = self._ends and quiet == self._size
-        if self._errand is not None:
-            told = self._errand.run(transport, token.span, quiet=quiet >= self._size, halt=self._halt)
+        if self._server_client is not None:
+            told = self._server_client.run(transport, token.span, quiet=quiet >= self._size, halt=self._halt)
             if told.halt:
                 self.halt()
             over = told.over

@@ -62,36 +62,36 @@ class TokenServerClient:
 
     def open(self) -> None:
         """Begin the generation's news."""
-        self._peers = {depot: self._news.peer() for depot in self._place.depots}
+        self._peers = {server: self._news.peer() for server in self._place.token_servers}
 
     def run(self, transport: Transport, number: int, *, quiet: bool, halt: bool) -> TokenServerReply:
         """Push what the token has gained, and take over the server's newer weights. Raises ExchangeBroken."""
-        depot = self._place.held_by(number)
+        server = self._place.held_by(number)
         moves, items = self._spans.moved(number, self._base[number], self._listed[number])
-        news = _news(self._news.take_for(self._peers[depot]), transport)
+        news = _news(self._news.take_for(self._peers[server]), transport)
         words = [number, self._have[number], len(items), news.numel(), int(quiet), int(halt)]
         messages: list[tuple[Tensor, int]] = [(torch.tensor(words, dtype=torch.int64), HEADER)]
         if items:
             messages += [(torch.tensor(items, dtype=torch.int64), NEWS), (moves, WEIGHTS)]
         if news.numel():
             messages.append((news, NEWS))
-        sent = [transport.isend(message, depot, tag) for message, tag in messages]
+        sent = [transport.isend(message, server, tag) for message, tag in messages]
         reply = torch.empty(REPLY_WORDS, dtype=torch.int64)
-        transport.irecv(reply, depot, HEADER).wait()
+        transport.irecv(reply, server, HEADER).wait()
         for work in sent:
             work.wait()
         version, over, stop, listed, told = (int(word) for word in reply)
         if listed:
-            self._renew(transport, depot, number, version, listed)
+            self._renew(transport, server, number, version, listed)
         if told:
-            self._news.hear_from(self._peers[depot], _received(transport, depot, told))
+            self._news.hear_from(self._peers[server], _received(transport, server, told))
         return TokenServerReply(bool(over), bool(stop), bool(listed))
 
-    def _renew(self, transport: Transport, depot: int, number: int, version: int, listed: int) -> None:
+    def _renew(self, transport: Transport, server: int, number: int, version: int, listed: int) -> None:
         items = torch.empty(listed, dtype=torch.int64)
-        transport.irecv(items, depot, NEWS).wait()
+        transport.irecv(items, server, NEWS).wait()
         row = self._spans.incoming(number)
-        transport.irecv(row, depot, WEIGHTS).wait()
+        transport.irecv(row, server, WEIGHTS).wait()
         # The next push is measured from what the server has now, or it would count these moves twice.
         self._base[number].copy_(row)
         self._have[number], self._listed[number] = version, ItemSet.decode(items.numpy())
@@ -112,7 +112,7 @@ class TokenServer:
         self._spans = spans
         self._news = news
         self._generation = spans.generation
-        self._own = [n for n in range(len(spans)) if n % len(place.depots) == place.owns]
+        self._own = [n for n in range(len(spans)) if n % len(place.token_servers) == place.owns]
         self._quiet: dict[tuple[int, int], int | None] = {}
         self._changed = threading.Condition()
         self._halt = False

@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from ringleader.comm.schedules.schedule import Span, even_spans
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.train.modes.items import ItemSet
-from ringleader.train.modes.token_ring.recovery import RegeneratedToken, TokenCopy
+from ringleader.train.modes.token_ring.regeneration import RegeneratedToken, TokenCopy
 
 ALIGNED = 16
 """Parameters begin at multiples of this many elements."""
@@ -143,13 +143,13 @@ class WeightSpans:
         with self.changed:
             return [TokenCopy(s.version, s.items.copy(), frozenset(s.owed)) for s in self.held]
 
-    def adopt(self, number: int, standing: RegeneratedToken, *, brought: bool) -> None:
+    def adopt(self, number: int, token: RegeneratedToken, *, brought: bool) -> None:
         """Take over the regenerated token; where it was `brought`, its weights are in `incoming`."""
         span = self.held[number]
         with self.changed:
             if brought:
                 self._swap(span)
-            span.version, span.items = standing.version, standing.items.copy()
+            span.version, span.items = token.version, token.items.copy()
 
     @torch.no_grad()
     def take_over(self) -> None:

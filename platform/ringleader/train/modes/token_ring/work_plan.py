@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
-from ringleader.train.modes.token_ring.recovery import ComputeRound, RegeneratedToken, rounds
+from ringleader.train.modes.token_ring.regeneration import ComputeRound, RegeneratedToken, rounds
 from ringleader.train.rows.slices import Prefetched, Slice
 
 
@@ -12,25 +12,29 @@ class WorkPlan:
     """One member's plan for one stretch.
 
     Args:
-        crew: the ranks that compute together, this one among them.
-        standings: what the tokens hold as the stretch begins.
+        group_ranks: the ranks that compute together, this one among them.
+        regenerated: what the tokens hold as the stretch begins.
     """
 
     def __init__(
-        self, group: Member, loop: BatchLoop, crew: Sequence[int], standings: Sequence[RegeneratedToken]
+        self,
+        member: Member,
+        loop: BatchLoop,
+        group_ranks: Sequence[int],
+        regenerated: Sequence[RegeneratedToken],
     ) -> None:
-        generation = group.generation
+        generation = member.generation
         self._loop = loop
-        self._first_step = group.progress.calls.base
-        self._crew = crew
-        self._standings = standings
+        self._first_step = member.progress.calls.base
+        self._group_ranks = group_ranks
+        self._regenerated = regenerated
         self._own = generation.plan.shards_of(generation.rank)
-        self._shards = sorted(shard for rank in crew for shard in generation.plan.shards_of(rank))
+        self._shards = sorted(shard for rank in group_ranks for shard in generation.plan.shards_of(rank))
 
     def rounds(self) -> Iterator[ComputeRound]:
         """The rounds that this member, or its node group, has to compute; all of a group come to the same."""
-        epoch, together = self._loop.epoch, len(self._crew) > 1
-        return rounds(self._standings, self._shards, epoch.shards, epoch.steps, together=together)
+        epoch, together = self._loop.epoch, len(self._group_ranks) > 1
+        return rounds(self._regenerated, self._shards, epoch.shards, epoch.steps, together=together)
 
     def mine(self, doing: ComputeRound) -> list[int]:
         """The shards of a round that this member computes."""

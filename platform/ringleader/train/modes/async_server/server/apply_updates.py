@@ -52,9 +52,9 @@ class ServerUpdates:
     """
 
     def __init__(
-        self, group: Member, loop: BatchLoop, discipline: LeasePolicy, blocks: int, staleness: Counter[int]
+        self, member: Member, loop: BatchLoop, discipline: LeasePolicy, blocks: int, staleness: Counter[int]
     ) -> None:
-        self._group = group
+        self._member = member
         self._loop = loop
         self._each_alone = isinstance(discipline, AsyncPolicy)
         self._blocks = blocks
@@ -71,38 +71,40 @@ class ServerUpdates:
         self._staleness.clear()
         self._staleness.update(state["staleness"])
 
-    def make(self, gathered: GradientSum, version: int, stock: PublishedWeights) -> list[AppliedItem]:
+    def make(
+        self, gathered: GradientSum, version: int, published_weights: PublishedWeights
+    ) -> list[AppliedItem]:
         """Update what this server owns. Returns the items of the update.
 
         Args:
             version: updates made before.
-            stock: what this server owns.
+            published_weights: what this server owns.
         """
-        group = self._group
-        if group.timeline is not None:
-            group.timeline.begin("update", items=len(gathered.pushes))
+        member = self._member
+        if member.timeline is not None:
+            member.timeline.begin("update", items=len(gathered.pushes))
         means = ReportMeans.of(gathered.pushes)
         self._check(gathered.pushes, means)
-        group.draws.begin(group.progress.step)
-        self._expose(gathered, stock)
-        with group.draws.watched():
+        member.draws.begin(member.progress.step)
+        self._expose(gathered, published_weights)
+        with member.draws.watched():
             self._step(gathered.pushes, version, means.weight)
-        for parameter in group.parameters:
+        for parameter in member.parameters:
             parameter.grad = None
         # After the gradients are gone, which were views into this memory.
         gathered.let_go()
         # In ascending order of items: the buffers depend on the order.
         for item in sorted(gathered.moves):
-            group.buffers.follow(gathered.moves[item].start, gathered.moves[item].left)
-        group.progress.change()
-        if group.timeline is not None:
-            group.timeline.end()
+            member.buffers.follow(gathered.moves[item].start, gathered.moves[item].left)
+        member.progress.change()
+        if member.timeline is not None:
+            member.timeline.end()
         counted = [AppliedItem(push, version - push.version) for push in gathered.pushes]
         self._staleness.update(one.staleness for one in counted)
         return counted
 
     def _step(self, pushes: Sequence[PushHeader], version: int, weight: float) -> None:
-        held = self._group.held
+        held = self._member.held
         if self._each_alone:
             # One item's own mean gradient, at the learning rate times its share of the batch.
             with held.at_rate(self._share(pushes[0], weight)):
@@ -111,21 +113,21 @@ class ServerUpdates:
             self._weigh(self._loop.epoch.batch_rows(version), weight)
             held.update()
 
-    def _expose(self, gathered: GradientSum, stock: PublishedWeights) -> None:
+    def _expose(self, gathered: GradientSum, published_weights: PublishedWeights) -> None:
         """Make the sums the parameters' gradients; a parameter that no slice reached has none."""
-        group, used = self._group, gathered.used
-        for bucket, row in zip(stock.held.buckets, gathered.total.dense, strict=True):
-            views = group.generation.exchange.buckets.views(bucket, row)
+        member, used = self._member, gathered.used
+        for bucket, row in zip(published_weights.held.buckets, gathered.total.dense, strict=True):
+            views = member.generation.exchange.buckets.views(bucket, row)
             for number, view in zip(bucket.members, views, strict=True):
-                parameter = group.parameters[number]
+                parameter = member.parameters[number]
                 parameter.grad = laid_out_as(parameter, view) if used[number] else None
-        for number, rows in zip(stock.tables, gathered.total.tables, strict=True):
-            table = group.parameters[number]
+        for number, rows in zip(published_weights.tables, gathered.total.tables, strict=True):
+            table = member.parameters[number]
             table.grad = as_gradient(rows, table) if used[number] else None
 
     @torch.no_grad()
     def _weigh(self, rows: int, weight: float) -> None:
-        for parameter in self._group.parameters:
+        for parameter in self._member.parameters:
             # Workers scaled by rows: the sum of the weights is known only here.
             if weight != rows and parameter.grad is not None:
                 scale_by(parameter.grad, rows / weight)
@@ -142,7 +144,7 @@ class ServerUpdates:
     def _check(self, pushes: Sequence[PushHeader], means: ReportMeans) -> None:
         """Check the pushes. Raises what `step_checks.check` raises: other rows than planned, a loss that is no
         number."""
-        step = self._group.progress.step + 1
+        step = self._member.progress.step + 1
         for push in pushes:
             offset, shard = divmod(push.item, self._loop.epoch.shards)
             if checksum(self._loop.epoch.rows(offset, shard)) != int(push.report[2]):

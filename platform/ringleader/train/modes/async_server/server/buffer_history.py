@@ -28,12 +28,16 @@ class BufferHistory:
         """(bytes,) uint8 that went with that version; for a forgotten one the oldest that is known."""
         return self._since[max((v for v in self._since if v <= version), default=min(self._since))]
 
-    def committed(self, committed: Tensor, version: int, in_hand: Iterable[int]) -> None:
+    def committed(self, committed: Tensor, version: int, leased_versions: Iterable[int]) -> None:
         """Set the buffers from that version on.
 
         Args:
-            in_hand: the versions that are still computed on; buffers that nobody can ask for any more are forgotten.
+            leased_versions: the versions that are still computed on; buffers that nobody can ask for any more are
+                forgotten.
         """
         self._since[version] = committed
-        kept = {max((v for v in self._since if v <= held), default=version) for held in (*in_hand, version)}
+        kept = {
+            max((v for v in self._since if v <= held), default=version)
+            for held in (*leased_versions, version)
+        }
         self._since = {v: kept_bytes for v, kept_bytes in self._since.items() if v in kept}

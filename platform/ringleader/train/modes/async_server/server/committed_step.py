@@ -21,9 +21,9 @@ class StepCommits:
     """
 
     def __init__(
-        self, group: Member, recorder: StepRecorder, progress: Callable[[BatchLoop, str], None]
+        self, member: Member, recorder: StepRecorder, progress: Callable[[BatchLoop, str], None]
     ) -> None:
-        self._group = group
+        self._member = member
         self._recorder = recorder
         self._progress = progress
         self._committed_at = perf_counter()
@@ -35,20 +35,20 @@ class StepCommits:
             counted: the items that it is made of.
             names: of the metrics.
         """
-        group = self._group
+        member = self._member
         means = ReportMeans.of([one.push for one in counted])
         rows = sum(len(_rows(loop, one.push.item)) for one in counted)
-        group.progress.commit_step(rows=rows, loss=means.loss)
-        group.progress.commit_update()
-        group.held.after_update(group.spec.seed, group.progress.step)
+        member.progress.commit_step(rows=rows, loss=means.loss)
+        member.progress.commit_update()
+        member.held.after_update(member.spec.seed, member.progress.step)
         self._recorder.follow(1)
-        group.reporter.open([self._record(loop, counted, means, names)])
+        member.reporter.open([self._record(loop, counted, means, names)])
         self._progress(loop, "committed")
 
     def _record(
         self, loop: BatchLoop, counted: Sequence[AppliedItem], means: ReportMeans, names: Sequence[str]
     ) -> StepRecord:
-        group = self._group
+        member = self._member
         now = perf_counter()
         step_s, self._committed_at = max(now - self._committed_at, 1e-9), now
         # By item and not by arrival, so that records and ledger do not depend on who came first.
@@ -58,14 +58,14 @@ class StepCommits:
         values = dict(zip(names, means.values, strict=False)) | {
             "loss": means.loss,
             "samples_per_s": sum(map(len, rows)) / step_s,
-            "world_size": float(group.generation.plan.world),
+            "world_size": float(member.generation.plan.world),
             "staleness_mean": sum(staleness) / len(staleness),
             "staleness_max": float(max(staleness)),
             "comm_exposed_fraction": _exposed(counted),
-            **group.laying.traffic(),
+            **member.laying.traffic(),
         }
-        record = StepRecord(group.progress.step, group.generation.number, values)
-        if group.spec.debug.ledger:
+        record = StepRecord(member.progress.step, member.generation.number, values)
+        if member.spec.debug.ledger:
             shards = [one.push.item % loop.epoch.shards for one in counted]
             record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])
             record.rows = np.concatenate(rows)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ringleader.comm.buckets import Bucket
 from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
 from ringleader.comm.executor import Scratch
-from ringleader.comm.rows import SparseRows as TableRows
+from ringleader.comm.rows import SparseRows
 from ringleader.comm.transports import Transport
 from ringleader.exchange.sparse_messages import body_bytes, unpacked
 from ringleader.train.modes.async_server.lease_queue import PushVerdict
@@ -37,7 +37,7 @@ class PushExtras:
 
     left: Tensor | None
     names: Tensor | None
-    rows: Sequence[TableRows] = ()
+    rows: Sequence[SparseRows] = ()
     start: Tensor | None = None
 
     @classmethod
@@ -142,16 +142,16 @@ class ServerEndpoint:
         self._followers = range(workers + 1, workers + servers)
         self._acknowledged = acknowledged
 
-    def serve(self, clerk: RequestHandler) -> list[Ticket]:
+    def serve(self, handler: RequestHandler) -> list[Ticket]:
         """Start the threads; each ends when its worker, or server 0, has nothing more to send."""
         # Two for each worker: a push is still on its way while the worker asks for its next item.
         threads = [
-            self._communicator.beside(partial(act, clerk, worker), phase=phase)
+            self._communicator.beside(partial(act, handler, worker), phase=phase)
             for worker in range(self._workers)
             for act, phase in ((self._asks, "lease"), (self._pushes, "push"))
         ]
         if self._followers and not self._first:
-            threads.append(self._communicator.beside(partial(self._confirmations, clerk), phase="taken"))
+            threads.append(self._communicator.beside(partial(self._confirmations, handler), phase="taken"))
         return threads
 
     def tell(self, entry: int) -> list[Ticket]:
@@ -169,7 +169,7 @@ class ServerEndpoint:
             return []
         return [self._communicator.submit_call(act, [], phase="taken", bucket=None, lane=EXPRESS)]
 
-    def _asks(self, clerk: RequestHandler, worker: int, transport: Transport) -> None:
+    def _asks(self, handler: RequestHandler, worker: int, transport: Transport) -> None:
         # Each thread's own: replies to several workers are on their way at once.
         weights = [b.like.new_empty(b.length) for b in self._shown]
         words = self._layout.ask()
@@ -179,7 +179,7 @@ class ServerEndpoint:
                 ask = PullRequest.decode(words)
                 if ask.wish is RequestKind.LEAVE:
                     return
-                reply = clerk.answer(worker, ask, weights, self._communicator.check)
+                reply = handler.answer(worker, ask, weights, self._communicator.check)
                 sent = [transport.isend(reply.answer.encode(), worker, ANSWER)]
                 if reply.answer.fresh:
                     rest = (reply.tables, reply.buffers if self._first else None)
@@ -189,9 +189,9 @@ class ServerEndpoint:
                 for work in sent:
                     work.wait()
         finally:
-            clerk.departed()
+            handler.departed()
 
-    def _pushes(self, clerk: RequestHandler, worker: int, transport: Transport) -> None:
+    def _pushes(self, handler: RequestHandler, worker: int, transport: Transport) -> None:
         words, receipt = self._layout.push(), self._layout.receipt()
         try:
             while True:
@@ -208,20 +208,20 @@ class ServerEndpoint:
                 for memory in (*rows, *extras.memory, *([body] if body.numel() else [])):
                     transport.irecv(memory, worker, PUSH).wait()
                 extras = replace(extras, rows=unpacked(body, counts, tables))
-                receipt.fill_(clerk.take(worker, push, rows, extras, self._communicator.check))
+                receipt.fill_(handler.take(worker, push, rows, extras, self._communicator.check))
                 transport.isend(receipt, worker, RECEIPT).wait()
         finally:
-            clerk.departed()
+            handler.departed()
 
-    def _confirmations(self, clerk: RequestHandler, transport: Transport) -> None:
+    def _confirmations(self, handler: RequestHandler, transport: Transport) -> None:
         word = torch.empty(1, dtype=torch.float64)
         try:
             while True:
                 transport.irecv(word, self._workers, TAKEN).wait()
                 if word == END:
                     return
-                clerk.confirm(int(word), self._communicator.check)
+                handler.confirm(int(word), self._communicator.check)
                 if self._acknowledged:
                     transport.isend(word, self._workers, TAKEN).wait()
         finally:
-            clerk.departed()
+            handler.departed()

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ringleader.comm.rows import SparseRows as TableRows
-from ringleader.comm.rows import added
+from ringleader.comm.rows import SparseRows, added
 from ringleader.comm.tree import Tree, TreeNode
 from ringleader.train.generation.control_word import MAX_METRICS, SliceReport
 from ringleader.train.modes.async_server.messages import REPORT, PushHeader
@@ -15,7 +14,7 @@ from ringleader.train.modes.async_server.server.buffer_history import BufferMove
 
 assert REPORT == 4 + MAX_METRICS
 
-Rows = list[Tensor]
+BucketRows = list[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ class PushedGradient:
         tables: the touched rows of each of its tables.
     """
 
-    dense: Rows
-    tables: Sequence[TableRows]
+    dense: BucketRows
+    tables: Sequence[SparseRows]
 
 
 def report_words(report: SliceReport) -> Tensor:
@@ -72,7 +71,7 @@ class GradientSum:
         moves: the changes that their slices made to the buffers, by item.
     """
 
-    def __init__(self, tree: Tree | None, give_back: Callable[[Rows], None]) -> None:
+    def __init__(self, tree: Tree | None, give_back: Callable[[BucketRows], None]) -> None:
         self.pushes: list[PushHeader] = []
         self.moves: dict[int, BufferMove] = {}
         self._tree = tree

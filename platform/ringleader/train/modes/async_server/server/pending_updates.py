@@ -7,7 +7,7 @@ from torch import Tensor
 from ringleader.comm.tree import tree_over
 from ringleader.train.modes.async_server.lease_queue import BoundedStaleness, LeaseQueue
 from ringleader.train.modes.async_server.server.buffer_history import BufferHistory, BufferMove
-from ringleader.train.modes.async_server.server.gradient_sums import GradientSum, PushedGradient, Rows
+from ringleader.train.modes.async_server.server.gradient_sums import BucketRows, GradientSum, PushedGradient
 from ringleader.train.modes.async_server.server.queued_push import QueuedPush
 
 
@@ -22,10 +22,12 @@ class PendingUpdates:
         complete: updates whose gradients are all here, made or not.
     """
 
-    def __init__(self, leases: LeaseQueue, committed: Tensor, give_back: Callable[[Rows], None]) -> None:
+    def __init__(
+        self, leases: LeaseQueue, committed: Tensor, give_back: Callable[[BucketRows], None]
+    ) -> None:
         self.complete = 0
         self._leases = leases
-        self._following = BufferHistory(committed)
+        self._buffer_history = BufferHistory(committed)
         self._give_back = give_back
         self._sums: dict[int, GradientSum] = {}
 
@@ -46,7 +48,9 @@ class PendingUpdates:
                 tree = tree_over(leases.batches.shards, frozenset(leases.batches.present(offset)))
             self._sums[clock] = GradientSum(tree, self._give_back)
         # With backups a push brings the buffers that it began with: a server just promoted knows no older ones.
-        start = self._following.at(push.version) if arrival.extras.start is None else arrival.extras.start
+        start = (
+            self._buffer_history.at(push.version) if arrival.extras.start is None else arrival.extras.start
+        )
         move = None if left is None else BufferMove(start, left)
         self._sums[clock].add(push, shard, PushedGradient(arrival.rows, arrival.extras.rows), move)
         while leases.arrived[self.complete] == leases.batches.count(self.complete):
@@ -65,5 +69,5 @@ class PendingUpdates:
 
     def follow(self, committed: Tensor) -> None:
         """Record the buffers that an update has changed."""
-        in_hand = (lease.version for lease in self._leases.out.values())
-        self._following.committed(committed, self._leases.version, in_hand)
+        leased_versions = (lease.version for lease in self._leases.out.values())
+        self._buffer_history.committed(committed, self._leases.version, leased_versions)

@@ -22,20 +22,20 @@ class PublishedWeights:
         touched: the rows that have changed in this loop.
     """
 
-    def __init__(self, group: Member, held: ServerShare, shown: ServerShare) -> None:
-        self.touched = ChangedRows({number: group.parameters[number] for number in held.numbers.values()})
+    def __init__(self, member: Member, held: ServerShare, shown: ServerShare) -> None:
+        self.touched = ChangedRows({number: member.parameters[number] for number in held.numbers.values()})
         self.held, self.shown = held, shown
         self.tables = tuple(held.numbers.values())
-        self._group = group
+        self._member = member
 
     def copy_weights(self, rows: Sequence[Tensor]) -> None:
         """Copy the newest weights into (length,) tensors, one for each bucket."""
-        group = self._group
+        member = self._member
         views: list[Tensor] = []
         weights: list[Tensor] = []
         for bucket, row in zip(self.shown.buckets, rows, strict=True):
-            views += group.generation.exchange.buckets.views(bucket, row)
-            weights += [group.parameters[n].detach() for n in bucket.members]
+            views += member.generation.exchange.buckets.views(bucket, row)
+            weights += [member.parameters[n].detach() for n in bucket.members]
         if views:
             torch._foreach_copy_(views, weights)
 
@@ -43,7 +43,7 @@ class PublishedWeights:
         """(bytes,) uint8 of the rows that have changed since that version, and how many of each of the job's tables."""
         shown = self.shown
         news = self.touched.news(version, shown.numbers.values())
-        counts = [0] * len(self._group.tables)
+        counts = [0] * len(self._member.tables)
         for place, (_, rows) in zip(shown.numbers, news, strict=True):
             counts[place] = rows.count
         self._travelled([rows.count for _, rows in news], shown)
@@ -55,4 +55,4 @@ class PublishedWeights:
 
     def _travelled(self, counts: Sequence[int], share: ServerShare) -> None:
         nbytes = message_bytes(counts, list(share.tables.values()))
-        self._group.generation.exchange.buckets.tables.wire_bytes += nbytes
+        self._member.generation.exchange.buckets.tables.wire_bytes += nbytes

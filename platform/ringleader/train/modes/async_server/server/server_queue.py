@@ -34,9 +34,9 @@ LOOK_S = 0.05
 class ServerQueue:
     """One loop's queue at a server, a RequestHandler; `open` begins each generation, `serve` runs it."""
 
-    def __init__(self, group: Member, books: ServerState) -> None:
-        self.books = books
-        self._group = group
+    def __init__(self, member: Member, server_state: ServerState) -> None:
+        self.state = server_state
+        self._member = member
         self._changed = threading.Condition()
         self._arrivals: deque[QueuedPush] = deque()
         self._communicator: Communicator | None = None
@@ -58,7 +58,7 @@ class ServerQueue:
         """See `ServerState.open`."""
         with self._changed:
             self._communicator, self._leads, self._tell = communicator, leads, tell
-            self.books.open(communicator, rows, held, shown, leads=leads, tell=tell)
+            self.state.open(communicator, rows, held, shown, leads=leads, tell=tell)
             # Pushes of the generation before: nobody was told that they came, so their items are computed again.
             while self._arrivals:
                 rows.give_back(self._arrivals.popleft().rows)
@@ -66,7 +66,7 @@ class ServerQueue:
     def drain(self) -> None:
         """Lease nothing more, until all leases are in and all members stand at the same state."""
         with self._changed:
-            self.books.ends.pending = True
+            self.state.ends.pending = True
             self._changed.notify_all()
 
     def serve(self, tickets: Sequence[Ticket]) -> None:
@@ -78,14 +78,14 @@ class ServerQueue:
                 self._communicator.check()
                 self._look()
                 while self._arrivals:
-                    self.books.count(self._arrivals.popleft())
+                    self.state.count(self._arrivals.popleft())
                     self._changed.notify_all()
-                if self.books.apply_confirmed() or self.books.update_what_is_due():
+                if self.state.apply_confirmed() or self.state.update_what_is_due():
                     self._changed.notify_all()
                 # With a limit: a break of the generation does not notify this condition.
-                with self._group.split.idle():
+                with self._member.split.idle():
                     self._changed.wait(LOOK_S)
-            self.books.finish()
+            self.state.finish()
         # Without the lock, and last: the other servers' threads end at this entry.
         self._communicator.wait(self._tell(END))
 
@@ -93,15 +93,15 @@ class ServerQueue:
         """Count a push as `take` does, where the worker is this thread."""
         arrival = QueuedPush(0, push, rows, extras)
         with self._changed:
-            self.books.count(arrival)
+            self.state.count(arrival)
         assert arrival.verdict is not None
         return arrival.verdict
 
     def _look(self) -> None:
-        coordinator = self._group.coordinator
+        coordinator = self._member.coordinator
         if coordinator.interrupted():
             raise ExchangeBroken(rank=-1, phase="serve", bucket=None, why="the generation was given up")
-        if self._leads and not self.books.ends.pending and coordinator.plan_pending():
+        if self._leads and not self.state.ends.pending and coordinator.plan_pending():
             self.drain()
 
     # --- the threads that serve workers: RequestHandler ------------------------------------------------------------
@@ -116,11 +116,11 @@ class ServerQueue:
                 check()
             if not reply.fresh:
                 return ServerReply(reply)
-            stock = self.books.stock
-            stock.copy_weights(rows)
-            body, counts = stock.rows_since(ask.have)
+            published_weights = self.state.published_weights
+            published_weights.copy_weights(rows)
+            body, counts = published_weights.rows_since(ask.have)
             answer = replace(reply, rows=counts)
-            return ServerReply(answer, body, self._group.buffers.committed_bytes())
+            return ServerReply(answer, body, self._member.buffers.committed_bytes())
 
     def take(
         self, worker: int, push: PushHeader, rows: list[Tensor], extras: PushExtras, check: Check
@@ -128,7 +128,7 @@ class ServerQueue:
         arrival = QueuedPush(worker, push, rows, extras)
         with self._changed:
             check()
-            self.books.stock.came([rows.count for rows in extras.rows])
+            self.state.published_weights.came([rows.count for rows in extras.rows])
             self._arrivals.append(arrival)
             self._changed.notify_all()
             while arrival.verdict is None:
@@ -139,7 +139,7 @@ class ServerQueue:
     def confirm(self, entry: int, check: Check) -> None:
         with self._changed:
             check()
-            self.books.confirm(entry)
+            self.state.confirm(entry)
             self._changed.notify_all()
 
     def departed(self) -> None:
@@ -148,37 +148,41 @@ class ServerQueue:
 
     def _hear(self, worker: int, ask: PullRequest) -> None:
         """Take in what a request tells, whatever the reply."""
-        books = self.books
-        if ask.wish is RequestKind.ITEM and books.roll is not None and books.roll.here(worker, ask.have):
+        server_state = self.state
+        if (
+            ask.wish is RequestKind.ITEM
+            and server_state.version_barrier is not None
+            and server_state.version_barrier.here(worker, ask.have)
+        ):
             self._changed.notify_all()
         if ask.stop >= 0:
-            books.ends.stop_after(ask.stop)
+            server_state.ends.stop_after(ask.stop)
         if ask.wish is RequestKind.BREAK:
-            books.leases.give_back(worker)
-            books.ends.leave()
+            server_state.leases.give_back(worker)
+            server_state.ends.leave()
 
     def _reply(self, worker: int, ask: PullRequest) -> PullReply | None:
         """The reply that is due now; None while there is none."""
-        books, leases = self.books, self.books.leases
+        server_state, leases = self.state, self.state.leases
         version = leases.version
         if ask.wish is RequestKind.WEIGHTS:
             # The worker has these weights of server 0, which proves that server 0 has made the update.
-            if ask.least > books.allowed and not books.ordered:
-                books.allowed = ask.least
+            if ask.least > server_state.allowed and not server_state.ordered:
+                server_state.allowed = ask.least
                 self._changed.notify_all()
             return None if version < ask.least else self._answer(-1, -1, fresh=version != ask.have)
-        books.look()
+        server_state.look()
         # Without staleness a worker that gets no item is told of the commit all the same, before its step returns.
-        unseen = books.roll is not None and version != ask.have
-        if books.ends.nothing_more:
+        unseen = server_state.version_barrier is not None and version != ask.have
+        if server_state.ends.nothing_more:
             return self._answer(OVER, -1, fresh=unseen)
-        lease = None if books.ends.held_back else leases.lease(worker)
+        lease = None if server_state.ends.held_back else leases.lease(worker)
         if lease is not None:
             return self._answer(lease.item, lease.clock, fresh=version != ask.have)
         return self._answer(NOT_YET, -1, fresh=True) if unseen and ask.wish is RequestKind.ITEM else None
 
     def _answer(self, item: int, clock: int, *, fresh: bool) -> PullReply:
-        group, nothing = self._group, (0,) * len(self._group.tables)
+        member, nothing = self._member, (0,) * len(self._member.tables)
         return PullReply(
-            item, clock, self.books.leases.version, fresh, group.progress.step, group.progress.loss, nothing
+            item, clock, self.state.leases.version, fresh, member.progress.step, member.progress.loss, nothing
         )

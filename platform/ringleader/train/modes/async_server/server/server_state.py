@@ -37,7 +37,7 @@ class ServerState:
     Attributes:
         base: global steps before the loop.
         ordered: all servers make the same updates in the same order, see `ReplicatedLog`.
-        roll: which worker has seen which update, where that matters.
+        version_barrier: which worker has seen which update, where that matters.
         allowed: updates that server 0 has certainly made.
 
     Args:
@@ -48,42 +48,42 @@ class ServerState:
 
     def __init__(
         self,
-        group: Member,
+        member: Member,
         loop: BatchLoop,
         committed: Callable[[list[AppliedItem], tuple[str, ...]], None],
         blocks: int,
         staleness: Counter[int],
     ) -> None:
         self.loop = loop
-        self.base = group.progress.step - group.progress.calls.offset
-        self.leases = queue_of(loop, group.spec.sync)
+        self.base = member.progress.step - member.progress.calls.offset
+        self.leases = queue_of(loop, member.spec.sync)
         self.ends = LeaseEnd(self.leases)
-        self.roll: VersionBarrier | None = None
-        self.ordered = bool(group.spec.sync.server_backups) and group.serves
+        self.version_barrier: VersionBarrier | None = None
+        self.ordered = bool(member.spec.sync.server_backups) and member.serves
         self.allowed = 0
         self._each_alone = isinstance(self.leases.discipline, AsyncPolicy)
-        self._group = group
+        self._member = member
         self._committed = committed
-        self._updates = ServerUpdates(group, loop, self.leases.discipline, blocks, staleness)
+        self._updates = ServerUpdates(member, loop, self.leases.discipline, blocks, staleness)
         self._naming = MetricNaming()
-        self._clocks = PendingUpdates(self.leases, group.buffers.committed_bytes(), self._give_back)
-        self._stocked: PublishedWeights | None = None
+        self._pending_updates = PendingUpdates(self.leases, member.buffers.committed_bytes(), self._give_back)
+        self._published_weights: PublishedWeights | None = None
         self._running: list[AppliedItem] = []
         self._communicator: Communicator | None = None
         self._rows: ReceiveBuffers | None = None
         self._leads = False
         self._tell: Tell = tell_nobody
-        self._staging: ReplicatedLog | None = None
+        self._replicated_log: ReplicatedLog | None = None
 
     @property
-    def stock(self) -> PublishedWeights:
-        assert self._stocked is not None, "no generation has begun"
-        return self._stocked
+    def published_weights(self) -> PublishedWeights:
+        assert self._published_weights is not None, "no generation has begun"
+        return self._published_weights
 
     @property
     def touched(self) -> ChangedRows:
         """The rows of tables that have changed in this loop."""
-        return self.stock.touched
+        return self.published_weights.touched
 
     @property
     def complete(self) -> int:
@@ -92,12 +92,12 @@ class ServerState:
             return self.steps
         if self._each_alone:
             return self.leases.batches.steps_within(self.leases.version + len(self.held))
-        return self._clocks.complete
+        return self._pending_updates.complete
 
     @property
     def held(self) -> list[int]:
         """Items whose gradients are here, and not known to be taken by server 0."""
-        return self._staging.items if self._staging is not None else []
+        return self._replicated_log.items if self._replicated_log is not None else []
 
     @property
     def steps(self) -> int:
@@ -126,59 +126,63 @@ class ServerState:
             tell: tells the other servers an entry.
         """
         self._communicator, self._rows, self._leads, self._tell = communicator, rows, leads, tell
-        self.roll = self._new_roll() if leads else None
+        self.version_barrier = self._new_version_barrier() if leads else None
         if self.ordered or (self._each_alone and not leads):
             # Kept over generations: what is held now is settled when the next one begins.
-            self._staging = self._staging or ReplicatedLog()
-        if self._stocked is None:
-            self._stocked = PublishedWeights(self._group, held, shown)
+            self._replicated_log = self._replicated_log or ReplicatedLog()
+        if self._published_weights is None:
+            self._published_weights = PublishedWeights(self._member, held, shown)
             if self.ordered and self.leases.version:
                 # A new server does not know which rows changed before it came: workers get them all once.
                 self.touched.all_new(self.leases.version)
         # Each time: where a plan leaves a lost server out, its backup publishes parts that it only updated before.
-        self._stocked.held, self._stocked.shown = held, shown
+        self._published_weights.held, self._published_weights.shown = held, shown
         self.ends.pending = False
         self.leases.give_all_back()
 
-    def _new_roll(self) -> VersionBarrier | None:
+    def _new_version_barrier(self) -> VersionBarrier | None:
         """A barrier where there is no staleness: a loop may be left, or stopped, behind any update, so the next one is
         not made until all workers have seen it."""
-        generation = self._group.generation
-        return VersionBarrier(generation.plan.world) if self._group.spec.sync.leased_in_step else None
+        generation = self._member.generation
+        return VersionBarrier(generation.plan.world) if self._member.spec.sync.leased_in_step else None
 
     def settle(self, taken: Sequence[int]) -> None:
         """Apply those of the held items that server 0 has taken, and drop the others."""
-        if self._staging is None:
+        if self._replicated_log is None:
             return
-        for arrival in self._staging.settle(taken):
+        for arrival in self._replicated_log.settle(taken):
             self._give_back(arrival.rows)
         self.apply_confirmed()
 
     @property
     def known(self) -> tuple[int, int, int]:
         """The loop's call number, and what this server has heard of it, see `ReplicatedLog`."""
-        heard = (self._staging.count, self._staging.last) if self._staging is not None else (0, 0)
+        heard = (
+            (self._replicated_log.count, self._replicated_log.last)
+            if self._replicated_log is not None
+            else (0, 0)
+        )
         return self.loop.number, *heard
 
-    def level(self, count: int, last: int) -> None:
+    def apply_newest_entry(self, count: int, last: int) -> None:
         """Begin a generation of ordered servers: make the updates that any of them has heard of. Gradients that are in
         no update then are computed again, also where some server has them: others may not."""
-        if self._staging is None or self._stocked is None:
+        if self._replicated_log is None or self._published_weights is None:
             return
         # Here all follow, server 0 too: entries are applied and none is said. `open` sets both again.
-        self._leads, self.roll = False, None
+        self._leads, self.version_barrier = False, None
         # One at most: server 0 says the next entry only when all have heard of this one.
-        if self._staging.count < count:
-            self._staging.confirm(last)
+        if self._replicated_log.count < count:
+            self._replicated_log.confirm(last)
         self.apply_confirmed()
         self.settle([])
         applied = self._applied
-        self._clocks.drop()
+        self._pending_updates.drop()
         self.leases.go_on(self.leases.version, applied)
 
     @property
     def _applied(self) -> ItemSet:
-        return self.leases.taken.without(self._clocks.items)
+        return self.leases.taken.without(self._pending_updates.items)
 
     @property
     def position(self) -> dict[str, Any]:
@@ -198,11 +202,11 @@ class ServerState:
     def go_on(self, position: dict[str, Any]) -> None:
         """Take over a position: the attempt begins with a checkpoint, or this server joins the others."""
         self.leases.go_on(position["version"], ItemSet.decode(position["applied"]))
-        self.allowed = self._clocks.complete = position["version"]
+        self.allowed = self._pending_updates.complete = position["version"]
         self._running = list(position["running"])
         self._updates.load_state_dict(position["updates"])
         if self.ordered:
-            self._staging = ReplicatedLog(*position["known"][1:])
+            self._replicated_log = ReplicatedLog(*position["known"][1:])
             self.ends.over = position["over"]
             self.ends.left = position.get("left", False)  # checkpoints of earlier versions have none
 
@@ -218,11 +222,11 @@ class ServerState:
     def count(self, arrival: QueuedPush) -> None:
         """Decide on a push, and make the updates that are due with it."""
         push, leases = arrival.push, self.leases
-        self._naming.hear(self._group.generation.plan.members[arrival.worker], push, arrival.extras.names)
-        if self.roll is not None:
-            self.roll.here(arrival.worker, push.version)
-        if self._staging is not None and not self._leads:
-            arrival.verdict = self._hold(arrival, self._staging)
+        self._naming.hear(self._member.generation.plan.members[arrival.worker], push, arrival.extras.names)
+        if self.version_barrier is not None:
+            self.version_barrier.here(arrival.worker, push.version)
+        if self._replicated_log is not None and not self._leads:
+            arrival.verdict = self._hold(arrival, self._replicated_log)
             return
         verdict = PushVerdict.REFUSED
         if not self.ends.over:
@@ -240,8 +244,8 @@ class ServerState:
 
     def confirm(self, entry: int) -> None:
         """Record an entry of server 0."""
-        assert self._staging is not None
-        self._staging.confirm(entry)
+        assert self._replicated_log is not None
+        self._replicated_log.confirm(entry)
 
     def look(self) -> None:
         """Check whether the loop has ended, which server 0 alone decides."""
@@ -250,11 +254,11 @@ class ServerState:
 
     def apply_confirmed(self) -> bool:
         """Apply the held items that server 0 has taken. Returns whether there were any."""
-        due = self._staging.due() if self._staging is not None else []
+        due = self._replicated_log.due() if self._replicated_log is not None else []
         for entry, arrival in due:
             if arrival is not None:
                 self.leases.follow(entry)
-                self._clocks.add(arrival)
+                self._pending_updates.add(arrival)
             elif entry == UPDATE:
                 self.allowed = self.leases.version + 1
             else:
@@ -289,36 +293,36 @@ class ServerState:
             self._close_step()
 
     def _take(self, arrival: QueuedPush) -> None:
-        if self.ordered and self._staging is not None:
-            self._staging.hold(arrival)
+        if self.ordered and self._replicated_log is not None:
+            self._replicated_log.hold(arrival)
             self._enter(arrival.push.item)
             return
-        self._clocks.add(arrival)
+        self._pending_updates.add(arrival)
         with suppress(ExchangeBroken):  # the generation is over: in the next one all ask what is taken
             self._tell(arrival.push.item)
 
     def _enter(self, entry: int) -> None:
-        """Tell an entry, and apply it once all servers have heard of it. Raises ExchangeBroken: then `level` decides
-        whether it happens."""
+        """Tell an entry, and apply it once all servers have heard of it. Raises ExchangeBroken: then
+        `apply_newest_entry` decides whether it happens."""
         assert self._communicator is not None
-        assert self._staging is not None
-        self._staging.confirm(entry)
+        assert self._replicated_log is not None
+        self._replicated_log.confirm(entry)
         self._communicator.wait(self._tell(entry))
         self.apply_confirmed()
 
-    def _hold(self, arrival: QueuedPush, staging: ReplicatedLog) -> PushVerdict:
+    def _hold(self, arrival: QueuedPush, replicated_log: ReplicatedLog) -> PushVerdict:
         if arrival.push.item in self.leases.taken:
             self._give_back(arrival.rows)
             return PushVerdict.REPEATED
-        if (other := staging.hold(arrival)) is not None:
+        if (other := replicated_log.hold(arrival)) is not None:
             self._give_back(other.rows)
         return PushVerdict.REPEATED if other is arrival else PushVerdict.TAKEN
 
     @property
     def _free(self) -> bool:
         """Whether an update that is due may be made at once."""
-        if self.roll is not None:
-            return self.roll.all_at(self.leases.version)
+        if self.version_barrier is not None:
+            return self.version_barrier.all_at(self.leases.version)
         return self._leads or self._each_alone
 
     def _give_back(self, rows: list[Tensor]) -> None:
@@ -326,14 +330,14 @@ class ServerState:
         self._rows.give_back(rows)
 
     def _update(self) -> None:
-        leases, gathered = self.leases, self._clocks.take()
-        self._running += self._updates.make(gathered, leases.version, self.stock)
+        leases, gathered = self.leases, self._pending_updates.take()
+        self._running += self._updates.make(gathered, leases.version, self.published_weights)
         # Only now: the update was made at the version before.
         leases.advance()
         self.touched.update(gathered.total.tables, leases.version)
         if gathered.moves:
-            self._clocks.follow(self._group.buffers.committed_bytes())
-        if self.steps > self._group.progress.calls.offset:
+            self._pending_updates.follow(self._member.buffers.committed_bytes())
+        if self.steps > self._member.progress.calls.offset:
             self._close_step()
 
     def _close_step(self) -> None:

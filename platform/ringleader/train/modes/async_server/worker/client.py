@@ -10,7 +10,7 @@ from torch import Tensor
 from ringleader.comm.buckets import Buckets
 from ringleader.comm.communicator import EXPRESS, Communicator, Ticket
 from ringleader.comm.executor import Scratch
-from ringleader.comm.rows import SparseRows as TableRows
+from ringleader.comm.rows import SparseRows
 from ringleader.comm.transports import Transport
 from ringleader.exchange.sparse_messages import body_bytes, packed, unpacked
 from ringleader.exchange.sparse_sums import store
@@ -54,7 +54,7 @@ class ServerClient:
         self._pushed = [ServerShare.held(buckets, held_by, k) for k in range(len(servers))]
         self._pulled = [ServerShare.shown(buckets, held_by, k) for k in range(len(servers))]
         self._weights = {b.number: b.like.new_empty(b.length) for b in buckets.buckets}
-        self._news: list[list[TableRows]] = [[] for _ in servers]
+        self._news: list[list[SparseRows]] = [[] for _ in servers]
         self._left = torch.empty(layout.buffers, dtype=torch.uint8)
         self._have = [-1] * len(servers)
         self._came: list[bool] = [False] * len(servers)
@@ -110,7 +110,11 @@ class ServerClient:
         return self._left if self._came[0] else None
 
     def push(
-        self, push: PushHeader, versions: Sequence[int], extras: Sequence[Tensor], tables: Sequence[TableRows]
+        self,
+        push: PushHeader,
+        versions: Sequence[int],
+        extras: Sequence[Tensor],
+        tables: Sequence[SparseRows],
     ) -> None:
         """Send the gradient in the buckets' first rows, which belong to the lane until `pushed`.
 

@@ -20,26 +20,26 @@ from ringleader.train.rows.slices import Slice
 class PushBuilder:
     """Builds pushes; the gradients are left in the first rows of the exchange's buckets."""
 
-    def __init__(self, group: Member) -> None:
-        self._group = group
+    def __init__(self, member: Member) -> None:
+        self._member = member
         self._told: tuple[str, ...] = ()
         self._last_s = self._exposed_s = 0.0
 
     @property
     def layout(self) -> MessageLayout:
-        group = self._group
-        starts = bool(group.spec.sync.server_backups)
+        member = self._member
+        starts = bool(member.spec.sync.server_backups)
         return MessageLayout(
-            len(group.parameters), self.blocks, group.buffers.size_bytes, len(group.tables), starts
+            len(member.parameters), self.blocks, member.buffers.size_bytes, len(member.tables), starts
         )
 
     @property
     def blocks(self) -> int:
         """Blocks of the norms that go with each push, where several servers hold an item's gradient in parts; else
         0."""
-        sync = self._group.spec.sync
+        sync = self._member.spec.sync
         apart = sync.consistency == "async" and sync.server_count > 1
-        return self._group.held.block_count if apart else 0
+        return self._member.held.block_count if apart else 0
 
     def start_clock(self) -> None:
         """Begin a loop: what this worker waits for from now on goes with its pushes."""
@@ -52,27 +52,27 @@ class PushBuilder:
     def left(self, turn: Slice) -> Tensor | None:
         """(bytes,) uint8 of the buffers that the forward left, if they are the ones that count."""
         if turn.shard == 0:
-            self._group.buffers.keep_left()
-        return self._group.buffers.left_bytes()
+            self._member.buffers.keep_left()
+        return self._member.buffers.left_bytes()
 
     def backward(self, loop: BatchLoop, loss: Tensor, weight: float, clock: int) -> None:
         """Run the backward of the slice's part in its update; of its own mean where it is an update by itself."""
-        buckets = self._group.generation.exchange.buckets
+        buckets = self._member.generation.exchange.buckets
         # With `async` the server weighs an item: it alone knows the mean weight so far.
-        if self._group.spec.sync.consistency != "async":
+        if self._member.spec.sync.consistency != "async":
             loss = loss * (weight / loop.epoch.batch_rows(clock))
         buckets.begin_step()
         buckets.begin_slice(0, 0, _ignore)
         loss.backward()  # type: ignore[no-untyped-call]
         buckets.end_slice()
-        self._group.trained.check_reached()
+        self._member.trained.check_reached()
 
     def make(
         self, answer: PullReply, report: SliceReport, names: Sequence[str], left: Tensor | None, *, stop: bool
     ) -> tuple[PushHeader, list[Tensor], list[SparseRows]]:
         """The push of the last backward: its header, what follows the gradient, and its rows of each table."""
         told = self._names(tuple(names))
-        buckets = self._group.generation.exchange.buckets
+        buckets = self._member.generation.exchange.buckets
         tables = [buckets.tables.partials(number)[0] for number in buckets.tables.names]
         exposed_s, since_s = self._times()
         push = PushHeader(
@@ -90,15 +90,15 @@ class PushBuilder:
             exposed_s=exposed_s,
             since_s=since_s,
         )
-        start = self._group.buffers.committed_bytes() if left is not None and self.layout.starts else None
+        start = self._member.buffers.committed_bytes() if left is not None and self.layout.starts else None
         return push, [extra for extra in (start, left, told) if extra is not None], tables
 
     def _times(self) -> tuple[float, float]:
         """Seconds blocked on the exchange, and seconds in all, since the call before."""
-        group, now = self._group, perf_counter()
-        exposed_s = group.split.exposed_s
-        if group.current is not None:
-            exposed_s += group.current.exchange.exposed_s
+        member, now = self._member, perf_counter()
+        exposed_s = member.split.exposed_s
+        if member.current is not None:
+            exposed_s += member.current.exchange.exposed_s
         times = exposed_s - self._exposed_s, now - self._last_s
         self._last_s, self._exposed_s = now, exposed_s
         return times
@@ -107,11 +107,11 @@ class PushBuilder:
         """(blocks,) float64 of the norms over the gradient in the first rows and in these rows of each table."""
         if not self.blocks:
             return torch.zeros(0, dtype=torch.float64)
-        buckets = self._group.generation.exchange.buckets
+        buckets = self._member.generation.exchange.buckets
         buckets.expose()
         for (_, table), rows in zip(buckets.tables, tables, strict=True):
             table.grad = as_gradient(rows, table)
-        sums = torch.stack(self._group.held.norm_blocks()).cpu()
+        sums = torch.stack(self._member.held.norm_blocks()).cpu()
         buckets.forget_gradients()
         return sums
 

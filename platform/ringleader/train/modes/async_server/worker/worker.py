@@ -54,24 +54,24 @@ class AsyncWorker:
         progress: called with the loop and its phase.
 
     Attributes:
-        way: the source of items; None until a generation has one, and when it broke.
+        item_source: the source of items; None until a generation has one, and when it broke.
     """
 
     def __init__(
         self,
-        group: Member,
+        member: Member,
         device: torch.device,
         advance: Callable[[BatchLoop, int], None],
         progress: Callable[[BatchLoop, str], None],
     ) -> None:
-        self.turns = BodyTurns(group.spec.seed, group.timeline, group.held.models, group.unkept)
-        self.way: ItemSource | None = None
-        self._group = group
+        self.turns = BodyTurns(member.spec.seed, member.timeline, member.held.models, member.unkept)
+        self.item_source: ItemSource | None = None
+        self._member = member
         self._device = device
         self._advance = advance
         self._progress = progress
-        self._pushes = PushBuilder(group)
-        self._in_step = group.spec.sync.leased_in_step
+        self._pushes = PushBuilder(member)
+        self._in_step = member.spec.sync.leased_in_step
         self._loop: BatchLoop | None = None
         self._answer: PullReply | None = None
         self._unused = False
@@ -88,13 +88,13 @@ class AsyncWorker:
         return self._pushes.blocks
 
     def begin(self, loop: BatchLoop) -> None:
-        self._loop, self._stop_after, self.way = loop, None, None
+        self._loop, self._stop_after, self.item_source = loop, None, None
         self._pushed_at, self._seen = -1, 0
         self._pushes.start_clock()
 
-    def go(self, way: ItemSource) -> None:
+    def go(self, item_source: ItemSource) -> None:
         """Begin a generation with its source of items; this worker holds no lease."""
-        self.way, self._unused = way, False
+        self.item_source, self._unused = item_source, False
         self._pushes.begin()
 
     @property
@@ -103,59 +103,59 @@ class AsyncWorker:
 
         Where items come in any order one that is given back costs the others nothing: there a loop is left at any turn.
         """
-        offset = self._group.progress.calls.offset
-        return self._in_step and self.way is not None and self._pushed_at == offset == self._seen
+        offset = self._member.progress.calls.offset
+        return self._in_step and self.item_source is not None and self._pushed_at == offset == self._seen
 
     def request_stop(self) -> None:
         """Ask for the end of the loop. Between two slices of a batch this counts as behind the last one: workers with
         fewer of them are there already."""
-        offset = self._group.progress.calls.offset
+        offset = self._member.progress.calls.offset
         later = self._in_step and self.turns.running is None and self._pushed_at == offset
         clock = offset + later
         self._stop_after = clock if self._stop_after is None else min(clock, self._stop_after)
 
     def slices(self) -> Iterator[Any]:
         """The turns of one generation."""
-        loop, way = self._running, self._way
+        loop, item_source = self._running, self._item_source
         while (answer := self._next()).item != OVER:
             piece = self._piece(loop, answer.item)
-            timeline = self._group.timeline
+            timeline = self._member.timeline
             if timeline is not None:
                 timeline.begin("item", step=piece.step + 1, slice=piece.shard)
             self._progress(loop, "forward")
-            with self._group.split.idle():
+            with self._member.split.idle():
                 # Loaded before the weights are taken over, which are on their way meanwhile.
                 batch = self._load(loop, piece)
             if not self._in_step:
-                self._take_over(way)
-            self._group.buffers.rewind()
+                self._take_over(item_source)
+            self._member.buffers.rewind()
             self.turns.begin(piece)
             yield batch
             self.turns.check_ended()
-            if self.way is None:
+            if self.item_source is None:
                 raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the push before broke")
-        way.leave()
+        item_source.leave()
 
     def step(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         """Run the backward of one slice; its gradient is on the way when this returns."""
         self._push(turn, loss, report)
-        self._pushed_at = self._group.progress.calls.offset
+        self._pushed_at = self._member.progress.calls.offset
         if self._in_step:
             self._ask()
             self._unused = True
-            if self._pushed_at < self._group.progress.calls.offset:
-                self._seen = self._group.progress.calls.offset
+            if self._pushed_at < self._member.progress.calls.offset:
+                self._seen = self._member.progress.calls.offset
             self._progress(self._running, "between")
 
     def leave(self) -> None:
         """End the loop for all: its body has left by `break` here."""
-        loop, way = self._running, self._way
+        loop, item_source = self._running, self._item_source
         self._progress(loop, "exchange")
         # First: at `BREAK` the server takes back what this worker has leased, and refuses a push that comes later.
-        way.pushed()
-        answer = way.ask(RequestKind.BREAK)
+        item_source.pushed()
+        answer = item_source.ask(RequestKind.BREAK)
         self._learn(answer)
-        way.leave()
+        item_source.leave()
 
     def _next(self) -> PullReply:
         """The reply with the next item, or with `OVER`."""
@@ -166,50 +166,50 @@ class AsyncWorker:
         return self._newest
 
     def _ask(self) -> None:
-        loop, way = self._running, self._way
+        loop, item_source = self._running, self._item_source
         self._progress(loop, "exchange")
         stop = self._stop_after if self._in_step and self._stop_after is not None else -1
-        self._answer = way.ask(RequestKind.ITEM, stop)
+        self._answer = item_source.ask(RequestKind.ITEM, stop)
         if self._in_step:  # what happens once a step sees the weights that the step left
-            self._take_over(way)
+            self._take_over(item_source)
         self._learn(self._answer)
 
     def _learn(self, answer: PullReply) -> None:
-        self._group.progress.take_loss(answer.loss)
+        self._member.progress.take_loss(answer.loss)
         self._advance(self._running, answer.step)
 
-    def _take_over(self, way: ItemSource) -> None:
-        committed = way.take_over()
+    def _take_over(self, item_source: ItemSource) -> None:
+        committed = item_source.take_over()
         if committed is not None:
-            self._group.buffers.put(committed)
+            self._member.buffers.put(committed)
 
     def _piece(self, loop: BatchLoop, item: int) -> Slice:
         offset, shard = divmod(item, loop.epoch.shards)
-        step = self._group.progress.step - self._group.progress.calls.offset + offset
+        step = self._member.progress.step - self._member.progress.calls.offset + offset
         return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
 
     def _load(self, loop: BatchLoop, piece: Slice) -> Any:
         """The batch of an item, loaded in this process: which item comes next is known only when it is leased."""
-        loaded = load(loop.dataset, [piece], seed=self._group.spec.seed, collate=loop.collate)
+        loaded = load(loop.dataset, [piece], seed=self._member.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)
 
     def _push(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
-        group, loop, way, answer = self._group, self._running, self._way, self._newest
+        member, loop, item_source, answer = self._member, self._running, self._item_source, self._newest
         # Nothing else in a turn would notice it: a push is not waited for before the next one.
-        if group.coordinator.interrupted():
+        if member.coordinator.interrupted():
             raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the generation was given up")
         left = self._pushes.left(turn)
         self._progress(loop, "exchange")
-        way.pushed()  # the rows are its until then
+        item_source.pushed()  # the rows are its until then
         self._progress(loop, "backward")
-        if group.timeline is not None:
-            group.timeline.begin("backward", slice=turn.shard)
+        if member.timeline is not None:
+            member.timeline.begin("backward", slice=turn.shard)
         self._pushes.backward(loop, loss, report.weight, answer.clock)
         push, extras, tables = self._pushes.make(answer, report, self.turns.names, left, stop=self._stops)
-        if group.timeline is not None:
-            group.timeline.end()
-            group.timeline.end()  # the item is computed; alone, its update follows at once
-        way.push(push, way.have, extras, tables)
+        if member.timeline is not None:
+            member.timeline.end()
+            member.timeline.end()  # the item is computed; alone, its update follows at once
+        item_source.push(push, item_source.have, extras, tables)
 
     @property
     def _stops(self) -> bool:
@@ -224,9 +224,9 @@ class AsyncWorker:
         return self._answer
 
     @property
-    def _way(self) -> ItemSource:
-        assert self.way is not None, "the generation has no way to items"
-        return self.way
+    def _item_source(self) -> ItemSource:
+        assert self.item_source is not None, "the generation has no way to items"
+        return self.item_source
 
     @property
     def _running(self) -> BatchLoop:

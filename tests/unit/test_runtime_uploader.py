@@ -28,7 +28,7 @@ def server() -> Iterator[IngestServer]:
     server.close()
 
 
-def open_poster(
+def open_uploader(
     server: IngestServer, folder: Path, *, generation: Any = 1, now: Callable[[], float] = monotonic
 ) -> tuple[Spool, Uploader]:
     spool = Spool(folder / "spool")
@@ -47,81 +47,81 @@ def put(spool: Spool, steps: range) -> None:
 
 
 def test_everything_put_arrives_once_and_in_order(server: IngestServer, tmp_path: Path):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     put(spool, range(1, 2501))
-    assert poster.drained(60)
+    assert uploader.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == list(range(1, 2501))
     assert server.posts >= 3, "bounded batches"
-    poster.close()
+    uploader.close()
 
 
 def test_records_wait_while_the_control_plane_is_away(server: IngestServer, tmp_path: Path):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     server.away = True
     put(spool, range(1, 4))
-    assert not poster.drained(0.6)
+    assert not uploader.drained(0.6)
     server.away = False
-    assert poster.drained(60)
+    assert uploader.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
-    poster.close()
+    uploader.close()
 
 
 def test_an_answer_that_is_not_the_apis_is_no_acknowledgement(server: IngestServer, tmp_path: Path):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     server.garbled = True
     put(spool, range(1, 4))
-    assert not poster.drained(0.6)
+    assert not uploader.drained(0.6)
     server.garbled = False
-    assert poster.drained(60)
+    assert uploader.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
-    poster.close()
+    uploader.close()
 
 
 def test_the_status_is_posted_without_records(server: IngestServer, tmp_path: Path):
-    _, poster = open_poster(server, tmp_path)
+    _, uploader = open_uploader(server, tmp_path)
     wait_for("two statuses", lambda: server.posts >= 2)
     assert server.status["progress"]["step"] == 3
-    poster.close()
+    uploader.close()
 
 
 def test_a_record_that_is_refused_does_not_hold_up_the_others(server: IngestServer, tmp_path: Path):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     put(spool, range(1, 3))
     spool.put("logs", {"at": "not a time", "worker": "w0", "level": "info", "line": "x"})
     put(spool, range(3, 5))
-    assert poster.drained(30)
+    assert uploader.drained(30)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3, 4]
     assert (spool.dropped, server.stream("logs")) == ({"logs": 1}, [])
-    poster.close()
+    uploader.close()
 
 
 @pytest.mark.parametrize("before", [0, 1, 40])
 def test_a_status_that_is_refused_costs_no_record_and_is_told_once(
     server: IngestServer, tmp_path: Path, before: int
 ):
-    spool, poster = open_poster(server, tmp_path, generation=None)
+    spool, uploader = open_uploader(server, tmp_path, generation=None)
     put(spool, range(1, before + 1))
     wait_for("the refusal of a status", lambda: server.stream("logs"))
     put(spool, range(before + 1, before + 2))
-    assert poster.drained(30)
+    assert uploader.drained(30)
     refusals = server.refusals
     wait_for("one more", lambda: server.refusals > refusals)
-    assert poster.drained(30)
+    assert uploader.drained(30)
     assert [m["step"] for m in server.stream("metrics")] == list(range(1, before + 2))
     (told,) = server.stream("logs")
     assert "refused the live status: 422, status/generation" in told["line"]
     assert (spool.dropped, server.status) == ({}, {})
-    poster.close()
+    uploader.close()
 
 
 def test_a_lone_record_and_a_status_that_are_both_refused_are_judged_apart(
     server: IngestServer, tmp_path: Path
 ):
-    spool, poster = open_poster(server, tmp_path, generation=None)
+    spool, uploader = open_uploader(server, tmp_path, generation=None)
     spool.put("events", {"at": NOW, "generation": 1, "type": "Not a type!", "data": {}})
     wait_for("both refusals", lambda: len(server.stream("logs")) == 2)
     put(spool, range(1, 2))
-    assert poster.drained(30)
+    assert uploader.drained(30)
     told = sorted(line["line"].partition(": 422")[0] for line in server.stream("logs"))
     assert told == [
         "[dropped: the control plane refused a record of the stream events, Not a type!",
@@ -129,27 +129,27 @@ def test_a_lone_record_and_a_status_that_are_both_refused_are_judged_apart(
     ]
     assert [m["step"] for m in server.stream("metrics")] == [1]
     assert spool.dropped == {"events": 1}
-    poster.close()
+    uploader.close()
 
 
 def test_a_record_that_is_refused_holds_up_the_status_no_longer_than_it_is_sought(
     server: IngestServer, tmp_path: Path
 ):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     spool.put("events", {"at": NOW, "generation": 1, "type": "Not a type!", "data": {}})
     wait_for("the status", lambda: server.status)
-    assert poster.drained(30)
+    assert uploader.drained(30)
     assert spool.dropped == {"events": 1}
-    poster.close()
+    uploader.close()
 
 
 def test_an_event_that_is_refused_is_told_once_in_the_logs_and_not_sent_again(
     server: IngestServer, tmp_path: Path
 ):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     spool.put("events", {"at": NOW, "generation": 1, "type": "Not a type!", "data": {}})
     spool.put("events", {"at": NOW, "generation": 1, "type": "worker.joined", "data": {}})
-    assert poster.drained(30)
+    assert uploader.drained(30)
     refusals = server.refusals
     posts = server.posts
     wait_for("later statuses", lambda: server.posts >= posts + 2)
@@ -159,39 +159,39 @@ def test_an_event_that_is_refused_is_told_once_in_the_logs_and_not_sent_again(
     assert (told["worker"], told["level"]) == ("supervisor", "error")
     assert "events, Not a type!: 422, records/0/events/type" in told["line"]
     assert spool.dropped == {"events": 1}
-    poster.close()
+    uploader.close()
 
 
 def test_an_outcome_that_is_refused_leaves_its_bare_word_so_that_the_attempt_ends(
     server: IngestServer, tmp_path: Path
 ):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     reason = {"code": "entrypoint_raised", "message": "boom", "more": 1}
     spool.put("outcome", {"at": NOW, "outcome": "failed", "reason": reason, "result": {"steps": "many"}})
-    assert poster.drained(30)
+    assert uploader.drained(30)
     (told,) = server.stream("outcome")
     assert (told["outcome"], told["reason"]["code"], told["result"]) == ("failed", "entrypoint_raised", None)
     assert len(server.stream("logs")) == 1
-    poster.close()
+    uploader.close()
 
 
 def test_a_refusal_of_somebody_on_the_way_costs_no_record(server: IngestServer, tmp_path: Path):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     server.blocked = 422
     put(spool, range(1, 4))
-    assert not poster.drained(0.6)
+    assert not uploader.drained(0.6)
     server.blocked = 0
-    assert poster.drained(60)
+    assert uploader.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
     assert spool.dropped == {}
-    poster.close()
+    uploader.close()
 
 
 def test_an_attempt_that_was_replaced_learns_it(server: IngestServer, tmp_path: Path):
     server.gone = True
-    _, poster = open_poster(server, tmp_path)
-    wait_for("stale", lambda: poster.stale)
-    poster.close()
+    _, uploader = open_uploader(server, tmp_path)
+    wait_for("stale", lambda: uploader.stale)
+    uploader.close()
 
 
 @pytest.mark.parametrize("status", [404, 409, 410])
@@ -199,17 +199,17 @@ def test_what_a_proxy_says_ends_no_attempt_and_is_no_answer(
     server: IngestServer, tmp_path: Path, status: int
 ):
     server.blocked = status
-    _, poster = open_poster(server, tmp_path)
-    poster.close()
-    answered = poster._answered
+    _, uploader = open_uploader(server, tmp_path)
+    uploader.close()
+    answered = uploader._answered
     client = httpx.Client(headers={"Authorization": "Bearer secret"})
-    poster._client = client
+    uploader._client = client
     with pytest.raises(httpx.HTTPStatusError):
-        poster._post()
-    assert (poster.stale, poster._answered) == (False, answered)
+        uploader._post()
+    assert (uploader.stale, uploader._answered) == (False, answered)
     server.blocked = 0
-    poster._post()
-    assert poster._answered > answered
+    uploader._post()
+    assert uploader._answered > answered
     client.close()
 
 
@@ -218,18 +218,18 @@ def test_an_attempt_whose_token_nobody_knows_for_ten_minutes_learns_that_it_is_o
     server: IngestServer, tmp_path: Path, uptime_s: float
 ):
     now = uptime_s
-    _, poster = open_poster(server, tmp_path, now=lambda: now)
-    poster.close()
+    _, uploader = open_uploader(server, tmp_path, now=lambda: now)
+    uploader.close()
 
     def post(token: str, times: int, every_s: float = 5.0, blocked: int = 0) -> bool:
         nonlocal now
         server.blocked = blocked
-        with httpx.Client(headers={"Authorization": f"Bearer {token}"}) as poster._client:
+        with httpx.Client(headers={"Authorization": f"Bearer {token}"}) as uploader._client:
             for _ in range(times):
                 now += every_s
                 with suppress(httpx.HTTPStatusError):
-                    poster._post()
-        return poster.stale
+                    uploader._post()
+        return uploader.stale
 
     assert not post("unknown", 119), "the first says only that it is so now"
     assert not post("secret", 1), "an answer that knows it begins anew"
@@ -242,13 +242,13 @@ def test_an_attempt_whose_token_nobody_knows_for_ten_minutes_learns_that_it_is_o
 def test_text_that_utf8_cannot_carry_holds_up_nothing_and_no_outcome_is_lost(
     server: IngestServer, tmp_path: Path
 ):
-    spool, poster = open_poster(server, tmp_path)
+    spool, uploader = open_uploader(server, tmp_path)
     spool.put("logs", {"at": NOW, "worker": "w0", "level": "info", "line": "a\udcff"})
     spool.put("metrics", {"at": NOW, "generation": 1, "step": 1, "values": {"m\ud800": 1.0}})
     reason = {"code": "entrypoint_raised", "message": "ValueError: x\udcff", "hint": ""}
     spool.put("outcome", {"at": NOW, "outcome": "failed", "reason": reason, "result": None})
-    assert poster.drained(60)
+    assert uploader.drained(60)
     assert [line["line"] for line in server.stream("logs")] == ["a\\udcff"]
     assert [m["values"] for m in server.stream("metrics")] == [{"m\\ud800": 1.0}]
     assert [o["reason"]["message"] for o in server.stream("outcome")] == ["ValueError: x\\udcff"]
-    poster.close()
+    uploader.close()

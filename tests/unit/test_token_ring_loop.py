@@ -146,14 +146,14 @@ def test_every_step_and_every_row_is_counted_once(tmp_path: Path) -> None:
                 rates.append(optimizer.param_groups[0]["lr"])
                 session.step(F.cross_entropy(net(x), y), mean=x.mean())
 
-    finished, outlet = run_local(spec(), train, tmp_path)
+    finished, sink = run_local(spec(), train, tmp_path)
     assert (finished.steps, finished.samples) == (8, 2 * ROWS)
     assert seen == ([4] * 12 + [1] * 4) * 2
     assert rates == [0.5**step for step in range(8) for _ in range(SHARDS)]
     assert callbacks == [0.5**step for step in range(1, 9)]
-    assert list(outlet.values) == list(range(1, 9))
+    assert list(sink.values) == list(range(1, 9))
     for epoch in range(2):
-        taken = [row for step in range(epoch * 4 + 1, epoch * 4 + 5) for row in outlet.rows[step][1].tolist()]
+        taken = [row for step in range(epoch * 4 + 1, epoch * 4 + 5) for row in sink.rows[step][1].tolist()]
         assert sorted(taken) == list(range(ROWS))
 
 
@@ -164,13 +164,13 @@ def test_metrics_are_the_means_over_the_rows_of_each_batch(tmp_path: Path) -> No
         for x, y in session.batches(rows(), shuffle=False):
             session.step(F.cross_entropy(net(x), y), mean=x.mean())
 
-    _, outlet = run_local(spec(), train, tmp_path)
+    _, sink = run_local(spec(), train, tmp_path)
     x, y = rows().tensors
     for step in range(4):
         batch = slice(step * BATCH, (step + 1) * BATCH)
-        assert outlet.values[step + 1]["mean"] == pytest.approx(float(x[batch].mean()), abs=1e-6)
+        assert sink.values[step + 1]["mean"] == pytest.approx(float(x[batch].mean()), abs=1e-6)
         loss = F.cross_entropy(small_net()(x[batch]), y[batch]).item()
-        assert outlet.values[step + 1]["loss"] == pytest.approx(loss)
+        assert sink.values[step + 1]["loss"] == pytest.approx(loss)
 
 
 def test_a_batch_of_fewer_rows_than_shards_is_a_step(tmp_path: Path) -> None:
@@ -183,9 +183,9 @@ def test_a_batch_of_fewer_rows_than_shards_is_a_step(tmp_path: Path) -> None:
             for x, y in session.batches(data):
                 session.step(F.cross_entropy(net(x), y))
 
-    finished, outlet = run_local(spec(), train, tmp_path)
+    finished, sink = run_local(spec(), train, tmp_path)
     assert (finished.steps, finished.samples) == (8, 2 * len(data))
-    assert sorted(outlet.rows[4][0].tolist()) == [1, 3]
+    assert sorted(sink.rows[4][0].tolist()) == [1, 3]
 
 
 def test_a_loop_that_is_stopped_counts_what_was_applied(tmp_path: Path) -> None:
@@ -208,10 +208,10 @@ def test_a_loop_that_is_stopped_counts_what_was_applied(tmp_path: Path) -> None:
         for x, y in session.batches(rows()):
             session.step(F.cross_entropy(net(x), y))
 
-    finished, outlet = run_local(spec(), train, tmp_path)
+    finished, sink = run_local(spec(), train, tmp_path)
     assert (finished.steps, finished.samples) == (7, BATCH + 2 * 4 + 3 * 4 + ROWS)
-    assert [len(outlet.rows[step][1]) for step in range(1, 8)] == [16, 8, 12, 16, 16, 16, 4]
-    assert outlet.rows[2][0].tolist() == [0] * 4 + [1] * 4
+    assert [len(sink.rows[step][1]) for step in range(1, 8)] == [16, 8, 12, 16, 16, 16, 4]
+    assert sink.rows[2][0].tolist() == [0] * 4 + [1] * 4
 
 
 def test_a_loss_that_is_not_a_number_names_its_step() -> None:
@@ -250,17 +250,17 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         spec=given,
         parameters=[Parameter(torch.ones(20))],
         progress=Progress(heals=heals, opened=opened, transactions=applied or 5),
-        inside={},
+        saved_loop_state={},
         timeline=None,
         held=SimpleNamespace(models=()),
         trained=SimpleNamespace(parameters=[Parameter(torch.ones(20))]),
         unkept=None,
     )
-    laps, epoch = (
+    ring_loop, epoch = (
         TokenRingLoop(group, RecordedOutput(), torch.device("cpu")),
         Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False),
     )
     loop = BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0))
-    laps.tokens.begin(loop)
-    laps.missed(loop)
+    ring_loop.tokens.begin(loop)
+    ring_loop.missed(loop)
     assert group.progress.transactions == applied

@@ -145,12 +145,12 @@ def _far(host: str, port: int, patience_s: float) -> socket.socket:
 class RoomStore:
     """One meeting's words in a room. Implements MeetingStore."""
 
-    def __init__(self, visitor: StoreConnection, place: str) -> None:
-        self._visitor = visitor
+    def __init__(self, connection: StoreConnection, place: str) -> None:
+        self._connection = connection
         self._place = place
 
     def set(self, key: str, value: bytes) -> None:
-        self._visitor.ask(SET, self._place, [(key, value)])
+        self._connection.ask(SET, self._place, [(key, value)])
 
     def read(self, keys: Sequence[str]) -> list[bytes]:
-        return self._visitor.ask(GET, self._place, [(key, b"") for key in keys])
+        return self._connection.ask(GET, self._place, [(key, b"") for key in keys])

@@ -25,7 +25,7 @@ def told_before_exit(tell: Callable[[], None], patience_s: float = PATIENCE_S) -
         caller = sys._getframe(1).f_code.co_filename
         if os.getpid() == process and not caller.startswith(OWN):
             # On a thread: the one that ends may hold what telling takes, in a signal handler for example.
-            last = threading.Thread(target=tell, name="last-words", daemon=True)
+            last = threading.Thread(target=tell, name="exit-report", daemon=True)
             last.start()
             last.join(patience_s)
         end(status)

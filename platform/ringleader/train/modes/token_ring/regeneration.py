@@ -67,9 +67,9 @@ def regenerate(copies: Sequence[TokenCopy]) -> RegeneratedToken:
     return RegeneratedToken(source, newest.version, newest.items, covered)
 
 
-def lacking(standings: Sequence[RegeneratedToken], item: int) -> tuple[int, ...]:
+def lacking(regenerated: Sequence[RegeneratedToken], item: int) -> tuple[int, ...]:
     """The spans for which an item's move has still to be computed."""
-    return tuple(span for span, standing in enumerate(standings) if item not in standing.covered)
+    return tuple(span for span, token in enumerate(regenerated) if item not in token.covered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ class ComputeRound:
 
 
 def rounds(
-    standings: Sequence[RegeneratedToken], shards: Sequence[int], total: int, steps: int, *, together: bool
+    regenerated: Sequence[RegeneratedToken], shards: Sequence[int], total: int, steps: int, *, together: bool
 ) -> Iterator[ComputeRound]:
     """The items of `todo`, one at a time, or all those of a batch `together` that the same spans lack."""
-    for offset, batch in groupby(todo(standings, shards, total, steps), key=lambda item: item[0]):
+    for offset, batch in groupby(todo(regenerated, shards, total, steps), key=lambda item: item[0]):
         lacking_by: dict[object, list[int]] = {}
         spans_of: dict[object, tuple[int, ...]] = {}
         for _, shard, spans in batch:
@@ -103,7 +103,7 @@ def rounds(
 
 
 def todo(
-    standings: Sequence[RegeneratedToken], shards: Sequence[int], total: int, steps: int
+    regenerated: Sequence[RegeneratedToken], shards: Sequence[int], total: int, steps: int
 ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
     """The items that a member has to compute, in the order of steps: (offset of the batch, shard, spans that lack it).
 
@@ -113,9 +113,9 @@ def todo(
         steps: batches of the loop.
     """
     # Below the lowest floor no span lacks an item.
-    first = min(standing.covered.floor for standing in standings) // total
+    first = min(token.covered.floor for token in regenerated) // total
     for offset in range(first, steps):
         for shard in shards:
-            spans = lacking(standings, offset * total + shard)
+            spans = lacking(regenerated, offset * total + shard)
             if spans:
                 yield offset, shard, spans

@@ -7,17 +7,17 @@ from ringleader.runtime.worker.reporter import WorkerReporter
 from ringleader.train.time_split import TimeSplit
 
 
-def desk() -> tuple[WorkerReporter, list[int]]:
+def reporter() -> tuple[WorkerReporter, list[int]]:
     hurried: list[int] = []
     return WorkerReporter("w0", ProcessIdentity(1, "node", "127.0.0.1"), lambda: hurried.append(1)), hurried
 
 
-def progress(desk: WorkerReporter, step: int, phase: str) -> None:
-    desk.progress(step=step, total_steps=None, epoch=0, phase=phase, rows=1)
+def progress(reporter: WorkerReporter, step: int, phase: str) -> None:
+    reporter.progress(step=step, total_steps=None, epoch=0, phase=phase, rows=1)
 
 
 def test_records_leave_once_with_the_next_heartbeat():
-    one, _ = desk()
+    one, _ = reporter()
     one.metrics(3, 1, {"loss": 0.5})
     one.ledger(3, np.array([0, 1], np.int32), np.array([7, 8], np.int64))
     beat = one.beat()
@@ -28,7 +28,7 @@ def test_records_leave_once_with_the_next_heartbeat():
 
 
 def test_the_first_work_and_the_first_commit_of_a_generation_are_told_at_once():
-    one, hurried = desk()
+    one, hurried = reporter()
     one.enter(2)
     progress(one, 5, "forward")
     assert len(hurried) == 1
@@ -41,14 +41,14 @@ def test_the_first_work_and_the_first_commit_of_a_generation_are_told_at_once():
 
 
 def test_what_is_recorded_never_goes_back():
-    one, _ = desk()
+    one, _ = reporter()
     one.heard(9)
     one.heard(4)
     assert one.recorded_step() == 9
 
 
 def test_the_times_of_first_work_and_first_commit_are_told_once():
-    one, _ = desk()
+    one, _ = reporter()
     one.enter(2)
     progress(one, 5, "forward")
     progress(one, 6, "committed")
@@ -59,7 +59,7 @@ def test_the_times_of_first_work_and_first_commit_are_told_once():
 
 
 def test_what_was_not_heard_is_told_again_with_how_things_are_now_and_nothing_newer():
-    one, _ = desk()
+    one, _ = reporter()
     one.metrics(3, 1, {"loss": 0.5})
     first = one.beat()
     one.metrics(4, 1, {"loss": 0.4})
@@ -72,16 +72,16 @@ def test_what_was_not_heard_is_told_again_with_how_things_are_now_and_nothing_ne
 
 
 def test_who_parked_says_so_with_every_heartbeat_until_it_has_its_next_seat():
-    one, _ = desk()
-    standing = ParkMessage("w0", ProcessIdentity(1, "node", "127.0.0.1"), 1, 7, 7, "broken pipe")
-    one.park(standing)
-    assert [one.beat().standing, one.beat().standing] == [standing, standing]
+    one, _ = reporter()
+    park_message = ParkMessage("w0", ProcessIdentity(1, "node", "127.0.0.1"), 1, 7, 7, "broken pipe")
+    one.park(park_message)
+    assert [one.beat().park_message, one.beat().park_message] == [park_message, park_message]
     one.enter(2)
-    assert one.beat().standing is None
+    assert one.beat().park_message is None
 
 
 def test_records_are_handed_over_once_a_heartbeat_that_brings_them_was_heard():
-    one, hurried = desk()
+    one, hurried = reporter()
     assert one.handed_over(0.0)
     one.metrics(3, 1, {"loss": 0.5})
     before = len(hurried)
@@ -99,7 +99,7 @@ def test_records_are_handed_over_once_a_heartbeat_that_brings_them_was_heard():
 
 
 def test_every_heartbeat_says_what_became_of_the_time_since_the_function_was_called():
-    one, _ = desk()
+    one, _ = reporter()
     assert one.beat().spent is None, "it has not been called yet"
     now = [10.0]
     split = TimeSplit(now=lambda: now[0])

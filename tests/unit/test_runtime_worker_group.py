@@ -26,7 +26,7 @@ class Refusing:
     def claim(self, worker: str, waiting: Any) -> Any:
         return SimpleNamespace()
 
-    def note(self, worker: str, hand: bytes) -> None:
+    def note(self, worker: str, handle: bytes) -> None:
         raise OSError("full")
 
 
@@ -36,13 +36,13 @@ def events() -> "queue.Queue[Any]":
 
 
 @pytest.fixture
-def crew(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") -> "WorkerGroup":
+def worker_group(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") -> "WorkerGroup":
     from ringleader.runtime.supervisor import worker_group as module
     from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
     monkeypatch.setattr(module, "ray", SimpleNamespace(put=lambda package: package))
     monkeypatch.setattr(module, "RETRY_S", 0.0)
-    monkeypatch.setattr(WorkerHandle, "written", lambda _: b"hand")
+    monkeypatch.setattr(WorkerHandle, "written", lambda _: b"handle")
     refusing = Refusing()
     launch = cast("Any", SimpleNamespace(packed=lambda: b""))
     places = cast("Any", refusing)
@@ -51,7 +51,7 @@ def crew(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") -> "Worker
     )
 
 
-def over(crew: "WorkerGroup", worker: str, answer: RunEnded | Exception) -> None:
+def over(worker_group: "WorkerGroup", worker: str, answer: RunEnded | Exception) -> None:
     from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
     future: Future[RunEnded | None] = Future()
@@ -59,14 +59,16 @@ def over(crew: "WorkerGroup", worker: str, answer: RunEnded | Exception) -> None
         future.set_exception(answer)
     else:
         future.set_result(answer)
-    crew._hands[worker] = WorkerHandle("worker")
-    crew._returns.put(worker, future)
+    worker_group._handles[worker] = WorkerHandle("worker")
+    worker_group._returns.put(worker, future)
 
 
-def test_every_end_is_told_while_the_disk_is_full(crew: "WorkerGroup", events: "queue.Queue[Any]") -> None:
+def test_every_end_is_told_while_the_disk_is_full(
+    worker_group: "WorkerGroup", events: "queue.Queue[Any]"
+) -> None:
     finished = RunEnded("finished", result={"digest": "ab"})
     for worker, answer in (("w0", RuntimeError()), ("w1", finished), ("w2", RuntimeError())):
-        over(crew, worker, answer)
+        over(worker_group, worker, answer)
     told = [events.get(timeout=HANG_GUARD_S) for _ in range(3)]
     assert [(type(event), event.worker) for event in told] == [
         (ev.Lost, "w0"),
@@ -76,27 +78,27 @@ def test_every_end_is_told_while_the_disk_is_full(crew: "WorkerGroup", events: "
 
 
 def test_a_process_that_was_taken_and_cannot_begin_is_ended(
-    crew: "WorkerGroup", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
+    worker_group: "WorkerGroup", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ringleader.runtime.supervisor import worker_group as module
     from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
     ended: list[Any] = []
-    monkeypatch.setattr(module, "end_process", lambda hand: ended.append(hand.handle))
-    monkeypatch.setattr(crew, "_process", lambda worker, place: ("process", None))
-    monkeypatch.setattr(crew._places, "free", lambda worker, for_good: None)
-    crew._hands["w0"] = WorkerHandle("worker")
-    crew._bring("w0")  # its hand cannot be written down
+    monkeypatch.setattr(module, "end_process", lambda handle: ended.append(handle.actor))
+    monkeypatch.setattr(worker_group, "_process", lambda worker, place: ("process", None))
+    monkeypatch.setattr(worker_group._places, "free", lambda worker, for_good: None)
+    worker_group._handles["w0"] = WorkerHandle("worker")
+    worker_group._bring("w0")  # its hand cannot be written down
     assert ended == ["process"]
-    assert not crew.knows("w0")
+    assert not worker_group.knows("w0")
     assert [type(events.get_nowait()) for _ in range(2)] == [ev.Placed, ev.Lost]
 
 
 class Answers:
     """Of workers that do not answer: each wait takes two seconds. Looks at another node come with the next wait."""
 
-    def __init__(self, crew: "WorkerGroup", cpu_s: float) -> None:
-        self._crew, self._cpu_s = crew, cpu_s
+    def __init__(self, worker_group: "WorkerGroup", cpu_s: float) -> None:
+        self._worker_group, self._cpu_s = worker_group, cpu_s
         self.waits = 0
 
     def now(self) -> float:
@@ -107,33 +109,33 @@ class Answers:
         return [], waiting
 
     def glance(self, worker: str) -> ProcessGlance | None:
-        hand = self._crew._hands[worker]
-        if hand.look is None:
-            hand.look = "under way"
+        handle = self._worker_group._handles[worker]
+        if handle.look is None:
+            handle.look = "under way"
             return None
-        hand.look = None
+        handle.look = None
         return ProcessGlance(stopped=False, cpu_s=self._cpu_s * self.waits)
 
 
 @pytest.mark.parametrize(("cpu_s", "waits"), [(1.0, 5), (0.0, 2)], ids=["at work", "frozen"])
 def test_a_worker_elsewhere_is_looked_at_before_it_counts_as_frozen_and_not_heard_for_ever(
-    crew: "WorkerGroup", monkeypatch: pytest.MonkeyPatch, cpu_s: float, waits: int
+    worker_group: "WorkerGroup", monkeypatch: pytest.MonkeyPatch, cpu_s: float, waits: int
 ) -> None:
     from ringleader.runtime.supervisor import worker_group as module
     from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
-    answers = Answers(crew, cpu_s)
+    answers = Answers(worker_group, cpu_s)
     monkeypatch.setattr(module, "ray", answers)
     monkeypatch.setattr(module, "monotonic", answers.now)
-    monkeypatch.setattr(crew, "glance", answers.glance)
-    crew._hands["w0"] = WorkerHandle("worker")
-    crew._hear({"w0": "asked"})
+    monkeypatch.setattr(worker_group, "glance", answers.glance)
+    worker_group._handles["w0"] = WorkerHandle("worker")
+    worker_group._hear({"w0": "asked"})
     assert answers.waits == waits
     assert module.HEAR_S < AWAY_S / 2
 
 
 def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
-    crew: "WorkerGroup", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
+    worker_group: "WorkerGroup", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ray.exceptions import OutOfMemoryError
 
@@ -141,13 +143,13 @@ def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
     from ringleader.runtime.supervisor.worker_returns import Death
 
     freed: list[str] = []
-    monkeypatch.setattr(crew._places, "free", lambda worker, for_good: freed.append(worker))
+    monkeypatch.setattr(worker_group._places, "free", lambda worker, for_good: freed.append(worker))
     for worker, error in (("w0", RuntimeError("gone")), ("w1", OutOfMemoryError("node full"))):
-        crew._hands[worker] = WorkerHandle("worker")
-        crew._returns.put(worker, Death("died"))
+        worker_group._handles[worker] = WorkerHandle("worker")
+        worker_group._returns.put(worker, Death("died"))
         future: Future[RunEnded | None] = Future()
         future.set_exception(error)
-        crew._returns.put(worker, future)
+        worker_group._returns.put(worker, future)
     told = [events.get(timeout=HANG_GUARD_S) for _ in range(3)]
     assert [(type(event), event.worker, event.cause) for event in told] == [
         (ev.Lost, "w0", "died"),
@@ -155,17 +157,17 @@ def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
         (ev.Explained, "w1", "killed by Ray's memory monitor"),
     ]
     assert freed == ["w0", "w1"]
-    assert not crew.knows("w0")
+    assert not worker_group.knows("w0")
 
 
 def test_a_process_that_dies_behind_the_end_of_its_run_is_missed_by_nobody(
-    crew: "WorkerGroup", events: "queue.Queue[Any]"
+    worker_group: "WorkerGroup", events: "queue.Queue[Any]"
 ) -> None:
     from ringleader.runtime.supervisor.worker_returns import Death
 
-    over(crew, "w0", RunEnded("finished", result={"digest": "ab"}))
-    crew._returns.put("w0", Death("died (SIGKILL)"))
-    over(crew, "w1", RuntimeError())
+    over(worker_group, "w0", RunEnded("finished", result={"digest": "ab"}))
+    worker_group._returns.put("w0", Death("died (SIGKILL)"))
+    over(worker_group, "w1", RuntimeError())
     assert [type(events.get(timeout=HANG_GUARD_S)) for _ in range(2)] == [ev.Finished, ev.Lost]
 
 
@@ -182,7 +184,7 @@ NODE_FULL = "killed by Ray's memory monitor"
     ],
 )
 def test_of_two_causes_of_a_death_the_second_is_told_where_it_tells_more(
-    crew: "WorkerGroup",
+    worker_group: "WorkerGroup",
     events: "queue.Queue[Any]",
     monkeypatch: pytest.MonkeyPatch,
     causes: list[str],
@@ -191,13 +193,13 @@ def test_of_two_causes_of_a_death_the_second_is_told_where_it_tells_more(
     from ringleader.runtime.supervisor.worker_handle import WorkerHandle
     from ringleader.runtime.supervisor.worker_returns import Death
 
-    monkeypatch.setattr(crew._places, "free", lambda worker, for_good: None)
-    monkeypatch.setattr(crew, "_note", lambda worker, hand: None)
-    crew._hands["w0"] = WorkerHandle("worker")
+    monkeypatch.setattr(worker_group._places, "free", lambda worker, for_good: None)
+    monkeypatch.setattr(worker_group, "_note", lambda worker, handle: None)
+    worker_group._handles["w0"] = WorkerHandle("worker")
     for cause in causes:
-        crew._returns.put("w0", Death(cause))
-    crew._hands["w1"] = WorkerHandle("worker")
-    crew._returns.put("w1", Death("died"))
+        worker_group._returns.put("w0", Death(cause))
+    worker_group._handles["w1"] = WorkerHandle("worker")
+    worker_group._returns.put("w1", Death("died"))
     heard = [events.get(timeout=HANG_GUARD_S) for _ in range(len(told) + 1)]
     assert [(type(event), event.cause) for event in heard[:-1]] == told
     assert heard[-1].worker == "w1"

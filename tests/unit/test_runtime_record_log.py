@@ -26,7 +26,7 @@ from ringleader.runtime.messages import (
     WorkerEvent,
     spool_of,
 )
-from ringleader.runtime.records.sink import RecordLog
+from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.records.spool import Spool, unposted
 from ringleader.runtime.records.uploader import Uploader
 from ringleader.spec import JobSpec
@@ -42,7 +42,7 @@ def server() -> Iterator[IngestServer]:
     server.close()
 
 
-def open_outlet(server: IngestServer, home: Path, **debug: Any) -> RecordLog:
+def open_record_log(server: IngestServer, home: Path, **debug: Any) -> RecordLog:
     launch = AttemptLaunch(
         job_id="job_a",
         attempt=1,
@@ -72,9 +72,9 @@ def finished(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_score_that_is_no_number_is_left_out_and_named_in_the_log(server: IngestServer, tmp_path: Path):
-    outlet = open_outlet(server, tmp_path)
-    outlet.outcome(SUCCEEDED, finished(scores={"accuracy": 0.9, "bad": math.nan, "worse": -math.inf}))
-    assert outlet.poster.drained(60)
+    record_log = open_record_log(server, tmp_path)
+    record_log.outcome(SUCCEEDED, finished(scores={"accuracy": 0.9, "bad": math.nan, "worse": -math.inf}))
+    assert record_log.uploader.drained(60)
     told = server.outcome()
     assert told is not None
     assert (told["outcome"], told["result"]["scores"]) == ("succeeded", {"accuracy": 0.9})
@@ -82,34 +82,34 @@ def test_a_score_that_is_no_number_is_left_out_and_named_in_the_log(server: Inge
         "The score 'bad' is nan and is left out of the result.",
         "The score 'worse' is -inf and is left out of the result.",
     ]
-    outlet.discard()
+    record_log.discard()
 
 
 def test_a_result_counts_gradients_by_how_stale_they_were(server: IngestServer, tmp_path: Path):
-    outlet = open_outlet(server, tmp_path)
-    outlet.outcome(SUCCEEDED, finished(staleness=[5, 0, 2]))
-    assert outlet.poster.drained(60)
+    record_log = open_record_log(server, tmp_path)
+    record_log.outcome(SUCCEEDED, finished(staleness=[5, 0, 2]))
+    assert record_log.uploader.drained(60)
     told = server.outcome()
     assert told is not None
     assert told["result"]["staleness"] == [5, 0, 2]
-    outlet.discard()
+    record_log.discard()
 
 
 def test_an_outcome_that_cannot_be_written_is_a_platform_error(server: IngestServer, tmp_path: Path):
-    outlet = open_outlet(server, tmp_path)
-    outlet.outcome(SUCCEEDED, finished(wall_s=math.nan))
-    assert outlet.poster.drained(60)
+    record_log = open_record_log(server, tmp_path)
+    record_log.outcome(SUCCEEDED, finished(wall_s=math.nan))
+    assert record_log.uploader.drained(60)
     assert_platform_error(server, "ValueError")
-    outlet.discard()
+    record_log.discard()
 
 
 def test_a_ledger_that_cannot_be_finished_is_a_platform_error(server: IngestServer, tmp_path: Path):
-    outlet = open_outlet(server, tmp_path, ledger=True)
+    record_log = open_record_log(server, tmp_path, ledger=True)
     (tmp_path / "jobs" / "job_a" / "artifacts").write_text("a file where the artifacts' folder should be")
-    outlet.outcome(SUCCEEDED, finished())
-    assert outlet.poster.drained(60)
+    record_log.outcome(SUCCEEDED, finished())
+    assert record_log.uploader.drained(60)
     assert_platform_error(server, "FileExistsError")
-    outlet.discard()
+    record_log.discard()
 
 
 def beat(number: int, steps: range, **changes: Any) -> Heartbeat:
@@ -134,46 +134,46 @@ def test_what_a_killed_supervisor_had_answered_is_there_and_what_is_told_again_c
     server: IngestServer, tmp_path: Path
 ):
     server.away = True
-    first = open_outlet(server, tmp_path, ledger=True, trace=True)
+    first = open_record_log(server, tmp_path, ledger=True, trace=True)
     first.beat(beat(1, range(1, 4)))
     first.event("worker.lost", 1, {})  # nobody was told that this is on disk
     assert (first.start, first.recorded_step) == (1, 4)
-    second = open_outlet(server, tmp_path, ledger=True, trace=True)
+    second = open_record_log(server, tmp_path, ledger=True, trace=True)
     assert (second.start, second.recorded_step) == (2, 4)
     second.beat(beat(1, range(1, 4)))
     second.beat(beat(2, range(3, 6)))
     second.outcome(SUCCEEDED, finished())
-    third = open_outlet(server, tmp_path, ledger=True, trace=True)
+    third = open_record_log(server, tmp_path, ledger=True, trace=True)
     assert third.over
     third.outcome(End("failed", "platform_error", "told again"), None)
     server.away = False
-    assert third.poster.drained(60)
+    assert third.uploader.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3, 4, 5]
     assert [line["line"] for line in server.stream("logs")] == ["beat 1", "beat 2"]
     (told,) = server.stream("outcome")
     assert told["outcome"] == "succeeded"
     ledger = pq.read_table(told["result"]["ledger_uri"].removeprefix("file://"))
     assert ledger["row"].to_pylist() == [1, 2, 3, 4, 5]
-    for outlet in (first, second, third):
-        outlet.discard()
+    for record_log in (first, second, third):
+        record_log.discard()
     assert not (tmp_path / "jobs" / "job_a" / "ledger").exists()
 
 
 def test_what_the_disk_did_not_take_is_not_acknowledged_and_counts_once_when_it_is_told_again(
     server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    outlet = open_outlet(server, tmp_path)
+    record_log = open_record_log(server, tmp_path)
     with monkeypatch.context() as full:
         full.setattr(Spool, "_write", refuse)
         for _ in range(2):
             with pytest.raises(OSError, match="full"):
-                outlet.beat(beat(1, range(1, 4)))
-    outlet.beat(beat(1, range(1, 4)))
-    outlet.outcome(SUCCEEDED, finished())
-    assert outlet.poster.drained(60)
+                record_log.beat(beat(1, range(1, 4)))
+    record_log.beat(beat(1, range(1, 4)))
+    record_log.outcome(SUCCEEDED, finished())
+    assert record_log.uploader.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
     assert [line["line"] for line in server.stream("logs")] == ["beat 1"]
-    outlet.discard()
+    record_log.discard()
 
 
 def refuse(_spool: Spool) -> None:
@@ -187,16 +187,16 @@ def test_a_checkpoint_whose_files_an_earlier_process_heard_of_becomes_one(
     folder = Folder(f"{tmp_path / 'checkpoints'}/job_a")
     pieces = [folder.write(position.name, f"piece-{n}", bytes(n + 1)) for n in range(2)]
     saved = [SavedPart(position, n, 2, (piece,), copied_s=0.1) for n, piece in enumerate(pieces)]
-    first = open_outlet(server, tmp_path)
+    first = open_record_log(server, tmp_path)
     first.beat(beat(1, range(1, 2), saved=(saved[0],)))
-    second = open_outlet(server, tmp_path)
+    second = open_record_log(server, tmp_path)
     second.beat(beat(2, range(2, 5), saved=(saved[1],)))
     second.outcome(SUCCEEDED, finished())
-    assert second.poster.drained(60)
+    assert second.uploader.drained(60)
     (told,) = server.events("checkpoint.saved")
     assert (told["step"], folder.names()) == (2, [position.name])
-    for outlet in (first, second):
-        outlet.discard()
+    for record_log in (first, second):
+        record_log.discard()
 
 
 def test_a_place_that_did_not_answer_at_first_has_the_checkpoint_once_it_does(
@@ -207,19 +207,19 @@ def test_a_place_that_did_not_answer_at_first_has_the_checkpoint_once_it_does(
     folder = Folder(f"{tmp_path / 'checkpoints'}/job_a")
     pieces = [folder.write(position.name, "piece", b"x") for position in positions]
     saved = [SavedPart(at, 0, 1, (piece,), copied_s=0.1) for at, piece in zip(positions, pieces, strict=True)]
-    outlet = open_outlet(server, tmp_path)
+    record_log = open_record_log(server, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr("ringleader.checkpoint.folder.Folder", unanswered)
-        outlet.beat(beat(1, range(1, 4), saved=(saved[0],)))
+        record_log.beat(beat(1, range(1, 4), saved=(saved[0],)))
         wait_for("the failure", lambda: server.events("checkpoint.failed"), HANG_GUARD_S)
-    outlet.beat(beat(2, range(4, 7), saved=(saved[1],)))
-    outlet.outcome(SUCCEEDED, finished())
-    assert outlet.poster.drained(60)
+    record_log.beat(beat(2, range(4, 7), saved=(saved[1],)))
+    record_log.outcome(SUCCEEDED, finished())
+    assert record_log.uploader.drained(60)
     assert "region" in server.events("checkpoint.failed")[0]["why"]
     assert folder.names()[0] == positions[1].name
     (told,) = server.stream("outcome")
     assert told["result"]["checkpoint_uri"].endswith(positions[1].name)
-    outlet.discard()
+    record_log.discard()
 
 
 def test_a_place_that_refuses_a_supervisor_while_it_comes_back_costs_it_no_later_checkpoint(
@@ -230,7 +230,7 @@ def test_a_place_that_refuses_a_supervisor_while_it_comes_back_costs_it_no_later
         Folder(f"{tmp_path / 'checkpoints'}/job_a").write(at.name, f"piece-{n}", b"x") for n in range(2)
     ]
     saved = [SavedPart(at, n, 2, (piece,), copied_s=0.0) for n, piece in enumerate(pieces)]
-    first = open_outlet(server, tmp_path)
+    first = open_record_log(server, tmp_path)
     first.beat(beat(1, range(1, 2), saved=(saved[0],)))
     before, refused = set(threading.enumerate()), threading.Event()
 
@@ -246,15 +246,15 @@ def test_a_place_that_refuses_a_supervisor_while_it_comes_back_costs_it_no_later
 
     with monkeypatch.context() as patch:
         patch.setattr("ringleader.checkpoint.folder.Folder", refuses)
-        patch.setattr("ringleader.runtime.records.sink.Uploader", slow)
-        second = open_outlet(server, tmp_path)
+        patch.setattr("ringleader.runtime.records.record_log.Uploader", slow)
+        second = open_record_log(server, tmp_path)
         wait_for("the failure", lambda: server.events("checkpoint.failed"), HANG_GUARD_S)
     second.beat(beat(2, range(2, 5), saved=(saved[1],)))
     second.outcome(SUCCEEDED, finished())
-    assert second.poster.drained(60)
+    assert second.uploader.drained(60)
     assert [told["step"] for told in server.events("checkpoint.saved")] == [2]
-    for outlet in (first, second):
-        outlet.discard()
+    for record_log in (first, second):
+        record_log.discard()
 
 
 def test_a_manifest_that_could_not_be_written_at_the_end_is_written_again(
@@ -273,13 +273,13 @@ def test_a_manifest_that_could_not_be_written_at_the_end_is_written_again(
         commit(self, name, manifest)
 
     monkeypatch.setattr(Folder, "commit", failing)
-    outlet = open_outlet(server, tmp_path)
-    outlet.beat(beat(1, range(1, 3), saved=(saved,)))
-    outlet.outcome(End("paused"), None)
-    assert outlet.poster.drained(60)
+    record_log = open_record_log(server, tmp_path)
+    record_log.beat(beat(1, range(1, 3), saved=(saved,)))
+    record_log.outcome(End("paused"), None)
+    assert record_log.uploader.drained(60)
     assert [told["why"] for told in server.events("checkpoint.failed")] == ["try again"]
     assert [told["step"] for told in server.events("checkpoint.saved")] == [2]
-    outlet.discard()
+    record_log.discard()
 
 
 def unanswered(uri: str) -> Folder:
@@ -297,22 +297,22 @@ def test_an_attempt_that_pauses_waits_for_the_records_of_the_step_that_it_saves(
     server: IngestServer, tmp_path: Path, *, restored: bool
 ) -> None:
     """Its workers end behind the wait, and the next attempt begins after that step."""
-    outlet = open_outlet(server, tmp_path)
-    waits = threading.Thread(target=outlet.await_saved, args=(1,), daemon=True)
+    record_log = open_record_log(server, tmp_path)
+    waits = threading.Thread(target=record_log.await_saved, args=(1,), daemon=True)
     saved = SavedPart(CheckpointPosition(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
-    outlet.beat(beat(1, range(1, 5), saved=(saved,)))
+    record_log.beat(beat(1, range(1, 5), saved=(saved,)))
     waits.start()
     waits.join(0.2)
     assert waits.is_alive()
     if restored:  # it has made no step of its own
-        outlet.beat(
+        record_log.beat(
             beat(2, range(5, 5), events=(WorkerEvent("checkpoint.restored", 1, {"step": 5, "attempt": 1}),))
         )
     else:
-        outlet.beat(beat(2, range(5, 6)))
+        record_log.beat(beat(2, range(5, 6)))
     waits.join(HANG_GUARD_S)
     assert not waits.is_alive()
-    outlet.discard()
+    record_log.discard()
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -320,13 +320,13 @@ def test_what_could_not_be_posted_until_the_supervisor_is_let_go_is_left_unless_
     server: IngestServer, tmp_path: Path, *, gone: bool
 ) -> None:
     server.away = True
-    outlet = open_outlet(server, tmp_path)
-    outlet.beat(beat(1, range(1, 3)))
-    outlet.event("worker.lost", 1, {})  # and is not on disk yet
+    record_log = open_record_log(server, tmp_path)
+    record_log.beat(beat(1, range(1, 3)))
+    record_log.event("worker.lost", 1, {})  # and is not on disk yet
     if gone:
         server.away, server.gone = False, True
-        wait_for("news that the attempt is over", lambda: outlet.poster.stale)
-    outlet.discard()
+        wait_for("news that the attempt is over", lambda: record_log.uploader.stale)
+    record_log.discard()
     left = [(record["stream"], record["seq"]) for told in unposted(spool_at(tmp_path)) for record in told]
     assert left == ([] if gone else [("metrics", 1), ("metrics", 2), ("logs", 1), ("events", 1)])
     assert not spool_at(tmp_path).exists()
@@ -342,15 +342,15 @@ def test_a_supervisor_killed_before_its_first_step_remembers_with_which_step_the
     monkeypatch.setattr("ringleader.runtime.records.checkpoints.LAST_S", 2 * HANG_GUARD_S)
     saved = SavedPart(CheckpointPosition(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
     happened = WorkerEvent("checkpoint.restored", 1, {"step": 5, "attempt": 1})
-    outlet = open_outlet(server, tmp_path)
-    outlet.beat(beat(1, range(5, 5), events=(happened,)))
-    returned = open_outlet(server, tmp_path)
+    record_log = open_record_log(server, tmp_path)
+    record_log.beat(beat(1, range(5, 5), events=(happened,)))
+    returned = open_record_log(server, tmp_path)
     waits = threading.Thread(target=returned.await_saved, args=(1,), daemon=True)
     returned.beat(beat(2, range(5, 5), saved=(saved,)))
     waits.start()
     waits.join(HANG_GUARD_S)
     assert not waits.is_alive()
-    for one in (outlet, returned):
+    for one in (record_log, returned):
         one.discard()
 
 
@@ -361,30 +361,30 @@ def test_a_supervisor_killed_when_a_pause_was_saved_and_its_workers_are_gone_doe
     monkeypatch.setattr("ringleader.runtime.records.checkpoints.LAST_S", 2 * HANG_GUARD_S)
     saved = SavedPart(CheckpointPosition(5, 5, 1, 1), number=0, count=1, pieces=(), copied_s=0.0)
     happened = WorkerEvent("checkpoint.restored", 1, {"step": 5, "attempt": 1})
-    outlet = open_outlet(server, tmp_path)
+    record_log = open_record_log(server, tmp_path)
     if saved_as == "restored":
-        outlet.beat(beat(1, range(5, 5), events=(happened,)))
-        outlet.beat(beat(2, range(5, 5), saved=(saved,)))
+        record_log.beat(beat(1, range(5, 5), events=(happened,)))
+        record_log.beat(beat(2, range(5, 5), saved=(saved,)))
     else:
         told = beat(2, range(1, 6), saved=(saved,))
-        outlet.beat(told if saved_as == "committed" else replace(told, step=5))
+        record_log.beat(told if saved_as == "committed" else replace(told, step=5))
     if saved_as == "committed":
         wait_for("the checkpoint", lambda: server.events("checkpoint.saved"))
-    returned = open_outlet(server, tmp_path)
+    returned = open_record_log(server, tmp_path)
     waits = threading.Thread(target=returned.await_saved, args=(1,), daemon=True)
     waits.start()
     waits.join(HANG_GUARD_S)
     assert not waits.is_alive()
-    for one in (outlet, returned):
+    for one in (record_log, returned):
         one.discard()
 
 
 def test_no_half_of_a_secret_is_left_where_the_supervisors_own_line_is_cut(
     server: IngestServer, tmp_path: Path
 ):
-    outlet = open_outlet(server, tmp_path)
-    outlet.hide(["correct-horse-battery"])
-    outlet.say("x" * 15_990 + "correct-horse-battery")
-    assert outlet.poster.drained(60)
+    record_log = open_record_log(server, tmp_path)
+    record_log.hide(["correct-horse-battery"])
+    record_log.say("x" * 15_990 + "correct-horse-battery")
+    assert record_log.uploader.drained(60)
     assert [line["line"] for line in server.stream("logs")] == ["x" * 15_990 + "***"]
-    outlet.discard()
+    record_log.discard()

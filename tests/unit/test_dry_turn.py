@@ -51,7 +51,7 @@ def test_names_of_a_body_are_there_on_servers_and_joiners_and_cost_no_bit(
     servers = sync.get("servers", 0)
     train = Names()
     # The third worker joins when two loops are over.
-    faults = FaultPlan().resize(at_step=16, minimum=1, maximum=3)
+    faults = FaultPlan().resize(at_step=16, workers_min=1, workers_max=3)
     faults = faults.hold(f"w{servers}", at_step=16, for_generation=2, phase="exchange")
     spec = job(sync, workers={"min": 1, "max": 2})
     play = ThreadedCast(spec, train, faults, artifacts=tmp_path).play()
@@ -68,7 +68,7 @@ def meddle(session: Session) -> None:
     for _ in range(4):
         for x, y in session.batches(data):
             if session.global_step == 6:
-                if session._rehearsal.runs:
+                if session._dry_turn.runs:
                     net[2].bias.data.fill_(0.5)
                 optimizer.param_groups[0]["lr"] = 0.01
                 for state in optimizer.state.values():
@@ -79,9 +79,9 @@ def meddle(session: Session) -> None:
 
 
 @pytest.mark.parametrize("sync", [RING, ROUNDS], ids=["ring", "local_sgd"])
-def test_what_a_body_changes_in_its_rehearsal_is_put_back(sync: dict[str, Any], tmp_path: Path) -> None:
+def test_what_a_body_changes_in_its_dry_turn_is_put_back(sync: dict[str, Any], tmp_path: Path) -> None:
     alone, _ = run_local(job(sync), meddle, tmp_path / "alone")
-    faults = FaultPlan().resize(at_step=16, minimum=1, maximum=3)
+    faults = FaultPlan().resize(at_step=16, workers_min=1, workers_max=3)
     faults = faults.hold("w0", at_step=16, for_generation=2, phase="exchange")
     spec = job(sync, workers={"min": 1, "max": 2})
     play = ThreadedCast(spec, meddle, faults, artifacts=tmp_path).play()

@@ -65,7 +65,7 @@ class RecordLog:
         with self.together():  # what the checkpoints of the process before tell at once comes after this
             self._checkpoints = AttemptCheckpoints(launch, self._committed, kept=notes.get(CHECKPOINTS))
             self._checkpoints.began_with(self.recorded_step - 1)
-            self.poster = Uploader(
+            self.uploader = Uploader(
                 url=launch.ingest_url,
                 token=launch.ingest_token,
                 attempt=launch.attempt,
@@ -170,7 +170,7 @@ class RecordLog:
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         self._spool.put("events", {"at": _now(), "generation": generation, "type": kind, "data": data})
-        self.poster.hurry()
+        self.uploader.hurry()
 
     def hide(self, secrets: Iterable[str]) -> None:
         """Mask these in the supervisor's own lines: a traceback may hold one just where a line is cut."""
@@ -191,7 +191,7 @@ class RecordLog:
         except Exception:  # whatever it was, the control plane has to hear of an end
             self._end(End("failed", "platform_error", traceback.format_exc()), None)
         self.write()
-        self.poster.hurry()
+        self.uploader.hurry()
 
     @property
     def over(self) -> bool:
@@ -201,14 +201,14 @@ class RecordLog:
     def discard(self) -> None:
         """Stop posting, and remove the spool, unless records wait there that the control plane may want: it collects
         them itself."""
-        self.poster.close()
+        self.uploader.close()
         if self._spool.notes.get(OUTCOME) == b"succeeded":  # nothing goes on from here
             shutil.rmtree(self._launch.ledgers, ignore_errors=True)
         if self._ledger is not None:
             self._ledger.close()
         if self._trace is not None:
             self._trace.close()
-        unwanted = self.poster.stale or self.poster.silent_s > self._launch.api_gone_s
+        unwanted = self.uploader.stale or self.uploader.silent_s > self._launch.api_gone_s
         if unwanted or self._spool.empty:
             self._spool.discard()
         else:
