@@ -24,7 +24,7 @@ from ringleader.comm.transports.meeting import MeetingCall, meet
 from ringleader.elastic import instructions as do
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, ExchangeBroken
-from ringleader.train.generation.join_donor import DONOR, JOINER
+from ringleader.train.generation.joining.donor import DONOR, JOINER
 from ringleader.train.ports import FollowTask, ParkReport, Seat
 from ringleader.train.program_check.background import CHECK
 from ringleader.train.time_split import TimeSplit

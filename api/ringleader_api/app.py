@@ -25,7 +25,6 @@ from ringleader_api.edge.requests import API, METHODS, REQUEST_ID, Requests
 from ringleader_api.log import Log
 from ringleader_api.problems import Refused, problem
 from ringleader_api.routes import (
-    audit,
     cluster,
     details,
     docs,
@@ -34,16 +33,12 @@ from ringleader_api.routes import (
     health,
     ingest,
     jobs,
-    login,
     mlflow,
     packages,
     page,
-    projects,
-    secrets,
-    tokens,
-    users,
 )
 from ringleader_api.routes.dependencies import refusals
+from ringleader_api.routes.users import audit, login, projects, secrets, tokens, users
 from ringleader_api.settings import Settings
 
 log = Log("ringleader.app")

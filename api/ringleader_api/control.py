@@ -30,23 +30,23 @@ from ringleader_api.reconciling import (
     RoleLeasedBackend,
     SpoolRecovery,
 )
-from ringleader_api.services.accounts import Accounts
-from ringleader_api.services.artifacts import Artifacts
-from ringleader_api.services.audit import AuditLog
-from ringleader_api.services.checkpoints import Exports
-from ringleader_api.services.faults import Faults
-from ringleader_api.services.feeds import Feeds
-from ringleader_api.services.ingest import Intake
-from ringleader_api.services.jobs import Jobs
-from ringleader_api.services.metrics import Curves
+from ringleader_api.services.jobs.changes import Jobs
+from ringleader_api.services.jobs.checkpoints import Exports
+from ringleader_api.services.jobs.faults import Faults
+from ringleader_api.services.jobs.submission import Submissions
 from ringleader_api.services.package_quota import PackageQuota
 from ringleader_api.services.packages import Packages
-from ringleader_api.services.projects import Projects
+from ringleader_api.services.records.artifacts import Artifacts
+from ringleader_api.services.records.feeds import Feeds
+from ringleader_api.services.records.ingest import Intake
+from ringleader_api.services.records.metrics import Curves
 from ringleader_api.services.secrets import Secrets
-from ringleader_api.services.signin import SignIn
-from ringleader_api.services.submission import Submissions
-from ringleader_api.services.tokens import Tokens
-from ringleader_api.services.users import Users
+from ringleader_api.services.users.accounts import Accounts
+from ringleader_api.services.users.audit import AuditLog
+from ringleader_api.services.users.projects import Projects
+from ringleader_api.services.users.signin import SignIn
+from ringleader_api.services.users.tokens import Tokens
+from ringleader_api.services.users.users import Users
 from ringleader_api.settings import Settings
 from ringleader_api.store import Fenced, RoleLease, Store, lease_for, require_shared
 from ringleader_api.store.tables import Job

@@ -21,7 +21,7 @@ SENDERS = {"Report": 0, "event": 0, "say": 0, "tell": 0, "_tell": 0, "record": 2
 """By function that sends an event, the argument that is its type; its data is the last one."""
 PASSED_ON = frozenset(
     {
-        ("api/ringleader_api/services/ingest.py", "item.type"),
+        ("api/ringleader_api/services/records/ingest.py", "item.type"),
         ("api/ringleader_api/store/moves.py", "f'job.{to.value}'"),
         ("platform/ringleader/elastic/facts.py", "f'worker.{what}'"),
         ("platform/ringleader/runtime/records/record_log.py", "happened.kind"),

@@ -7,7 +7,7 @@ import torch
 from exchange_members import Member, momentum, on_members, plan_of, small_net, synchronous
 
 from ringleader.comm.buckets import Buckets
-from ringleader.comm.schedules.relayed import joined
+from ringleader.comm.schedules.primitives.relayed import joined
 from ringleader.comm.schedules.schedule import even_spans
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.tree import tree_over

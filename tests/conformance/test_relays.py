@@ -6,8 +6,9 @@ import random
 import pytest
 from replay import Replay, node_sum
 
-from ringleader.comm.schedules import RankPart, Send, relayed, replicated
-from ringleader.comm.schedules.relayed import Relay, by_one, by_workers
+from ringleader.comm.schedules import RankPart, Send
+from ringleader.comm.schedules.primitives import relayed, replicated
+from ringleader.comm.schedules.primitives.relayed import Relay, by_one, by_workers
 from ringleader.comm.tree import tree_over
 from ringleader.elastic.plan import owned
 

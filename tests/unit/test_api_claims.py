@@ -7,8 +7,8 @@ import pytest
 from control_plane import Stage, stage
 from sqlalchemy import event
 
-from ringleader_api.services import claims
-from ringleader_api.services.claims import Register
+from ringleader_api.services.jobs import claims
+from ringleader_api.services.jobs.claims import Register
 
 
 @pytest.fixture

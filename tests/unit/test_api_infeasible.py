@@ -11,7 +11,7 @@ from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader_api.scheduling import Claim, NodeShape, Reach, Seen, WorkerNeed
 from ringleader_api.scheduling.pending_reasons import gang
-from ringleader_api.services.infeasible import placeable
+from ringleader_api.services.jobs.infeasible import placeable
 
 CPUS = (NodeShape("a", 4, 0, 16), NodeShape("b", 8, 0, 8))
 GPUS = (NodeShape("a", 4, 0, 64), NodeShape("g", 2, 1, 16))

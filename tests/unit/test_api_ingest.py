@@ -10,7 +10,7 @@ from control_plane import AT, RESULT, Stage, event, line, metric, outcome, place
 
 from ringleader.wire.ingest import MANY
 from ringleader_api.edge.body_limit import INGEST_BYTES
-from ringleader_api.services.access import load
+from ringleader_api.services.users.access import load
 from ringleader_api.store import record
 
 

@@ -19,7 +19,7 @@ from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.wire import package
 from ringleader.wire.views import JobView
-from ringleader_api.services.checkpoints import AT_ONCE
+from ringleader_api.services.jobs.checkpoints import AT_ONCE
 from ringleader_api.store.tables import Job
 
 

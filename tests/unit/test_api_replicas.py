@@ -20,9 +20,9 @@ from test_api_reconciler import *  # noqa: F403
 from ringleader_api.problems import Conflict
 from ringleader_api.reconciling import RoleLeasedBackend
 from ringleader_api.rights import WHOLE, Caller
-from ringleader_api.services import tokens
-from ringleader_api.services.claims import quota_left
-from ringleader_api.services.jobs import Filter
+from ringleader_api.services.jobs.changes import Filter
+from ringleader_api.services.jobs.claims import quota_left
+from ringleader_api.services.users import tokens
 from ringleader_api.store import Fenced, RoleLeaseLost, Store
 from ringleader_api.store.leases import FileLease, RowLease
 from ringleader_api.store.tables import Job, RoleLeaseRow

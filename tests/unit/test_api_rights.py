@@ -21,7 +21,7 @@ from ringleader_api.edge.rate import FILTERED
 from ringleader_api.problems import TooMany
 from ringleader_api.rights import NEEDS, WHOLE, Action, Caller, may, role_in, roles_of, visible
 from ringleader_api.routes.follow import PING, _still, items, stream
-from ringleader_api.services.feeds import Wanted
+from ringleader_api.services.records.feeds import Wanted
 
 
 @pytest.fixture

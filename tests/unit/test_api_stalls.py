@@ -14,7 +14,8 @@ from test_api_guard import paths, stranger
 from ringleader.errors import FINDINGS_TOLD, SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader_api.edge import body_limit
-from ringleader_api.routes import bodies, login
+from ringleader_api.routes.bodies import bodies
+from ringleader_api.routes.users import login
 
 MIB = 1 << 20
 NOBODYS_OWN = {("POST", "/api/v1/login"), ("POST", "/api/v1/tokens")}

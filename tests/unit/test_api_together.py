@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from waiting import wait_for
 
-from ringleader_api.services import group_commit
-from ringleader_api.services.group_commit import GroupCommit
+from ringleader_api.services.records import group_commit
+from ringleader_api.services.records.group_commit import GroupCommit
 
 HANG_S = 30
 

@@ -8,7 +8,7 @@ from control_plane import URL, Stage, stage
 
 from ringleader_api.control import build
 from ringleader_api.edge.credentials import TokenWeak, first_token
-from ringleader_api.services import tokens
+from ringleader_api.services.users import tokens
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from ringleader.wire.views import LogLine
 from ringleader_api import control
 from ringleader_api.routes.channel import Channel
 from ringleader_api.routes.follow import PING, items
-from ringleader_api.services.feeds import Wanted
+from ringleader_api.services.records.feeds import Wanted
 from ringleader_api.store import database
 from ringleader_api.store.tables import Fact
 from ringleader_api.tracing import UNTRACED, TracedRequest, traces_to

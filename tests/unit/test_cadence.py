@@ -17,7 +17,7 @@ from waiting import wait_for
 from ringleader import Session
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.train.generation.checkpoint_cadence import (
+from ringleader.train.generation.saving.cadence import (
     SHARE,
     WRITING_SHARE,
     CheckpointCadence,

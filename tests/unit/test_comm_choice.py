@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from test_comm_simulator import part_of
 
-from ringleader.comm.choice import DOUBT, HOPELESS, choose, forecasts
+from ringleader.comm.choosing.choice import DOUBT, HOPELESS, choose, forecasts
 from ringleader.comm.schedules import SCHEDULES
 from ringleader.comm.simulator import ClusterCosts, LinkCost, simulate
 

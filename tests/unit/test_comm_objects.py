@@ -273,7 +273,7 @@ def test_one_module_alone_unpickles_what_members_send_each_other():
     own_file = {
         "train/program_check/two_runs.py"
     }  # what `ringleader check` wrote itself, in a folder of its own
-    assert found == {"comm/objects.py", "train/generation/join_follower.py"} | own_file
+    assert found == {"comm/objects.py", "train/generation/joining/follower.py"} | own_file
 
 
 def test_an_object_may_lie_in_memory_that_is_there() -> None:

@@ -10,8 +10,8 @@ import torch
 from exchange_members import on_members, on_nodes, plan_of
 from rooms import open_room
 
-from ringleader.comm.choice import choose
-from ringleader.comm.probe import ProbeSender, probe
+from ringleader.comm.choosing.choice import choose
+from ringleader.comm.choosing.probe import ProbeSender, probe
 from ringleader.comm.schedules import RankPart
 from ringleader.comm.simulator import ClusterCosts, LinkCost
 from ringleader.comm.tree import TreeNode, tree_over
@@ -82,7 +82,7 @@ def test_a_probe_tells_the_links_that_it_timed(monkeypatch: pytest.MonkeyPatch):
         assert ranks == (0, 1)
         now += rounds * 5e-3
 
-    monkeypatch.setattr("ringleader.comm.probe.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr("ringleader.comm.choosing.probe.time", SimpleNamespace(perf_counter=lambda: now))
     costs = probe(0, ((0, 1), (2, 3)), 4, ProbeSender(to_and_fro, shift, lambda values: values))
     found = [link.latency_s for link in (costs.inside, costs.between, costs.crowded)]
     assert found == pytest.approx([2e-3, 8e-3, 5e-3 - 2e-3], abs=1e-6)  # a small message has bytes, too

@@ -8,10 +8,10 @@ import torch
 from test_comm_choice import LAN
 from test_comm_simulator import part_of
 
-from ringleader.comm.choice import choose
+from ringleader.comm.choosing.choice import choose
+from ringleader.comm.choosing.trial import BUDGET_S, MOST, TURNS, near, try_out
 from ringleader.comm.schedules import SCHEDULES
 from ringleader.comm.simulator import ClusterCosts
-from ringleader.comm.trial import BUDGET_S, MOST, TURNS, near, try_out
 
 PART = part_of(4, 1 << 18)
 

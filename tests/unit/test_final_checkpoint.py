@@ -19,7 +19,7 @@ from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import CheckpointPosition, Manifest, SavedPart
 from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot, SnapshotMemory, checkpoint_at
-from ringleader.train.generation.checkpointing import joined
+from ringleader.train.generation.saving.saver import joined
 from ringleader.train.state.digest import weights_sha256
 
 Optimizers = Callable[[nn.Module], torch.optim.Optimizer]

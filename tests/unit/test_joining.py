@@ -21,9 +21,9 @@ from ringleader.comm.transports.inprocess import Hub, InProcessTransport
 from ringleader.exchange.side_channel import SideChannel
 from ringleader.spec import JobSpec
 from ringleader.train.body.call_checks import CallChecks
-from ringleader.train.generation import join_donor
-from ringleader.train.generation.join_briefing import JoinBriefing
-from ringleader.train.generation.join_donor import DONOR, CopyMemory, JoinerDonation, room_for, views
+from ringleader.train.generation.joining import donor as join_donor
+from ringleader.train.generation.joining.briefing import JoinBriefing
+from ringleader.train.generation.joining.donor import DONOR, CopyMemory, JoinerDonation, room_for, views
 
 GUARD_S = 30.0
 

@@ -23,7 +23,7 @@ from ringleader.checkpoint.manifest import CheckpointPosition
 from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot
 from ringleader.train import Session
-from ringleader.train.generation.checkpointing import CheckpointSaver
+from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.local import run_local
 from ringleader.train.run import WEIGHTS
 from ringleader.train.state.digest import weights_sha256

@@ -15,7 +15,7 @@ from ringleader.checkpoint.snapshot import Snapshot, SnapshotMemory, size_of
 from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.generation.checkpointing import CheckpointSaver
+from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.local import SingleMember
 from ringleader.train.run import run
 

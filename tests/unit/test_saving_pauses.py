@@ -14,7 +14,7 @@ from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.elastic.state import PAUSE
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.generation.checkpointing import CheckpointSaver
+from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.local import SingleMember
 from ringleader.train.ports import ParkReport, Seat
 from ringleader.train.run import run

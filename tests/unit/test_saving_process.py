@@ -18,7 +18,7 @@ from ringleader.checkpoint.manifest import Manifest
 from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot, SnapshotMemory, read
 from ringleader.checkpoint.writer import HURRY, LEAST_URGENT, MOST_REST_S, RESTS, Line, Writer, _Rest
-from ringleader.train.generation.checkpointing import CheckpointSaver
+from ringleader.train.generation.saving.saver import CheckpointSaver
 
 
 class Told:

@@ -4,7 +4,7 @@ from exchange_members import Member, on_members, on_nodes, plan_of
 from rooms import open_room
 
 from ringleader.cli.exchange import exchange_text
-from ringleader.comm.choice import choose
+from ringleader.comm.choosing.choice import choose
 from ringleader.comm.schedules import RankPart
 from ringleader.comm.simulator import ClusterCosts, LinkCost
 from ringleader.comm.tree import tree_over

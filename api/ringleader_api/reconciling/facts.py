@@ -3,7 +3,7 @@
 from ringleader.wire.states import State
 from ringleader_api.reconciling.round_clock import Mark
 from ringleader_api.scheduling import Facts
-from ringleader_api.services.claims import allowed
+from ringleader_api.services.jobs.claims import allowed
 from ringleader_api.store.spent import together
 from ringleader_api.store.tables import Job
 

@@ -14,12 +14,12 @@ from ringleader_api.backend import Backend, Launch
 from ringleader_api.clock import Clock
 from ringleader_api.edge.credentials import sha256
 from ringleader_api.log import Log
-from ringleader_api.services.accounts import OWN, Accounts, NoAccount
-from ringleader_api.services.attempts import attempt_failed
-from ringleader_api.services.checkpoints import NoneLeft, beginning_of, checkpoints_of
-from ringleader_api.services.claims import allowed
+from ringleader_api.services.jobs.attempts import attempt_failed
+from ringleader_api.services.jobs.checkpoints import NoneLeft, beginning_of, checkpoints_of
+from ringleader_api.services.jobs.claims import allowed
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.secrets import SecretMissing, Secrets
+from ringleader_api.services.users.accounts import OWN, Accounts, NoAccount
 from ringleader_api.store import Transactions, move
 from ringleader_api.store.tables import IngestToken, Job
 from ringleader_api.telemetry import Telemetry

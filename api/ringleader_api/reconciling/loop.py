@@ -31,8 +31,8 @@ from ringleader_api.reconciling.round_clock import Lasting, RoundClock, Who
 from ringleader_api.reconciling.spool_recovery import SpoolRecovery
 from ringleader_api.reconciling.starter import AttemptStarter, with_cause
 from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
-from ringleader_api.services.attempts import attempt_failed, attempt_uprooted, paused_behind
-from ringleader_api.services.claims import ADMITTED
+from ringleader_api.services.jobs.attempts import attempt_failed, attempt_uprooted, paused_behind
+from ringleader_api.services.jobs.claims import ADMITTED
 from ringleader_api.services.packages import KEPT
 from ringleader_api.store import RoleLease, RoleLeaseLost, Transactions, log_failure, move, record
 from ringleader_api.store.spent import at_least

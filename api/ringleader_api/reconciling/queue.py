@@ -12,8 +12,8 @@ from ringleader_api.clock import Clock
 from ringleader_api.reconciling.launcher import AttemptLauncher
 from ringleader_api.reconciling.starter import AttemptStarter
 from ringleader_api.scheduling import Admit, Demand, EvictJob, Grant, Hold, Seen, plan
-from ringleader_api.services.attempts import TRUE_STATES
-from ringleader_api.services.claims import Register, allowed, snapshot_of
+from ringleader_api.services.jobs.attempts import TRUE_STATES
+from ringleader_api.services.jobs.claims import Register, allowed, snapshot_of
 from ringleader_api.store import Transactions, move, record
 from ringleader_api.store.tables import Job
 

@@ -10,7 +10,7 @@ from ringleader.wire.ingest import Ingest, Record
 from ringleader_api.backend import Backend
 from ringleader_api.log import Log
 from ringleader_api.problems import NotFound, StaleAttempt
-from ringleader_api.services.ingest import Intake
+from ringleader_api.services.records.ingest import Intake
 
 log = Log("ringleader.inheriting")
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)

@@ -14,7 +14,7 @@ from ringleader_api.control import Control
 from ringleader_api.edge.guard import PRINCIPAL
 from ringleader_api.problems import MEDIA_TYPE, Forbidden
 from ringleader_api.rights import Action, Caller, Principal, SupervisorCaller
-from ringleader_api.services.access import permit, permit_job, permit_somewhere
+from ringleader_api.services.users.access import permit, permit_job, permit_somewhere
 
 _ANSWERED = "ringleader.rights"
 

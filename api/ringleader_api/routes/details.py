@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import FileResponse, Response
 
+from ringleader_api.routes.bodies.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
+from ringleader_api.routes.bodies.streamed import StreamedBody
 from ringleader_api.routes.dependencies import ByReader, Here, refusals
-from ringleader_api.routes.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
-from ringleader_api.routes.streamed_body import StreamedBody
-from ringleader_api.services.artifacts import Artifact, ArtifactPage
-from ringleader_api.services.checkpoints import CheckpointPage, checkpoints
-from ringleader_api.services.metrics import MetricCurve, MetricNames
-from ringleader_api.services.workers import WorkerPage, workers
+from ringleader_api.services.jobs.checkpoints import CheckpointPage, checkpoints
+from ringleader_api.services.jobs.workers import WorkerPage, workers
+from ringleader_api.services.records.artifacts import Artifact, ArtifactPage
+from ringleader_api.services.records.metrics import MetricCurve, MetricNames
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["details"])
 

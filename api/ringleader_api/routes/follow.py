@@ -13,9 +13,9 @@ from ringleader_api.control import Control
 from ringleader_api.edge.guard import AGAIN, PRINCIPAL
 from ringleader_api.problems import Refused
 from ringleader_api.rights import Action, Caller
+from ringleader_api.routes.bodies.streamed import StreamedBody
 from ringleader_api.routes.channel import Item, Read, followed
-from ringleader_api.routes.streamed_body import StreamedBody
-from ringleader_api.services.access import permit_job
+from ringleader_api.services.users.access import permit_job
 
 PING_S = 2.0
 ASK_AGAIN = timedelta(seconds=30)

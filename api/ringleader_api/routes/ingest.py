@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from ringleader.wire.ingest import Acknowledged, Ingest, JobSecrets
 from ringleader_api.problems import StaleAttempt
-from ringleader_api.routes.bodies import RightsFirst
+from ringleader_api.routes.bodies.bodies import RightsFirst
 from ringleader_api.routes.dependencies import BySupervisor, Here, refusals
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["ingest"], route_class=RightsFirst)

@@ -13,17 +13,8 @@ from ringleader.wire.views import JobPage, JobView
 from ringleader_api.log import about
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
-from ringleader_api.routes.bodies import AsJson, RightsFirst
-from ringleader_api.routes.dependencies import (
-    ByBreaker,
-    ByCaller,
-    ByReader,
-    BySteerer,
-    BySubmitter,
-    Here,
-    refusals,
-)
-from ringleader_api.routes.fields import (
+from ringleader_api.routes.bodies.bodies import AsJson, RightsFirst
+from ringleader_api.routes.bodies.fields import (
     Cursor,
     Fields,
     Limit,
@@ -33,8 +24,17 @@ from ringleader_api.routes.fields import (
     page_as_json,
     selected,
 )
-from ringleader_api.services.jobs import Filter
-from ringleader_api.services.submission import Preview
+from ringleader_api.routes.dependencies import (
+    ByBreaker,
+    ByCaller,
+    ByReader,
+    BySteerer,
+    BySubmitter,
+    Here,
+    refusals,
+)
+from ringleader_api.services.jobs.changes import Filter
+from ringleader_api.services.jobs.submission import Preview
 from ringleader_api.store import audit
 
 LABELS = 20

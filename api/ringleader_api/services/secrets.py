@@ -21,8 +21,8 @@ from ringleader.wire.masking import LEAST_CHARACTERS, MOST_CHARACTERS, masks_of,
 from ringleader_api.clock import Clock
 from ringleader_api.problems import NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller, where
-from ringleader_api.services.access import no_project
 from ringleader_api.services.pages import ListCursors
+from ringleader_api.services.users.access import no_project
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project, Secret
 

@@ -8,17 +8,17 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Bucket, Buckets
-from ringleader.comm.choice import choose
+from ringleader.comm.choosing.choice import choose
+from ringleader.comm.choosing.probe import ProbeSender, probe
+from ringleader.comm.choosing.trial import sums, try_out
 from ringleader.comm.communicator import BULK, Communicator, Ticket, end_process
 from ringleader.comm.grouped import canonical_sum
-from ringleader.comm.probe import ProbeSender, probe
 from ringleader.comm.schedules import SCHEDULES, RankPart, Step
 from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.seal import Seal
 from ringleader.comm.simulator import ClusterCosts
 from ringleader.comm.timeline import Timeline
 from ringleader.comm.transports import Transport
-from ringleader.comm.trial import sums, try_out
 from ringleader.elastic import Plan
 from ringleader.exchange.chosen import IN_PLACE, told
 from ringleader.exchange.coded_sums import CodedSums, Coding

@@ -9,8 +9,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ringleader.comm.schedules import RankPart, Step, relayed, replicated
-from ringleader.comm.schedules.relayed import NodeRanks, Relay, by_node, by_one, by_workers
+from ringleader.comm.schedules import RankPart, Step
+from ringleader.comm.schedules.primitives import relayed, replicated
+from ringleader.comm.schedules.primitives.relayed import NodeRanks, Relay, by_node, by_one, by_workers
 from ringleader.comm.segments import Address
 from ringleader.comm.transports import SharedSums, Transport
 from ringleader.elastic import Plan

@@ -20,7 +20,7 @@ from ringleader.errors import (
 )
 from ringleader.spec import JobSpec
 from ringleader.train import weights_file
-from ringleader.train.generation.checkpointing import LOOK_S
+from ringleader.train.generation.saving.saver import LOOK_S
 from ringleader.train.ports import Coordinator, RecordSink
 from ringleader.train.program_check.background import CheckWorkspace
 from ringleader.train.rows.dataset_copies import near

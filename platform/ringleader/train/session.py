@@ -21,9 +21,9 @@ from ringleader.train.body.dry_turn import CodeLine, DryTurn, calling_place
 from ringleader.train.body.training_modes import TrainingModes
 from ringleader.train.commit_callbacks import CallbackState
 from ringleader.train.evaluation import Evaluation, EvaluationRequest, Score
-from ringleader.train.generation.checkpointing import CheckpointSaver
 from ringleader.train.generation.environment_check import device_of
 from ringleader.train.generation.member import Member
+from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.settled_records import SettledRecords
 from ringleader.train.job_warnings import WARNING
 from ringleader.train.modes.batch_loop import BatchLoop

@@ -16,17 +16,17 @@ from ringleader.bench.broken import PeerFailed
 from ringleader.bench.processes.children import die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK
 from ringleader.bench.processes.run_secret import run_secret
-from ringleader.comm.choice import choose, forecasts
+from ringleader.comm.choosing.choice import choose, forecasts
+from ringleader.comm.choosing.probe import ProbeSender, probe
+from ringleader.comm.choosing.trial import sums, try_out
 from ringleader.comm.communicator import BULK, Communicator
 from ringleader.comm.memory import keep_freed_memory
-from ringleader.comm.probe import ProbeSender, probe
 from ringleader.comm.schedules import SCHEDULES, RankPart, Step
 from ringleader.comm.segments import Arena
 from ringleader.comm.simulator import ClusterCosts
 from ringleader.comm.transports import SharedSums, Transport
 from ringleader.comm.transports.meeting import MeetingCall, StoreClients, library, meet
 from ringleader.comm.tree import TreeNode, tree_over
-from ringleader.comm.trial import sums, try_out
 from ringleader.exchange.side_channel import SideChannel
 
 DEADLINE_S = 120.0

@@ -20,7 +20,7 @@ from ringleader.comm.schedules.halving import (
     scattered,
     take,
 )
-from ringleader.comm.schedules.order import SumOrder, along_tree, binomial, holds, own_sum
+from ringleader.comm.schedules.primitives.order import SumOrder, along_tree, binomial, holds, own_sum
 from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,

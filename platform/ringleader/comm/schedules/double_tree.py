@@ -11,8 +11,8 @@ canonical for one or two ranks, and where ranks that hold nothing leave such a s
 
 from collections.abc import Iterator
 
-from ringleader.comm.schedules import rooted
-from ringleader.comm.schedules.order import SumOrder, along_tree
+from ringleader.comm.schedules.primitives import rooted
+from ringleader.comm.schedules.primitives.order import SumOrder, along_tree
 from ringleader.comm.schedules.schedule import RankPart, Schedule, Step
 
 

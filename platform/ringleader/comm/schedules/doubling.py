@@ -10,8 +10,8 @@ Both ends of an exchange add the same two sums, so all end with the same bits. C
 
 from collections.abc import Iterator
 
-from ringleader.comm.schedules import paired
 from ringleader.comm.schedules.halving import HalvingLevel, added, awaited
+from ringleader.comm.schedules.primitives import paired
 from ringleader.comm.schedules.schedule import PARTIALS, RankPart, Schedule, Send, Step, chunks
 
 

@@ -9,7 +9,7 @@ the same exchanges in reverse.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringleader.comm.schedules.order import holds
+from ringleader.comm.schedules.primitives.order import holds
 from ringleader.comm.schedules.schedule import (
     PARTIALS,
     RESULTS,

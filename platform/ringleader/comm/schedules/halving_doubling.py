@@ -12,8 +12,8 @@ example; not 5).
 
 from collections.abc import Iterator
 
-from ringleader.comm.schedules import paired
 from ringleader.comm.schedules.halving import HalvingLevel, all_gather, gathered, reduce_scatter, scattered
+from ringleader.comm.schedules.primitives import paired
 from ringleader.comm.schedules.schedule import RankPart, Schedule, Step
 
 

@@ -10,8 +10,8 @@ or 2^m shards, a rank, and wherever else every aligned run of 2^j ranks holds on
 
 from collections.abc import Iterator
 
-from ringleader.comm.schedules import rooted
-from ringleader.comm.schedules.order import SumOrder, along_tree, binomial
+from ringleader.comm.schedules.primitives import rooted
+from ringleader.comm.schedules.primitives.order import SumOrder, along_tree, binomial
 from ringleader.comm.schedules.schedule import RankPart, Schedule, Step
 
 

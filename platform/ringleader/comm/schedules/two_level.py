@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ringleader.comm.schedules.direct import complete, hand_over, owner_reduce
-from ringleader.comm.schedules.order import own_sum
+from ringleader.comm.schedules.primitives.order import own_sum
 from ringleader.comm.schedules.schedule import (
     RESULTS,
     Add,

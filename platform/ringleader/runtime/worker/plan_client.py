@@ -9,7 +9,7 @@ from typing import Protocol
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Meeting, Plan
 from ringleader.errors import Dismissed, ExchangeBroken
-from ringleader.train.generation.join_donor import DONOR, JOINER
+from ringleader.train.generation.joining.donor import DONOR, JOINER
 from ringleader.train.ports import FollowTask, ParkReport, Seat
 
 Connect = Callable[[Plan, int, Callable[[], bool]], Transport]

@@ -11,7 +11,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from ringleader.train.generation.checkpoint_cadence import CheckpointVote
+from ringleader.train.generation.saving.cadence import CheckpointVote
 
 MAX_METRICS = 12
 _EXACT = 1 << 24  # float32 holds every integer up to here; a step is sent modulo this

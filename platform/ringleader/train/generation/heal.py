@@ -8,9 +8,9 @@ from torch.nn import Parameter
 from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.comm.communicator import end_process
 from ringleader.elastic import Plan
-from ringleader.train.generation.checkpointing import joined
 from ringleader.train.generation.environment_check import EnvironmentCheck
 from ringleader.train.generation.generation import Generation
+from ringleader.train.generation.saving.saver import joined
 from ringleader.train.generation.server_handover import hand_over, lacks
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from ringleader.checkpoint.manifest import BeginningUnreadable
 from ringleader.checkpoint.snapshot import checkpoint_at
-from ringleader.train.generation.checkpointing import joined
+from ringleader.train.generation.saving.saver import joined
 from ringleader.train.state.optimizer_state import load, of_another_kind
 from ringleader.train.state.training_state import TrainingState
 

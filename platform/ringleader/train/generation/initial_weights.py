@@ -14,8 +14,8 @@ from ringleader.checkpoint.weights_file import SUFFIX, weights_at
 from ringleader.elastic import Plan
 from ringleader.spec.job import JOB_ID
 from ringleader.train.between_calls.variables import VariableFinding
-from ringleader.train.generation.checkpointing import joined
 from ringleader.train.generation.initial_optimizers import take_optimizers
+from ringleader.train.generation.saving.saver import joined
 from ringleader.train.matched_weights import MatchedWeights, told
 from ringleader.train.source.current_line import running_place
 

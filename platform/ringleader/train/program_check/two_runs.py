@@ -25,8 +25,8 @@ from ringleader.spec.entrypoint import python_path
 from ringleader.train.between_calls.variables import BODY_CURE, escaped
 from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.evaluation import Score
-from ringleader.train.generation.checkpointing import CheckpointSaver
 from ringleader.train.generation.initial_weights import Beginning
+from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.local import RecordedOutput, SingleMember, alone, copies
 from ringleader.train.ports import ParkReport, Seat
 from ringleader.train.program_check.repeated_step import NAME, RepeatedSteps

@@ -12,9 +12,9 @@ from torch import Tensor
 from ringleader.errors import ExchangeBroken
 from ringleader.exchange import Exchange
 from ringleader.exchange.parameter_server import ParameterServer
-from ringleader.train.generation.checkpoint_cadence import CheckpointVote
 from ringleader.train.generation.control_word import BATCHES
 from ringleader.train.generation.member import Member
+from ringleader.train.generation.saving.cadence import CheckpointVote
 from ringleader.train.modes.async_server.server.apply_updates import AppliedItem
 from ringleader.train.modes.async_server.server.committed_step import StepCommits
 from ringleader.train.modes.async_server.server.endpoint import ReceiveBuffers, ServerEndpoint

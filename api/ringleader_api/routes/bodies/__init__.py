@@ -1,0 +1,1 @@
+"""How a request's body is read: bounded, checked, streamed."""

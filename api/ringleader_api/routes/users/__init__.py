@@ -1,0 +1,1 @@
+"""Routes of log-in, users, tokens, projects, secrets and the audit."""

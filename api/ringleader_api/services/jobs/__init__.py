@@ -1,0 +1,1 @@
+"""What becomes of a job: taken, changed, run in attempts, described."""

@@ -1,0 +1,261 @@
+"""Reading and changing jobs: list, view, resize, cancel, delete."""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, defer
+
+from ringleader.errors import SpecInvalid
+from ringleader.spec import JobSpec, Workers
+from ringleader.wire.states import State
+from ringleader.wire.views import JobPage, JobView, Why
+from ringleader_api.clock import Clock
+from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
+from ringleader_api.rights import Action, Caller
+from ringleader_api.scheduling import Seen
+from ringleader_api.services.jobs.claims import allowed, quota_left
+from ringleader_api.services.jobs.infeasible import placeable
+from ringleader_api.services.jobs.views import etag, job_view
+from ringleader_api.services.pages import ListCursors
+from ringleader_api.services.users.access import load, no_job, permit
+from ringleader_api.store import Store, move, record, retarget, stay_paused
+from ringleader_api.store.tables import ExportCursor, Job
+
+MAX_GRACE = timedelta(hours=1)
+_KEYS = ListCursors(re.compile(r"(job_[0-9A-Z]{26})"))
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The jobs to list; None takes all. Labels are (key, value) pairs that must all match."""
+
+    state: State | None = None
+    project: str | None = None
+    name: str | None = None
+    labels: Sequence[tuple[str, str]] = ()
+
+
+class Jobs:
+    """Reads and changes jobs. `url` is the address users take; `grows`: the cluster does."""
+
+    def __init__(self, store: Store, now: Clock, url: str, *, grows: bool) -> None:
+        self._store = store
+        self._now = now
+        self._url = url
+        self._grows = grows
+
+    def view(self, job_id: str) -> tuple[JobView, str]:
+        """The job and its entity tag."""
+        query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
+        with self._store.look() as session:
+            found = session.execute(query.where(Job.id == job_id, Job.deleted_at.is_(None))).one_or_none()
+        if found is None:
+            raise no_job(job_id)
+        return self.shown(*found)
+
+    def shown(self, job: Job, exported: ExportCursor | None = None) -> tuple[JobView, str]:
+        """The same for a row at hand."""
+        return job_view(job, exported, self._url, grows=self._grows), etag(job)
+
+    def page(
+        self, which: Filter, limit: int, cursor: str | None, projects: Collection[str] | None
+    ) -> JobPage:
+        """The jobs of these projects (None: all), newest first; `cursor` continues behind the last job of the page
+        before."""
+        query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
+        query = query.where(Job.deleted_at.is_(None)).order_by(Job.id.desc()).limit(limit + 1)
+        query = query.options(defer(Job.submitted), defer(Job.workers))  # no view shows them
+        if projects is not None:
+            query = query.where(Job.project.in_(projects))
+        if which.state is not None:
+            query = query.where(Job.state == which.state)
+        if which.project is not None:
+            query = query.where(Job.project == which.project)
+        if which.name is not None:
+            query = query.where(Job.name == which.name)
+        for key, value in which.labels:
+            query = query.where(Job.labels[key].as_string() == value)
+        if cursor is not None:
+            # By id rather than by offset: ids grow with submission, so new jobs shift no page.
+            query = query.where(Job.id < _KEYS.parts(cursor)[0])
+        with self._store.look() as session:
+            rows = session.execute(query).all()
+        more = len(rows) > limit
+        items = [self.shown(job, exported)[0] for job, exported in rows[:limit]]
+        return JobPage(items=items, next_cursor=_KEYS.cursor(items[-1].id) if more else None)
+
+    def change(
+        self, job_id: str, body: Any, if_match: str | None, seen: Seen | None, who: Caller
+    ) -> tuple[JobView, str]:
+        """Merge `workers.min`, `workers.max` and `priority`; the reconciler tells the supervisor.
+
+        Raises:
+            Forbidden: `who` may not ask for a priority above 0, which takes room from others.
+            PreconditionFailed: somebody else changed the job since `if_match`.
+            SpecInvalid, Unprocessable: the result would not be a job the cluster can run.
+            Conflict: the job is ending or has ended, or its project's quota has no room for a `workers.min` that it
+                would hold from now on.
+        """
+        bounds, changes = _bounds(body), {k: v for k, v in body.items() if k != "workers"}
+        with self._store.write() as session:
+            job = load(session, job_id)
+            _unchanged(job, if_match)
+            if job.state is State.STOPPING or job.state.ended:
+                raise Conflict(
+                    f"job {job_id} is in state {job.state} and can no longer be changed.", code="job_ended"
+                )
+            before = job.spec
+            ranked: int = before.get("priority", 0)  # there were none in the first version
+            merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
+            spec = JobSpec.parse(merged, stored=True)
+            # Only a rise above what the job has: lowering a priority takes room from nobody.
+            if spec.priority > max(0, ranked):
+                permit(who, Action.STEER, job.project)
+            if bounds and seen is not None:
+                placeable(spec, seen)
+            if job.state.holds and bounds:
+                self._within_quota(session, job, spec.workers)
+            after = spec.model_dump(mode="json")
+            # A patch that changes nothing keeps the ETag, which others may hold.
+            if after != before:
+                job.spec = after
+                job.version += 1
+            if after["workers"] != before["workers"]:
+                limits = {"min": spec.workers.min, "max": spec.workers.max}
+                record(session, job, "workers.resized", self._now(), {"who": who.name, **limits})
+            if spec.priority != ranked:
+                data = {"who": who.name, "from": ranked, "priority": spec.priority}
+                record(session, job, "priority.changed", self._now(), data)
+            return self._view(session, job)
+
+    def cancel(
+        self, job_id: str, grace_s: float | None, who: str, if_match: str | None = None
+    ) -> tuple[JobView, str]:
+        """Decide that the job ends as cancelled. A job that is ending already is left as it is."""
+        why = Why(code="cancelled", message=f"cancelled by {who}")
+        with self._store.write() as session:
+            job = load(session, job_id)
+            _unchanged(job, if_match)
+            if job.state.ended:
+                raise Conflict(f"job {job_id} has already {_ended_word(job.state)}.", code="job_ended")
+            if grace_s is not None:
+                job.grace_s = grace_s
+            if not job.state.holds:
+                move(session, job, State.CANCELLED, at=self._now(), who=who, why=why)
+            elif job.target is State.PAUSED and job.state is State.STOPPING:
+                retarget(session, job, State.CANCELLED, at=self._now(), who=who, why=why)
+            elif job.state is not State.STOPPING:
+                move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.CANCELLED)
+            return self._view(session, job)
+
+    def pause(self, job_id: str, who: str, if_match: str | None = None) -> tuple[JobView, str]:
+        """Decide that the job saves a checkpoint and releases its places. Asking again changes nothing.
+
+        Raises:
+            Conflict: it is ending or has ended.
+        """
+        why = Why(code="paused", message=f"paused by {who}", hint="`ringleader resume` continues it.")
+        with self._store.write() as session:
+            job = load(session, job_id)
+            _unchanged(job, if_match)
+            on_its_way = job.state is State.STOPPING and job.target is State.PAUSED
+            # Evicted, and about to queue itself again: from now on it stays paused instead.
+            if on_its_way and job.preempted:
+                stay_paused(session, job, at=self._now(), who=who, why=why)
+            elif job.state is State.QUEUED:
+                move(session, job, State.PAUSED, at=self._now(), who=who, why=why)
+            elif job.state is not State.PAUSED and not on_its_way:
+                move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.PAUSED)
+            return self._view(session, job)
+
+    def resume(self, job_id: str, who: str, if_match: str | None = None) -> tuple[JobView, str]:
+        """Queue a paused job for its next attempt. One that is waiting or at work is left as it is.
+
+        Raises:
+            Conflict: it is being paused, ending, or has ended.
+        """
+        with self._store.write() as session:
+            job = load(session, job_id)
+            _unchanged(job, if_match)
+            # `move` raises where there is no such edge, with the states that can be reached.
+            if job.state is State.STOPPING or job.state is State.PAUSED or job.state.ended:
+                move(session, job, State.QUEUED, at=self._now(), who=who)
+            return self._view(session, job)
+
+    def delete(self, job_id: str, if_match: str | None = None) -> None:
+        """Hide an ended job; the reconciler removes rows and files once the tracker has everything."""
+        with self._store.write() as session:
+            job = load(session, job_id)
+            _unchanged(job, if_match)
+            if not job.state.ended:
+                raise Conflict(
+                    f"job {job_id} is {job.state} and cannot be deleted yet.",
+                    hint="Cancel the job first, and delete it once it has ended.",
+                    code="job_alive",
+                )
+            job.deleted_at = self._now()
+
+    def _within_quota(self, session: Session, job: Job, asked: Workers) -> None:
+        """Keep a change within the project's quota. A waiting job is held back by the scheduler; one at work has its
+        floor at once, and grows at once."""
+        left = max(0, quota_left(session, job, self._now()))
+        if asked.min > max(left, job.spec["workers"]["min"]):
+            raise Conflict(
+                f"job {job.id} would hold {asked.min} workers, but the quota of project {job.project} allows it "
+                f"{left}.",
+                hint="Ask for fewer, wait until jobs of the project end or shrink, or ask an admin to raise the quota.",
+                code="quota_used_up",
+            )
+        # Bounded by a grant: the scheduler raises it as the quota frees up, without another PATCH.
+        if job.granted is None and asked.max > (most := max(left, allowed(job))):
+            job.granted = most
+
+    def _view(self, session: Session, job: Job) -> tuple[JobView, str]:
+        return self.shown(job, session.get(ExportCursor, job.id))
+
+
+def _unchanged(job: Job, if_match: str | None) -> None:
+    """Raise PreconditionFailed where the caller has seen another version of the job."""
+    if if_match is None or {tag.strip() for tag in if_match.split(",")} & {"*", etag(job)}:
+        return
+    raise PreconditionFailed(
+        f"job {job.id} has changed: If-Match is {if_match}, its ETag is now {etag(job)}."
+    )
+
+
+def _bounds(body: Any) -> dict[str, Any]:
+    """The worker bounds in a PATCH, which may change these and the priority."""
+    if not isinstance(body, dict) or not isinstance(body.get("workers", {}), dict):
+        raise Unprocessable(
+            'the patch must have the form {"workers": {"min": …, "max": …}, "priority": …}.',
+            code="spec_invalid",
+        )
+    allowed = ("workers", "priority")
+    wrong = [(f"/{k}", v, ", ".join(allowed)) for k, v in body.items() if k not in allowed]
+    wrong += [("/priority", None, "a number")] if body.get("priority", 0) is None else []
+    bounds: dict[str, Any] = body.get("workers", {})
+    wrong += [(f"/workers/{k}", v, "min, max") for k, v in bounds.items() if k not in ("min", "max")]
+    wrong += [
+        (f"/workers/{k}", None, "a number") for k, v in bounds.items() if v is None and k in ("min", "max")
+    ]
+    if wrong:
+        raise SpecInvalid(
+            [
+                {
+                    "pointer": p,
+                    "value": v,
+                    "allowed": a,
+                    "message": f"cannot be changed to {v!r}; allowed: {a}",
+                }
+                for p, v, a in wrong
+            ]
+        )
+    return bounds
+
+
+def _ended_word(state: State) -> str:
+    return {"cancelled": "been cancelled"}.get(state.value, state.value)

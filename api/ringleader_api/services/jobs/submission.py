@@ -1,0 +1,421 @@
+"""Submission: a job is checked, must fit on the cluster, and is stored once however often it is sent."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+from sqlalchemy import insert, inspect
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.schema import ScalarElementColumnDefault
+
+from ringleader.errors import RingleaderError
+from ringleader.spec import JobSpec
+from ringleader.spec.job import JOB_ID, PACKAGE
+from ringleader.wire.states import State
+from ringleader.wire.views import View, Why
+from ringleader_api.clock import Clock, new_job_id
+from ringleader_api.problems import Conflict, Forbidden, NotFound, Unprocessable, wrong_key
+from ringleader_api.rights import Action, Caller, may
+from ringleader_api.scheduling import Hold, Seen, decide
+from ringleader_api.services import packages
+from ringleader_api.services.jobs.checkpoints import checkpoints_of, is_final, leaves_weights
+from ringleader_api.services.jobs.claims import Register, claim_of_spec, snapshot_of
+from ringleader_api.services.jobs.infeasible import placeable
+from ringleader_api.services.jobs.surplus_told import surplus_told
+from ringleader_api.services.records.group_commit import GroupCommit
+from ringleader_api.services.secrets import Secrets
+from ringleader_api.services.users.access import have_project, load, permit, permit_job
+from ringleader_api.services.users.accounts import OWN, Accounts, NoAccount
+from ringleader_api.store import Store
+from ringleader_api.store.audit import CURRENT_ACTION, AuditedAction
+from ringleader_api.store.people import Project
+from ringleader_api.store.tables import Base, Event, IdempotencyKey, Job
+
+MAX_KEY = 200
+MOST_AT_ONCE = 64
+SEE_JOBS = "`ringleader jobs` lists the jobs that you can read."
+
+
+class Preview(View):
+    """The decision on a job that was not stored.
+
+    Attributes:
+        reproducible: whether the weights will not depend on who computes what.
+        reproducible_why: the setting that makes them depend on it; empty where none does.
+        surplus: where workers above `workers.min` come from; empty if there are none and none are requested.
+    """
+
+    starts_now: bool
+    pending_reason: Why | None
+    logical_shards: int
+    reproducible: bool
+    reproducible_why: str
+    surplus: str
+    spec: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A stored job. `row` is that of a new one; None: the key was used for the same body before."""
+
+    job_id: str
+    row: Job | None = None
+
+
+class Submissions:
+    """Accepts and previews jobs. `seen` is the cluster as last seen, None while it is out of reach."""
+
+    def __init__(self, store: Store, now: Clock, secrets: Secrets, accounts: Accounts = OWN) -> None:
+        self._store = store
+        self._now = now
+        self._secrets = secrets
+        self._accounts = accounts
+        self._together: GroupCommit[_Asked, Accepted] = GroupCommit(self._store_all, most=MOST_AT_ONCE)
+
+    def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> Accepted:
+        """Store the job with its first event.
+
+        Raises:
+            SpecInvalid: the body is no job file.
+            Unprocessable: the package is missing, or the cluster can never hold the job.
+            Conflict: the key was used for another body.
+            NotFound, Forbidden: `who` may not submit to the project, has no account where jobs have some, or may read
+                what the key has made no more.
+        """
+        if key is not None and not 0 < len(key) <= MAX_KEY:
+            raise Unprocessable(
+                f"an Idempotency-Key must have 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
+            )
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        # Before the checks: a repetition is answered with its job also where today's cluster would refuse it.
+        if key is not None and (known := self._replayed(who.name, key, digest)):
+            permit_job(self._store, who, Action.READ, known)
+            return Accepted(known)
+        spec = self._checked(who, body, seen)
+        # The deed is handed over: the transaction may run in another request's thread.
+        asked = _Asked(who, spec, key, digest, CURRENT_ACTION.get())
+        try:
+            return self._together(asked)
+        except IntegrityError:
+            # The key or the project was stored by another at this moment, or this very job by a try before.
+            return self._together(asked)
+
+    def _store_all(self, asked: Sequence["_Asked"]) -> "list[Accepted | Exception]":
+        """Store all submissions that came in while the last transaction was on its way to the disk, in one."""
+        actions: list[AuditedAction] = []
+        rows = _Rows()
+        answers: list[Accepted | Exception] = []
+        with self._store.write(actions) as session:
+            for one in asked:
+                if (stored := one.stored(session)) is not None:
+                    answers.append(Accepted(stored.id, stored))
+                    continue
+                try:
+                    accepted = self._take(session, one, rows)
+                except RingleaderError as error:
+                    answers.append(error)
+                    continue
+                answers.append(accepted)
+                if one.action is not None:
+                    one.action.project, one.action.target = one.spec.project, accepted.job_id
+                    actions.append(one.action)
+            rows.store(session)
+        return answers
+
+    def _take(self, session: Session, one: "_Asked", rows: "_Rows") -> Accepted:
+        owner = one.who.name
+        if one.key is not None and (known := rows.replay(session, owner, one.key, one.digest)):
+            return Accepted(known)
+        rows.hold_package(session, one.spec)
+        at = self._now()
+        if one.spec.project not in rows.projects:
+            have_project(session, one.who, one.spec.project, Project(name=one.spec.project, created_at=at))
+            session.flush()
+            rows.projects.add(one.spec.project)
+        one.job_id = one.job_id or new_job_id()
+        row = _row_of(one, at)
+        rows.add(row, one.key, one.digest)
+        return Accepted(one.job_id, Job(**row))
+
+    def preview(self, who: Caller, body: Any, seen: Seen | None) -> Preview:
+        """Run the same checks, and decide as the scheduler would now; nothing is stored."""
+        spec = self._checked(who, body, seen)
+        source = spec.model_dump(mode="json")
+        why = _unknown_cluster() if seen is None else self._why_waiting(spec, seen)
+        return Preview(
+            starts_now=why is None,
+            pending_reason=why,
+            logical_shards=spec.shards,
+            reproducible=spec.sync.same_bits,
+            reproducible_why=spec.sync.why_other_bits,
+            surplus=surplus_told(source, grows=seen is None or seen.reach is not None),
+            spec=source,
+        )
+
+    def _replayed(self, owner: str, key: str, digest: str) -> str | None:
+        with self._store.read() as session:
+            return _replay(session, owner, key, digest)
+
+    def _checked(self, who: Caller, body: Any, seen: Seen | None) -> JobSpec:
+        spec = resolved(JobSpec.parse(body))
+        # Before anything is looked up: a refusal must not tell which packages and secrets there are.
+        permit(who, Action.SUBMIT, spec.project)
+        try:
+            self._accounts.run_as(who.name, spec)
+        except NoAccount as error:
+            raise Forbidden(error.message, hint=error.hint, code="no_account") from None
+        if spec.priority > 0:  # it takes room from others
+            permit(who, Action.STEER, spec.project)
+        if spec.working_dir is not None:
+            self._package_present(spec.working_dir)
+        elif isinstance(spec.requirements, str):
+            allowed = "a file in working_dir, or a list of name==version"
+            raise wrong_key(
+                "/requirements",
+                spec.requirements,
+                allowed,
+                "is a file, but the job has no working_dir that could hold it",
+                hint="Set working_dir to the folder that holds the file, or list the packages themselves.",
+            )
+        self._secrets_present(spec)
+        if spec.init_from is not None:
+            self._beginning_readable(who, spec.init_from, optimizers=spec.init_optimizers)
+        if seen is not None:
+            placeable(spec, seen)
+        return spec
+
+    def _beginning_readable(self, who: Caller, given: str, *, optimizers: bool) -> None:
+        """Check that `who` may read the weights to begin with. A checkpoint in the folder of a job is that job's,
+        wherever it lies."""
+        if JOB_ID.fullmatch(given):
+            self._has_weights(who, given, optimizers=optimizers)
+            return
+        # Also in the decoded URI: an escaped id names the same folder.
+        for job_id in dict.fromkeys(JOB_ID.findall(given) + JOB_ID.findall(unquote(given))):
+            with self._store.read() as session:
+                known = session.get(Job, job_id)
+            if known is not None and (known.deleted_at or not may(who, Action.READ, known.project)):
+                raise wrong_key(
+                    "/init_from",
+                    given,
+                    "the ID of a job that you can read (job_…), or the URI of another checkpoint",
+                    f"belongs to {job_id}, and there is no such job that you can read",
+                    hint=SEE_JOBS,
+                )
+
+    def _has_weights(self, who: Caller, job_id: str, *, optimizers: bool) -> None:
+        """Check that the job has weights to begin with, and its optimisers' states where they are asked for. Which ones
+        they will be is known once the new job starts."""
+        try:
+            permit_job(self._store, who, Action.READ, job_id)
+            with self._store.read() as session:
+                source = load(session, job_id)
+                saved, ended = checkpoints_of(session, job_id), leaves_weights(source)
+        except NotFound:
+            raise wrong_key(
+                "/init_from",
+                job_id,
+                "the ID of a job that you can read, or the URI of a checkpoint",
+                "is not the ID of a job that you can read",
+                hint=SEE_JOBS,
+            ) from None
+        if optimizers and ended and not (saved and is_final(saved[0])):
+            raise wrong_key(
+                "/init_optimizers",
+                True,
+                "false, or with init_from a job that has saved a checkpoint of its end",
+                f"is asked for, and {job_id} has succeeded without a checkpoint of its end",
+                hint="Leave it out: the job begins with the final weights, and its optimisers anew.",
+            )
+        if not (ended or saved):
+            raise wrong_key(
+                "/init_from",
+                job_id,
+                "a job that has succeeded or has saved a checkpoint",
+                "has neither succeeded nor saved a checkpoint",
+                hint="Submit again once it has, or start from another job.",
+            )
+
+    def _package_present(self, name: str) -> None:
+        if not PACKAGE.fullmatch(name):
+            raise wrong_key(
+                "/working_dir",
+                name,
+                "sha256:… of an uploaded package",
+                "is not an uploaded package",
+                hint="`ringleader submit` uploads the folder; over REST, PUT it to /api/v1/packages/… first.",
+            )
+        with self._store.read() as session:
+            if not packages.there(session, name):
+                raise _not_uploaded(name)
+
+    def _secrets_present(self, spec: JobSpec) -> None:
+        if not spec.secrets:
+            return
+        with self._store.read() as session:
+            absent = self._secrets.missing(session, spec.project, spec.secrets)
+        for variable in absent:
+            raise wrong_key(
+                f"/secrets/{variable}",
+                spec.secrets[variable],
+                "the name of a secret of this project",
+                f"is not a secret of project {spec.project}",
+                hint=f"Set it with `ringleader secret set {spec.secrets[variable]} --project {spec.project}`; "
+                "`ringleader secret list` shows the existing ones.",
+            )
+
+    def _why_waiting(self, spec: JobSpec, seen: Seen) -> Why | None:
+        with self._store.read() as session:
+            mine = [claim_of_spec("this job", spec)]
+            snapshot = snapshot_of(session, Register().jobs(session), seen, self._now(), besides=mine)
+        mine_only = (d for d in decide(snapshot) if d.job_id == "this job")
+        return next((d.why for d in mine_only if isinstance(d, Hold)), None)
+
+
+def resolved(spec: JobSpec) -> JobSpec:
+    """Fix the number of shards: a later resize of `workers.max` must not change it."""
+    return spec.model_copy(update={"batch": spec.batch.model_copy(update={"logical_shards": spec.shards})})
+
+
+def _not_uploaded(name: str) -> Unprocessable:
+    return wrong_key(
+        "/working_dir",
+        name,
+        "an uploaded package",
+        "has not been uploaded",
+        hint=f"Submit again with `ringleader submit`, or PUT it to /api/v1/packages/{name} first.",
+    )
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A checked submission. `action` names it in the audit log; `job_id` is drawn at the first try."""
+
+    who: Caller
+    spec: JobSpec
+    key: str | None
+    digest: str
+    action: AuditedAction | None
+    job_id: str = ""
+
+    def stored(self, session: Session) -> Job | None:
+        """The job, if an earlier try was committed although its answer was lost."""
+        there = session.get(Job, self.job_id) if self.job_id else None
+        if there is not None and self.action is not None:
+            self.action.recorded = True
+        return there
+
+
+_INSERTS = [insert(Base.metadata.tables[table.__tablename__]) for table in (Job, Event, IdempotencyKey)]
+"""Inserts into tables: objects would cost a session more than the rest of the transaction."""
+
+
+class _Rows:
+    """The rows of several submissions, inserted together. `projects`: those known to exist."""
+
+    def __init__(self) -> None:
+        self.projects: set[str] = set()
+        self._jobs: list[dict[str, Any]] = []
+        self._keys: dict[tuple[str, str], dict[str, Any]] = {}
+        self._held: set[str] = set()
+
+    def replay(self, session: Session, owner: str, key: str, digest: str) -> str | None:
+        """The job made with this key, stored or in this batch."""
+        fresh = self._keys.get((owner, key))
+        if fresh is None:
+            return _replay(session, owner, key, digest)
+        _same_body(key, fresh["body_sha256"], digest)
+        return str(fresh["job_id"])
+
+    def hold_package(self, session: Session, spec: JobSpec) -> None:
+        """Hold the package until the job that refers to it is stored, so that nobody removes it. Raises Unprocessable
+        where it is gone."""
+        name = spec.working_dir
+        if name is None or name in self._held:
+            return
+        if not packages.there(session, name, hold=True):
+            raise _not_uploaded(name)
+        self._held.add(name)
+
+    def add(self, job: dict[str, Any], key: str | None, digest: str) -> None:
+        self._jobs.append(job)
+        if key is not None:
+            told = {"owner": job["owner"], "key": key, "body_sha256": digest, "job_id": job["id"]}
+            self._keys[job["owner"], key] = {**told, "created_at": job["created_at"]}
+
+    def store(self, session: Session) -> None:
+        """Insert each job with its first event."""
+        if not self._jobs:
+            return
+        events = [
+            {
+                "job_id": job["id"],
+                "seq": 1,
+                "type": "job.queued",
+                "at": job["created_at"],
+                "attempt": 0,
+                "generation": 0,
+                "data": {"who": job["owner"]},
+            }
+            for job in self._jobs
+        ]
+        keys = list(self._keys.values())
+        for into, rows in zip(_INSERTS, (self._jobs, events, keys), strict=True):
+            if rows:
+                session.execute(into, rows)
+
+
+def _replay(session: Session, owner: str, key: str, digest: str) -> str | None:
+    row = session.get(IdempotencyKey, (owner, key))
+    if row is None:
+        return None
+    _same_body(key, row.body_sha256, digest)
+    return load(session, row.job_id).id
+
+
+def _same_body(key: str, before: str, now: str) -> None:
+    if before != now:
+        raise Conflict(
+            f"the Idempotency-Key {key!r} was already used for a different job file.",
+            hint="Use a new key for each new job.",
+            code="idempotency_key_reused",
+        )
+
+
+_UNTOUCHED = {
+    column.key: column.default.arg if isinstance(column.default, ScalarElementColumnDefault) else None
+    for column in inspect(Job).columns
+}
+"""The defaults of a row: a new job is shown as it will be read."""
+
+
+def _row_of(one: _Asked, at: datetime) -> dict[str, Any]:
+    spec = one.spec
+    stored = spec.model_dump(mode="json")
+    return {
+        **_UNTOUCHED,
+        "id": one.job_id,
+        "name": spec.name,
+        "project": spec.project,
+        "owner": one.who.name,
+        "labels": dict(spec.labels),
+        "spec": stored,
+        "submitted": stored,
+        "package": spec.working_dir.removeprefix("sha256:") if spec.working_dir else None,
+        "state": State.QUEUED,
+        "workers": [],
+        "created_at": at,
+        "queued_at": at,
+        "event_seq": 1,
+    }
+
+
+def _unknown_cluster() -> Why:
+    return Why(
+        code="cluster_unreachable", message="the cluster does not answer; accepted jobs wait until it does"
+    )

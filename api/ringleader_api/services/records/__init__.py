@@ -1,0 +1,1 @@
+"""What workers and the house report, taken in and read."""

@@ -1,0 +1,1 @@
+"""Who asks, and what for: accounts, tokens, projects, the audit."""

@@ -1,0 +1,1 @@
+"""The choice of a schedule by what links and additions cost: measured, predicted, tried."""

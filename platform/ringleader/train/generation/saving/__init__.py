@@ -1,0 +1,1 @@
+"""When a checkpoint is due, what each member copies for it, and how the copy is written."""
