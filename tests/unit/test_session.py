@@ -24,7 +24,7 @@ from ringleader.errors import (
     StepMisuse,
 )
 from ringleader.train.local import run_local
-from ringleader.train.state.sparse_parameters import check_optimizers
+from ringleader.train.state.parameters.sparse import check_optimizers
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")

@@ -15,7 +15,7 @@ from ringleader.errors import StepMisuse
 from ringleader.exchange.partition import share_out
 from ringleader.exchange.sparse_messages import message_bytes
 from ringleader.train.state.norms import clip, scale_by, total_norm
-from ringleader.train.state.sparse_parameters import ROWS_TRAVEL
+from ringleader.train.state.parameters.sparse import ROWS_TRAVEL
 
 SHARDS, STEPS = 8, 4
 USERS, ITEMS, WIDTH = 37, 90, 5

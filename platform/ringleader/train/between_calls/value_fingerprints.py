@@ -23,8 +23,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.train.between_calls.boundaries import storages_of
 from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.served_optimizer_state import ClosedState
-from ringleader.train.state.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
 MOST_BYTES = 64 << 20

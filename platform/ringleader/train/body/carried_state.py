@@ -17,7 +17,7 @@ from ringleader.train.rows.own_generators import own_generators
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.state.hidden_state import looked_at
-from ringleader.train.state.tensor_version import version_of
+from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ringleader.train.body.setting_numbers import ABSENT, CONSTANTS, Row, equal, row_of
 from ringleader.train.state.optimizer_state import assign
-from ringleader.train.state.tensor_version import version_of
+from ringleader.train.state.parameters.tensor_version import version_of
 
 
 @dataclass(frozen=True, slots=True)

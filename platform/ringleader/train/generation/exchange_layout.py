@@ -13,7 +13,7 @@ from ringleader.exchange import Coding, Exchange, open_exchange
 from ringleader.exchange.local_sums import reusable
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.ports import Seat
-from ringleader.train.state.sparse_parameters import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
+from ringleader.train.state.parameters.sparse import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
 
 if TYPE_CHECKING:
     from ringleader.train.generation.member import Member

@@ -36,8 +36,8 @@ from ringleader.train.source.current_line import line_setting
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import HiddenState
 from ringleader.train.state.loss_scale import LossScale
+from ringleader.train.state.parameters.trained import TrainedParameters
 from ringleader.train.state.progress import Progress
-from ringleader.train.state.trained_parameters import TrainedParameters
 from ringleader.train.state.training_state import TrainingState
 from ringleader.train.state.update_randomness import UpdateRandomness
 from ringleader.train.time_split import TimeSplit

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.state.tensor_version import version_of
+from ringleader.train.state.parameters.tensor_version import version_of
 
 if TYPE_CHECKING:
     from ringleader.train.generation.member import Member

@@ -17,9 +17,9 @@ from ringleader.errors import StepMisuse
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself
 from ringleader.train.state.optimizer_state import assign, load, of_another_kind
+from ringleader.train.state.parameters.sparse import step
+from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.schedules import advance, take
-from ringleader.train.state.sparse_parameters import step
-from ringleader.train.state.tensor_version import version_of
 
 
 class Stateful(Protocol):

@@ -29,7 +29,7 @@ from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import RecordSink
-from ringleader.train.state.sparse_parameters import check_optimizers
+from ringleader.train.state.parameters.sparse import check_optimizers
 
 KNOWN = 7
 """Numbers at the front of server 0's position: whether the loop is over, whether a body left it, and whether the

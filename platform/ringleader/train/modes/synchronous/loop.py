@@ -17,7 +17,7 @@ from ringleader.train.rows.cursor import Epoch, present_shards
 from ringleader.train.rows.slices import Prefetched, Slice, to_device
 from ringleader.train.state.loss_scale import finite, unscale
 from ringleader.train.state.norms import scale_by
-from ringleader.train.state.sparse_parameters import check_optimizers
+from ringleader.train.state.parameters.sparse import check_optimizers
 
 
 class SynchronousLoop(SteppedMode):

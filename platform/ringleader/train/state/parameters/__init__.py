@@ -1,0 +1,1 @@
+"""Which parameters are trained, whose gradients travel as rows, and whether a tensor has changed."""
