@@ -258,6 +258,7 @@ class Buckets:
         apart = len(bucket.apart)
         views = zip(bucket.members, self.views(bucket, weights), strict=True)
         elsewhere = sum(self.parameters[number].data_ptr() != view.data_ptr() for number, view in views)
+        # Those that are not contiguous always live elsewhere.
         return elsewhere == apart
 
     def _move_in(self, bucket: Bucket, weights: Tensor) -> None:
@@ -268,6 +269,7 @@ class Buckets:
             if not parameter.is_contiguous():
                 bucket.apart.append((former, view))
                 continue
+            # An arena's memory, this one's or the one's before, is not the program's: it is not kept.
             in_arena = parameter in self._inherited or former.data_ptr() == view.data_ptr()
             # Two holders are the parameter and `former`; a third one is the program's.
             if not in_arena and _holders(former) > 2:
@@ -278,6 +280,7 @@ class Buckets:
     def _move_out(self, bucket: Bucket, weights: Tensor, numbers: Collection[int]) -> None:
         for number, view in zip(bucket.members, self.views(bucket, weights), strict=True):
             parameter, former = self.parameters[number], bucket.former.get(number)
+            # Where the program has given it other memory (`.data = …`), it is left there.
             if number not in numbers or parameter.data_ptr() != view.data_ptr():
                 continue
             with torch.no_grad():
@@ -302,6 +305,7 @@ class Buckets:
 
     def _hook(self, number: int) -> RemovableHandle:
         def place(parameter: Tensor) -> None:
+            # Outside a slice a backward is the program's own: its gradients stay in `.grad`.
             if self._open:
                 self._arrived(number, parameter)
 
@@ -317,6 +321,7 @@ class Buckets:
                 hint="Call session.step once with the sum of all losses; checkpoint with use_reentrant=False.",
             )
         assert gradient is not None, "the hook runs after the gradient was made"
+        # Dropped now and not at the next slice: what is copied below frees its memory within the backward.
         parameter.grad = None
         self.used[number] = self._reached[number] = True
         if number in self.tables.names:

@@ -36,6 +36,7 @@ class TraceFile:
         self._segment_bytes = segment_bytes
         self._raw, self._older, self._head = folder / "trace.raw", folder / "trace.older", folder / HEAD
         before = json.loads(self._head.read_text()) if self._head.exists() else {}
+        # Kept over restarts of the supervisor: all times in the raw files count from it.
         self._begun_ns: int = before.get("begun_ns", time.time_ns())
         self._workers: dict[str, int] = before.get("workers", {})
         _drop_torn_line(self._raw)
@@ -111,11 +112,13 @@ def _drop_torn_line(raw: Path) -> None:
     """Cut off a last line that a killed process did not write to its end."""
     if raw.exists():
         whole = raw.read_bytes()
+        # Without any line break `rfind` says -1, and nothing stays.
         os.truncate(raw, whole.rfind(b"\n") + 1)
 
 
 def _write_whole(path: Path, text: str) -> None:
     partial = path.with_suffix(".partial")
+    # Under another name first: whoever is killed here leaves the old file whole.
     partial.write_text(text)
     partial.replace(path)
 

@@ -69,6 +69,7 @@ class Communicator:
         self._unfinished = 0
         self._queues: list[queue.SimpleQueue[Job | None]] = [queue.SimpleQueue() for _ in (BULK, EXPRESS)]
         self._threads = [
+            # Daemons: a lane that waits for a peer must not keep the process from ending.
             threading.Thread(target=self._serve, args=(q, lane), name=f"ringleader-comm-{lane}", daemon=True)
             for lane, q in enumerate(self._queues)
         ]
@@ -206,6 +207,7 @@ class Communicator:
             self._timeline, until = timeline, time.perf_counter()
             if timeline is not None:
                 timeline.add(TRAINING, name, since, until)
+                # In one piece at the end: of the single waits only the sum is known here.
                 timeline.add(TRAINING, "exposed", until - (self.blocked_s - blocked_s), until)
 
     def done(self, ticket: Ticket, patience_s: float = 0.0) -> bool:
@@ -213,6 +215,7 @@ class Communicator:
         since = time.perf_counter()
         with self._changed:
             if not ticket.finished and self._error is None and patience_s > 0:
+                # Once, not in a loop: woken for another ticket it returns early, and callers ask again.
                 self._changed.wait(patience_s)
                 self.blocked_s += time.perf_counter() - since
             error, finished = self._error, ticket.finished
@@ -237,9 +240,11 @@ class Communicator:
         if self._error is not None or self._unfinished:
             # Left in the middle of a step: a lane may be waiting for a peer.
             self._transport.abort()
+        # For all threads together, so that more of them do not make closing take longer.
         until = time.monotonic() + JOIN_S
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
+        # Behind the join: until then lanes that finish their jobs need the connections.
         self._transport.close()
         return not any(thread.is_alive() for thread in self._threads)
 
@@ -247,11 +252,13 @@ class Communicator:
         self.check()
         with self._changed:
             self._unfinished += 1
+        # Behind the count: the lane may be done with it at once.
         self._queues[lane].put((ticket, run))
         return ticket
 
     def _serve(self, jobs: "queue.SimpleQueue[Job | None]", lane: int) -> None:
         scratch = Scratch()
+        # After a break the jobs that are left are not begun: the transport has ended for both lanes.
         while (job := jobs.get()) is not None and self._error is None:
             ticket, run = job
             since = time.perf_counter()
@@ -281,9 +288,11 @@ class Communicator:
 
     def _break(self, error: ExchangeBroken) -> None:
         with self._changed:
+            # The first error counts: those that follow are its consequences.
             if self._error is None:
                 self._error = error
             self._changed.notify_all()
+        # Behind the notice and outside its lock: nobody who waits for a ticket waits for the sockets to end.
         self._transport.abort()
 
 
@@ -304,6 +313,7 @@ def _attempt(
         return None
     except ExchangeBroken as error:
         rank, why = error.rank, error.why
+    # Of any kind: a lane that ended without notice would leave the training thread waiting.
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
     return ExchangeBroken(rank=rank, phase=ticket.phase, bucket=ticket.bucket, why=why)
@@ -320,6 +330,7 @@ def _write_down(
 
 
 def _again(error: ExchangeBroken) -> ExchangeBroken:
+    # Anew for each raise, which adds its frames, and the tensors in them, to an error's traceback.
     return ExchangeBroken(rank=error.rank, phase=error.phase, bucket=error.bucket, why=error.why)
 
 

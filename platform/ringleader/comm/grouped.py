@@ -28,6 +28,7 @@ def canonical_sum(part: RankPart, rows: Sequence[Tensor], scratch: Scratch, toge
     spans = even_spans(part.length, part.world)
     mine = slice(*spans[part.rank])
     operands, receives = _operands(part, rows, scratch)
+    # Without the row 0 of a rank that brings nothing: it is there for the result alone.
     own_rows = rows[: len(part.rows[part.rank])]
     sends = [(row[slice(*spans[peer])], peer) for peer in part.peers for row in own_rows]
     together(_filled(sends), _filled(receives))

@@ -19,6 +19,7 @@ def keep_freed_memory() -> bool:
         whether the C library took it; False where it is not glibc.
     """
     try:
+        # None is what this process has loaded already: the C library that torch allocates with.
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False

@@ -39,6 +39,7 @@ HARMLESS = frozenset(
         ("builtins", "complex"),
         ("builtins", "bytearray"),
         ("collections", "OrderedDict"),
+        # As numpy 2 pickles scalars, and arrays of other types than those in PLAIN.
         ("numpy", "dtype"),
         ("numpy", "ndarray"),
         ("numpy._core.multiarray", "_reconstruct"),
@@ -114,6 +115,7 @@ def _opened(payload: Tensor, seal: Seal, known: frozenset[tuple[str, str]] | Non
     front = payload[:HEAD_AT].numpy().tobytes()
     end = HEAD_AT + int.from_bytes(front[TAG_BYTES:], "little")
     head = payload[HEAD_AT:end].numpy().tobytes()
+    # Before anything is unpickled: a pickle runs what its maker chose.
     if len(front) < HEAD_AT or not seal.fits(front[:TAG_BYTES], OBJECT, head):
         raise ObjectRefused
     # Plain values only: the outer pickle may name nothing at all.

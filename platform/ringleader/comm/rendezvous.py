@@ -73,6 +73,7 @@ class _Room:
         """The meeting of that name, begun if it is new; None if it is over, because a later one has begun."""
         line, kept = self.lines[place.line], KEPT.get(place.line, 1)
         if place.number not in line:
+            # Older than all that are kept: its words are gone, and nobody must wait for them.
             if len(line) >= kept and place.number < min(line):
                 return None
             line[place.number] = _Meeting()
@@ -89,6 +90,7 @@ class _Room:
         self.size_bytes += grown
         meeting.words[key] = word
         for waiting in meeting.awaited.pop(key, []):
+            # Whoever waited may have run out of time meanwhile.
             if not waiting.done():
                 waiting.set_result(word)
         return True
@@ -125,12 +127,14 @@ class Rendezvous:
         self._rooms: dict[str, _Room] = {}
         # A dict for its order: the first key is the oldest connection.
         self._strangers: dict[asyncio.StreamWriter, None] = {}
+        # A long queue, because all members of a job may connect in one moment.
         listener = socket.create_server((host, 0), backlog=1024)
         self.port: int = listener.getsockname()[1]
         near = [] if folder is None else [_listening(local_socket(folder, self.port))]
         ready = threading.Event()
         live = self._until_closed([listener, *near], ready)
         threading.Thread(target=asyncio.run, args=(live,), name="rendezvous", daemon=True).start()
+        # `admit` may be called at once, and needs the loop that the thread makes.
         ready.wait()
 
     def admit(self, room: str, secret: bytes) -> None:
@@ -238,8 +242,10 @@ class Rendezvous:
         elif kind == SET:
             _say(writer, HEARD if room.put(meeting, key, word) else OVER, b"")
         elif kind == GET:
+            # Answered before the next is read: `StoreConnection.ask` matches answers by their order.
             found = meeting.words.get(key)
             _say(writer, HEARD, await self._awaited(meeting, key) if found is None else found)
+        # A connection that does not read its answers gets no further ones to pile up here.
         await writer.drain()
 
     async def _awaited(self, meeting: _Meeting, key: str) -> bytes:

@@ -49,6 +49,7 @@ def rows_of(gradient: Tensor) -> SparseRows:
 
     Not by `coalesce`, which sorts in an order that depends on the kind of processor.
     """
+    # The raw ones: `indices()` refuses a gradient that was not coalesced.
     indices, values = gradient._indices()[0], gradient._values()
     # Only on the CPU does index_add_ go in the order of its index; on a device its adds race.
     if values.device.type == "cpu":
@@ -57,6 +58,7 @@ def rows_of(gradient: Tensor) -> SparseRows:
     # Stable, so that equal indices keep the order in which they occur.
     ascending, order = indices.sort(stable=True)
     once, counts = torch.unique_consecutive(ascending, return_counts=True)
+    # `unsafe` leaves out a check of the counts, for which the host would have to wait for the device.
     return SparseRows(once, torch.segment_reduce(values[order], "sum", lengths=counts, axis=0, unsafe=True))
 
 
@@ -64,6 +66,7 @@ def added(one: SparseRows, other: SparseRows) -> SparseRows:
     """The sum of two partial sums, row by row."""
     if not one.count or not other.count:
         return one if one.count else other
+    # `unique` sorts, and rows have to ascend.
     indices, place = torch.unique(torch.cat([one.indices, other.indices]), return_inverse=True)
     values = one.values.new_zeros(len(indices), one.values.shape[1])
     values.index_copy_(0, place[: one.count], one.values)

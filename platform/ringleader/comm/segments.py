@@ -51,6 +51,7 @@ class Segment:
         Raises:
             OSError: the node has no memory left.
         """
+        # Not inherited by programs that the job starts: they would keep the memory from being freed.
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, 0, nbytes)
@@ -69,6 +70,7 @@ class Segment:
                 raise OSError(f"descriptor {descriptor} of process {pid} is no segment")
             return Segment(mmap.mmap(own, os.fstat(own).st_size), -1)
         finally:
+            # The mapping stays: `mmap` holds a duplicate.
             os.close(own)
 
     def tensor(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
@@ -104,6 +106,7 @@ class Arena:
         """A fresh (length,) tensor of zeros. Raises OSError when the node has no memory left."""
         nbytes = length * dtype.itemsize
         if not self._segments or self._free + nbytes > self._size_bytes:
+            # Doubled each time, so that segments stay few: each is a mapping in every peer.
             self._size_bytes = max(nbytes, min(MOST_BYTES, max(FIRST_BYTES, 2 * self._size_bytes)))
             self._segments.append(Segment.create(self._size_bytes))
             self._free = 0

@@ -206,6 +206,7 @@ class _Clock:
                 if isinstance(step, Send):
                     message = self._message(source, step.peer, size(step.span))
                     busy[message.out] += self._takes(message)
+        # Outgoing ports only: a lower bound may be too low, and this needs no pairing of messages.
         return max(busy.values(), default=0.0)
 
     def tick(self) -> list[_Message]:

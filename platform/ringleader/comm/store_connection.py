@@ -21,6 +21,7 @@ SET, GET, HEARD, OVER = range(4)
 MEMBER, STORE = b"member", b"store"
 MOST_BYTES = 1 << 20
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
+# ASCII, as `\d` would also match the digits of other scripts: two names for one number.
 _PLACE = re.compile(r"(.*?)(\d{1,9}(?:\.\d{1,9})*)", re.ASCII)
 
 
@@ -99,6 +100,7 @@ class StoreConnection:
     def _introduce(self, room: str, seal: Seal) -> None:
         theirs, mine, name = self._exactly(NONCE_BYTES), nonce(), room.encode()
         self._socket.sendall(HELLO.pack(len(name)) + name + mine + seal.tag(MEMBER, theirs, mine))
+        # Before any word: a store that cannot prove itself learns no more than a nonce and a tag.
         if not seal.fits(self._exactly(TAG_BYTES), STORE, mine, theirs):
             raise WordRefused("store")
 

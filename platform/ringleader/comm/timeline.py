@@ -53,6 +53,7 @@ class Timeline:
 
     now: Callable[[], float] = time.perf_counter
     capacity: int = CAPACITY
+    # Taken once: a clock that is set while the job runs must not move spans against each other.
     epoch_s: float = field(default_factory=lambda: time.time() - time.perf_counter())
     _spans: list[TimelineSpan] = field(default_factory=list)
     _open: list[tuple[str, float, dict[str, Any]]] = field(default_factory=list)
@@ -108,6 +109,7 @@ class Unsettled:
 
     def add(self, stretch: TimelineStretch) -> None:
         """Add a stretch; one of a step that is committed again replaces the earlier one."""
+        # A stretch of no step (`first` beyond `last`) replaces nothing.
         while self._waiting and self._waiting[-1].last >= stretch.last >= stretch.first:
             self._waiting.pop()
         self._waiting.append(stretch)

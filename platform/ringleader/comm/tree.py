@@ -74,6 +74,7 @@ class Tree:
         return tuple(stack)
 
 
+# Nearly all batches have the same shards with rows: all of them.
 @lru_cache(maxsize=256)
 def tree_over(total: int, present: frozenset[int]) -> Tree:
     """The tree over `total` shards with only `present` of them in the sum."""

@@ -57,6 +57,7 @@ class Board:
         self._peers = peers
         self._find = find
         self._rows = rows
+        # Whole cache lines, so that flags of two slots never share one.
         self._slot_words = -(-(ROWS + rows * ADDRESS_WORDS) // LINE_WORDS) * LINE_WORDS
         self._segment = Segment.create(max(1, slots) * self._slot_words * WORD_BYTES)
         self._words: dict[int, memoryview] = {rank: self._segment.words()}
@@ -109,6 +110,7 @@ class Board:
         givers = [rank for rank in part.peers if part.rows[rank]]
         for peer in givers:
             self._peers.wait(self._words_of(peer), slot * self._slot_words + READY, self._turns[slot], peer)
+        # No flag says that the rows have been read: givers change them only once they have the new weights.
         for chunk in self._operations(slot, part, givers, lambda posts: self._plan_gather(part, posts, into)):
             self._peers.check_all(givers)
             for act, operand in chunk:
@@ -181,6 +183,7 @@ class Board:
     ) -> list[list[Operation]]:
         """The operations of this member in the slot, kept as long as no row of `ranks` has moved."""
         base = slot * self._slot_words
+        # Copied out of the shared words: as a key these would change along with what they are compared with.
         posts = {r: self._words_of(r)[base + COUNT : base + self._slot_words].tolist() for r in ranks}
         key = (part.tree.present, posts)
         known = self._ready.get(slot)

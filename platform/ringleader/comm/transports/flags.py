@@ -121,6 +121,7 @@ class Peers:
             nap_s = min(2 * nap_s, LONGEST_NAP_S)
 
     def broken(self, peer: int, why: str) -> ExchangeBroken:
+        # The own reason first: a peer that looks gone may have left because this member did.
         return ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=self._why or why)
 
     def _left(self, peer: int) -> str:

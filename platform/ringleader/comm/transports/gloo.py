@@ -112,9 +112,11 @@ class GlooTransport:
         )
         foreign = {port for peer in told.values() for port in peer.ports}
         options = gloo._Options()
+        # The device made above: the others have been told its ports.
         options._devices = [device]
         options._timeout = timedelta(seconds=deadline_s)
         group = gloo(words, rank, size, options)
+        # The constructor has waited for everybody: all connections of this generation are there now.
         duplicates = sockets.connections(before, set(own), foreign)
         transport = GlooTransport(group, duplicates, deadline_s, rank, size, seal=words.seal)
         try:
@@ -165,6 +167,7 @@ class GlooTransport:
         return None
 
     def broken(self, peer: int, why: str) -> ExchangeBroken:
+        # The own reason first: after `abort` the library only says that a connection was closed.
         return ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=self._over or why)
 
     def abort(self) -> None:
@@ -196,6 +199,7 @@ class GlooTransport:
 
 
 def _way(sender: int, receiver: int) -> bytes:
+    # The direction is under the tag, so that nobody can send a member's proof back to it as its own.
     return f"{sender} to {receiver}".encode()
 
 

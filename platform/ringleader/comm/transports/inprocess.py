@@ -76,6 +76,7 @@ class Hub:
         with self._lock:
             if own in self._gone:
                 raise ExchangeBroken(rank=own, phase="transfer", bucket=None, why=self._gone[own])
+            # Not raised here: that a peer is lost is said where its transfer is waited for.
             transfer.broken = next((why for rank, why in self._gone.items() if rank in lane[:2]), "")
             (self._sends if sends else self._receives)[lane].append(transfer)
             self._move(lane)

@@ -114,6 +114,7 @@ class StoreClients:
         with self._lock:
             # Taken out while it is used: two meetings of one process never share a connection.
             idle = self._idle.pop((call.store_host, call.store_port), None)
+        # A store that was started anew has closed it.
         if idle is not None and idle.lost:
             idle.close()
             idle = None
@@ -219,6 +220,7 @@ def _join(call: MeetingCall, words: MemberStore) -> Transport:
 
 
 def _join_near(call: MeetingCall, words: MemberStore, near: SharedTransport | None) -> Transport:
+    # Empty where there is no memory to share: the others wait for this word in any case.
     told = _tell(call, words, "place", near.place.encode() if near else "")
     mapped = near.attach([SharedPlace.decode(t) if t else None for t in told]) if near else frozenset()
     # Shared memory is relied on only where both ends say that they could map it.
@@ -230,6 +232,7 @@ def _join_near(call: MeetingCall, words: MemberStore, near: SharedTransport | No
     if near is not None and scattered:
         near.close()
         near = None
+    # No socket instead for members of one node: else whoever disturbs the memory could force them onto one.
     if GLOO not in call.kinds:
         raise OSError(
             f"only {', '.join(call.kinds)} may be used, which does not connect all of these members"

@@ -38,6 +38,7 @@ def own_device() -> str:
     """The identifier of this process's device among all others; empty where it has none, or no NCCL."""
     if not torch.cuda.is_available() or not dist.is_nccl_available():
         return ""
+    # Not its number: each process counts the devices that it sees from 0.
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
@@ -77,6 +78,7 @@ class _NcclWork:
             why = ""
         except RuntimeError as error:
             why = first_line(error)
+        # Kernels that `abort` has ended look completed.
         if why or self.owner.over:
             raise self.owner.broken(why)
 
@@ -140,6 +142,7 @@ class NcclTransport:
         if not sends and not receives:
             return
         with torch.cuda.device(self._device):
+            # A lane is a thread of its own, and CUDA's current device is not inherited by threads.
             self._begin(lambda group: self._in_one(group, sends, receives)).wait()
 
     def native_all_reduce(self, tensor: Tensor) -> Work:

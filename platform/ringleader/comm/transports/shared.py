@@ -62,6 +62,7 @@ class SharedPlace:
 
 def this_node(host: str) -> str:
     """This node's identity: its address in the cluster, the running kernel, the process ids' namespace and the user."""
+    # `/proc/<pid>/fd` must name the same process for both, and open: so the namespace and the user count too.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{host}|{boot}|{Path('/proc/self/ns/pid').readlink()}|{os.getuid()}"
 
@@ -186,6 +187,7 @@ class SharedTransport:
 
     def close(self) -> None:
         if self._peers is not None:
+            # Before `leave`, which would end the waits of peers that are a moment behind.
             self._linger()
             # Before any descriptor is closed: peers look at this word after they have mapped something.
             self._peers.leave("the transport is closed")
@@ -212,12 +214,14 @@ class SharedTransport:
 
     def _reclaim(self, peer: int) -> None:
         marks, sent = self._words[peer], self._on_their_way[peer]
+        # In the order of posts: one that was taken out of turn waits for those before it.
         while sent and marks[sent[0][0]] >= sent[0][1]:
             self._outbox.give_back(sent.popleft()[2])
 
     def receive(self, peer: int, tag: int, order: int, tensor: Tensor) -> None:
         """Copy the peer's message number `order` under that tag into `tensor`."""
         post = self._message(peer, tag, order)
+        # `_message` has taken it out of `_posts`, so that no other thread shelves it from now on.
         shelved = self._shelf.pop((peer, tag, order), None)
         came = self._content(peer, post) if shelved is None else shelved
         if came.nbytes != tensor.nbytes:
@@ -267,6 +271,7 @@ class SharedTransport:
         while True:
             number = self._seen[peer]
             at = self._layout.post(self.rank, number)
+            # Posts carry their number plus one: a fresh segment holds zeros.
             if words[at + SEQUENCE] < number + 1:
                 return number, at
             tag = words[at + TAG]

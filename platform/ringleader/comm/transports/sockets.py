@@ -48,10 +48,12 @@ def _open() -> Iterator[tuple[int, str]]:
         return
     for entry in DESCRIPTORS.iterdir():
         with contextlib.suppress(OSError):
+            # Some are gone by now, that of the listing itself among them.
             yield int(entry.name), str(entry.readlink())
 
 
 def _new_sockets(before: set[str]) -> Iterator[socket.socket]:
+    # Listed to the end first: the duplicates made below are descriptors, too.
     for number, target in list(_open()):
         if target.startswith("socket:") and target not in before:
             with contextlib.suppress(OSError):
