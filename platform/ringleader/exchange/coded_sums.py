@@ -106,6 +106,7 @@ class CodedSums:
         for run, residual in self._open(bucket).items():
             values = row[slice(*run.span)]
             residual.claim(values)
+            # Nothing is lost on the way, so that what `claim` has added is owed no more.
             residual.keep(values, values, (0, size(run.span)))
 
     def work(self, bucket: Bucket, tag: int) -> Callable[[Scratch, Transport], None]:
@@ -230,6 +231,7 @@ class _Sum:
             arriving[peer][1].wait()
         for piece in message.pieces:
             mine = self._row[slice(*piece.span)]
+            # Beside the row: until its place in the order comes, the own part of the sum must stay as it is.
             total, term = (self._scratch.slot(k, mine.numel(), like=mine) for k in (0, 1))
             for rank in range(self._transport.size):
                 if rank in arriving:

@@ -90,4 +90,5 @@ class ParameterResidual:
         # Nothing of the old residual was in `wanted`, so it is still owed.
         if not self.joins:
             made.add_(self.owed[part])
+        # Kept, one NaN would be in every later gradient of this parameter.
         made.nan_to_num_(0.0, 0.0, 0.0)

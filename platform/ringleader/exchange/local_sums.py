@@ -46,7 +46,9 @@ class LocalSums:
         self._groups = groups
         self._submit = submit
         self._submit_rows = submit_rows
+        # With all shards present until a step says otherwise: `most_rows` is that of such a step.
         self._tree: Tree = tree_over(self.total, frozenset(range(self.total)))
+        # One at least: row 0 takes the result also where a member brings nothing.
         self.most_rows = max(1, *map(len, self.nodes))
         # By present shards and bucket: batches of one shape make these once.
         self._parts: dict[tuple[frozenset[int], int], RankPart] = {}
@@ -136,6 +138,7 @@ def reusable(
         if same and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
             return buckets
         buckets.bring_back()
+        # Before others hook the parameters: each gradient would be taken by both.
         buckets.release()
     return Buckets(parameters, shared=shared, owners=owners, tables=fresh, active=active, before=buckets)
 

@@ -184,6 +184,7 @@ class ParameterServer:
         whichever is lost, nobody has to take a step back.
         """
         if self._copied:
+            # A barrier: the sum is there only once every server has come here.
             self._sum_over_servers(torch.zeros(1, dtype=torch.float32))
         taken = self._rows.pull()
         self._delivery.publish(self._mine.part)

@@ -58,6 +58,7 @@ class FactorSums:
         self._matrices: list[CodedMatrix] = []
         self._plain = list(_one_after_another(plain))
         self._guesses: dict[CodecRun, Tensor] = {}
+        # Not `hash`, which differs between processes: all ranks need the same seed.
         self._seeds = {run: crc32(name.encode()) for run, name, _ in named}
         left, right = 0, sum(size(at) for _, at in self._plain)
         for run, _, shape in named:
@@ -112,6 +113,7 @@ class FactorSums:
     ) -> None:
         """Make this worker's second factor; what lies outside the span of the first one is owed."""
         values, left, right = _of(row, matrix), _left(lefts, matrix), _right(rights, matrix)
+        # A library's product will do here: this rank alone makes it, and the others get its bits.
         torch.mm(values.t(), left, out=right)
         product = torch.mm(left, right.t())
         residual.keep(values.view(-1), product.view(-1), (0, size(matrix.run.span)))

@@ -166,6 +166,7 @@ def _with_servers(make_routes: MakeRoutes, opening: ExchangeOpening) -> Exchange
 
 def _shares(architecture: str, plan: Plan) -> int:
     """The number of parts into which the parameters are divided."""
+    # By parts and not by servers that are there: a lost one must not change which part a parameter is in.
     return 1 if architecture in COPYING else plan.parts or plan.servers
 
 

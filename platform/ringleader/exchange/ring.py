@@ -100,6 +100,7 @@ class Ring:
             buckets.tables,
             dict.fromkeys(buckets.tables.names, range(self._plan.world)),
             rank=self._rank,
+            # Behind the tags of all buckets, which take two each.
             tag=BUCKETS + 2 * len(buckets.buckets),
             number=len(buckets.buckets),
         )
@@ -140,10 +141,12 @@ class Ring:
         return total
 
     def finish(self, word: Tensor, check: Check = accept) -> Tensor:
+        # The word first: a member elsewhere in the program sends no buckets, and `check` names it.
         total = self.meet(word)
         applied = check(total)
         if self._communicator is not None:
             self._communicator.wait(self._tickets)
+        # A sum that is not applied has carried nothing over: what was owed is owed still.
         if self._coded is not None and applied:
             self._coded.end_step()
         self._buckets.expose()
@@ -189,6 +192,7 @@ class Ring:
         like = buckets[0].like
         with communicator.as_one("trial"):
             return try_out(
+                # A trial is for one element size: buckets of another type go by the forecast.
                 (self._mine.part(b) for b in buckets if b.like.dtype == like.dtype),
                 costs,
                 canonical=self._same_bits,
@@ -287,6 +291,7 @@ class Ring:
         part = self._mine.part(bucket)
         row = bucket.row(0)
         if not part.rows[part.rank]:
+            # Its message is added like all others, and the row has what an earlier step left.
             row.zero_()
         work = coded.work(bucket, BUCKETS + 2 * bucket.number)
         self._tickets.append(

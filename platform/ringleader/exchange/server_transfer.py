@@ -58,6 +58,7 @@ class MessageTransfer:
         key = (phase, bucket.number, part.tree.present)
         if key not in self._known:
             steps = tuple(route(part, bucket.owner))
+            # A collector gathers its node's sums in rows beyond its own, which have to be there.
             self._known[key] = steps, max(len(part.rows[part.rank]), _rows_named(steps))
         steps, count = self._known[key]
         rows = [bucket.row(k) for k in range(count)]
@@ -120,6 +121,7 @@ class SharedMemoryTransfer:
         )
 
     def _offering(self, bucket: Bucket, part: RankPart) -> Callable[[], None]:
+        # The rows change places here, on the thread that fills them; only the copying is left to the lane.
         moves = bucket.move_home(len(part.rows[part.rank]))
 
         def offer() -> None:

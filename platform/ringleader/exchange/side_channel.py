@@ -27,6 +27,7 @@ def everyones_part(rank: int, size: int, length: int) -> RankPart:
 
 def sum_steps(rank: int, size: int, values: Tensor) -> tuple[Step, ...]:
     """Steps that give everybody the sum of everybody's values."""
+    # Both are canonical for every world: which of them is taken changes no bit.
     schedule = SCHEDULES["gather" if values.nbytes <= GATHER_BYTES else "direct"]
     return tuple(schedule.steps(everyones_part(rank, size, values.numel())))
 

@@ -66,6 +66,7 @@ class SparseSums:
             mail = _Mail(transport, self._tag + PARTIALS)
             for peer in range(transport.size):
                 theirs = self._completed_by(peer)
+                # Who brings no partial sum sends no header either: the tree tells the receivers so.
                 if peer != self._rank and theirs and nodes[self._rank]:
                     mail.send(peer, [(self._table(n), rows) for n in theirs for rows in partials[n]])
             own = self._completed_by(self._rank)

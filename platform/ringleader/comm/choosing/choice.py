@@ -11,6 +11,7 @@ from ringleader.comm.simulator import ClusterCosts, Forecast, TooLong, simulate
 COARSE_PIECES = 8
 """A forecast cuts a bucket into at most this many messages, even where the exchange would cut it into more."""
 
+# Beyond what a trial admits (`NEAR`): a schedule that could be tried is never given up here.
 HOPELESS = 4.0
 
 DOUBT = 1.1
@@ -53,6 +54,7 @@ def forecasts(
     found: dict[str, Forecast] = {}
     # Fewest steps first: quickly simulated, they bound the time after which the others are given up.
     for name in sorted(admitted, key=lambda name: sum(1 for _ in SCHEDULES[name].steps(coarse))):
+        # Without a bound for the first one, so that there is always one forecast to choose.
         least = min((forecast.seconds for forecast in found.values()), default=math.inf)
         with suppress(TooLong):
             found[name] = simulate(SCHEDULES[name], coarse, costs, element_bytes, HOPELESS * least)

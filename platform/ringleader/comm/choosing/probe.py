@@ -50,10 +50,12 @@ def probe(rank: int, groups: tuple[tuple[int, ...], ...], size: int, lines: Prob
         groups: the ranks of each node; empty: all on one.
     """
     nodes = groups or (tuple(range(size)),)
+    # The fullest node, as crowding needs more than one rank; of equal ones the first, for all members alike.
     near = max(nodes, key=len)
     far = next((r for r in range(size) if r not in nodes[0]), None)
     # Each entry is written by one rank and zero at all others, as `tell` sums.
     seconds = torch.zeros(ADD + 1, dtype=torch.float64)
+    # Members of other nodes come through here too: `tell` waits for everybody.
     if len(near) > 1:
         _to_and_fro(seconds, INSIDE, rank, (near[0], near[1]), lines)
         lines.tell(torch.zeros(1, dtype=torch.float64))  # nobody sends while others still measure alone
@@ -89,6 +91,7 @@ def _all_at_once(seconds: Tensor, rank: int, near: tuple[int, ...], lines: Probe
     if rank not in near:
         return
     for k, length in enumerate((SMALL, LARGE)):
+        # Twice the length: one half is sent while the other is being received into.
         values = torch.zeros(2 * length, dtype=torch.float32)
         took = _round_s(lambda rounds, v=values: lines.shift(near, v, rounds), length)  # type: ignore[misc]
         if rank == near[0]:
@@ -108,6 +111,7 @@ def _round_s(act: Callable[[int], None], length: int) -> float:
 
 def _crowded(told: list[float], ranks: int) -> LinkCost:
     """The cost that each message adds to the others of its node."""
+    # A disturbed try may find messages quicker together than alone.
     more = [
         max(0.0, together - alone) / (ranks - 1)
         for together, alone in zip(told[CROWDED : CROWDED + 2], told[INSIDE : INSIDE + 2], strict=True)
@@ -116,6 +120,7 @@ def _crowded(told: list[float], ranks: int) -> LinkCost:
 
 
 def _link(small_s: float, large_s: float) -> LinkCost:
+    # A disturbed try may find the small message the slower one.
     per_byte = max(0.0, large_s - small_s) / ((LARGE - SMALL) * 4)
     return LinkCost(latency_s=max(0.0, small_s - per_byte * SMALL * 4), s_per_byte=per_byte)
 

@@ -75,6 +75,7 @@ def sums(communicator: Communicator, part: RankPart, like: Tensor, tag: int) -> 
     def way(name: str) -> None:
         if name not in known:
             known[name] = tuple(SCHEDULES[name].steps(part))
+        # On the lane of the buckets, with its scratch memory, as in a step.
         ticket = communicator.submit(known[name], rows, tag=tag, phase="probe", bucket=None, lane=BULK)
         communicator.wait([ticket])
 
@@ -90,6 +91,8 @@ def near(part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes:
     for name in sorted(found, key=lambda name: (found[name].seconds, found[name].messages, name)):
         if found[name].seconds <= NEAR * least:
             steps = SCHEDULES[name].steps
+            # By the steps of all ranks: at this one alone two schedules may look equal that differ at
+            # another, and members would keep different names.
             names.setdefault(tuple(tuple(steps(replace(part, rank=r))) for r in range(part.world)), name)
     return list(names.values())[:MOST]
 
@@ -107,6 +110,7 @@ class _Trial:
         """The schedule with the least median; the number of turns follows from how long each takes."""
         self.way(self.names[0])  # the first sum finds cold memory
         medians = self._agreed([self._seconds(name, 1) for name in self.names])
+        # At most 20 sums a turn, also where the clock saw no time pass.
         counts = [max(1, int(TURN_S / max(seconds, TURN_S / 20))) for seconds in medians]
         took: list[list[float]] = [[] for _ in self.names]
         near = list(range(len(self.names)))

@@ -30,6 +30,7 @@ class Int8:
     def encode(self, values: Tensor, into: Tensor) -> None:
         scales, levels = self._parts(into, values.numel())
         for (block, at), (out, _) in zip(blocks(values, self.block), blocks(levels, self.block), strict=True):
+            # NaN or an infinity makes the scale so too, and the block not finite, whatever its levels.
             scale = block.abs().amax(dim=1).div_(LEVELS).clamp_(min=LEAST_SCALE)
             scales[at] = scale
             out.copy_(block.div(scale.unsqueeze(1)).round_().clamp_(-LEVELS, LEVELS))

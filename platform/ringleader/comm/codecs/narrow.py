@@ -24,6 +24,7 @@ class Narrow:
         most = torch.finfo(self.dtype).max
         # Not `> most`: a comparison with NaN is false, and NaN must not be hidden.
         beyond = values.numel() > 0 and not bool(values.abs().amax() <= most)
+        # An infinity stays one, as a divergence must show; what is finite must not become one.
         into.view(self.dtype).copy_(
             torch.where(values.isinf(), values, values.clamp(-most, most)) if beyond else values
         )

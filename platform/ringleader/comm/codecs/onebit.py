@@ -28,6 +28,7 @@ class OneBit:
         length = values.numel()
         above, below, bits = self._parts(into, length)
         signs = values.new_zeros(8 * bits.numel(), dtype=torch.uint8)
+        # NaN counts as negative here, but stays NaN in both means, and so in all that the block decodes to.
         signs[:length].copy_(values >= 0)
         for (block, at), (sign, _) in zip(
             blocks(values, self.block), blocks(signs[:length], self.block), strict=True
@@ -36,6 +37,7 @@ class OneBit:
             count = sign.sum(dim=1, dtype=torch.float32)
             above[at] = block.clamp(min=0).sum(dim=1).div_(count.clamp(min=1))
             below[at] = block.clamp(max=0).sum(dim=1).div_((block.shape[1] - count).clamp_(min=1))
+        # Signs of one byte lie `bytes` apart, so that eight passes over contiguous memory pack all of them.
         _pack(signs.view(8, -1), bits)
 
     def decode(self, message: Tensor, into: Tensor) -> None:

@@ -44,6 +44,7 @@ def next_guess(right: Tensor) -> Tensor:
 
 def make_orthogonal(factor: Tensor) -> None:
     """Make the columns of (rows, RANK) orthonormal, in place."""
+    # By QR, whose Q is orthonormal for columns of zeros too; Gram-Schmidt would divide by their length.
     factor.copy_(torch.linalg.qr(factor).Q)
 
 

@@ -31,6 +31,7 @@ class TopK:
         # Unsorted, as each value travels with its index.
         where = values.abs().topk(kept, sorted=False).indices
         as_floats(into, 0, kept).copy_(values[where])
+        # 32 bits are enough: indices count within one message, which has `messages.CHUNK` elements at most.
         into[4 * kept :].view(torch.int32).copy_(where)
 
     def decode(self, message: Tensor, into: Tensor) -> None:

@@ -52,6 +52,7 @@ def steps(part: RankPart) -> Iterator[Step]:
     mine = holds(part, seat.ranks)
     for peer in seat.below:
         yield from take(part, peer, seat.span, mine=mine, theirs=seat.smaller_hold)
+    # The block above takes nothing from blocks that hold nothing, as it does not add zeros.
     if mine or seat.smaller_hold:
         yield from _sends(part, seat.above, PARTIALS)
     for peer, span in seat.above:

@@ -70,6 +70,7 @@ def complete(part: RankPart, spans: Sequence[Span], listeners: range) -> Iterato
 def _send_partials(part: RankPart, spans: Sequence[Span]) -> Iterator[Step]:
     for peer in part.peers:
         for chunk in chunks(spans[peer], part.chunk):
+            # By chunks, then rows, as `_receive` asks: a chunk can be added once all rows of it are there.
             for row in range(len(part.rows[part.rank])):
                 yield Send(peer, row, chunk, PARTIALS)
 
@@ -94,6 +95,7 @@ class _OwnSpan:
     def complete(self, k: int) -> Iterator[Step]:
         """Add up chunk k, then start to receive the chunk that takes its slots."""
         chunk = self.chunks[k]
+        # Nobody holds anything: row 0 is reused memory, and has what an earlier step left.
         if not self._remote and not self.part.rows[self.part.rank]:
             yield Zero(0, chunk)
         for into, source in self._adds[k % self.part.window]:
@@ -113,6 +115,7 @@ class _OwnSpan:
     def _operands(self, lane: int) -> list[tuple[TreeNode, int]]:
         foreign = [(r, node, self._place(lane, i)) for i, (r, node) in enumerate(self._remote)]
         own = [(self.part.rank, node, row) for row, node in enumerate(self.part.rows[self.part.rank])]
+        # By rank is by leaf: ranks own ascending shards, and a stable sort keeps each one's rows in order.
         return [(node, place) for _, node, place in sorted(foreign + own, key=lambda o: o[0])]
 
 

@@ -45,6 +45,7 @@ def _binary(ranks: list[int]) -> SumOrder:
         order = SumOrder(ranks[place])
         if reach:
             order = order.plus(below(place - reach, reach // 2))
+        # The world may end inside the right half: the nearest place that exists has the rest below it.
         while reach and place + reach >= world:
             reach //= 2
         return order.plus(below(place + reach, reach // 2)) if reach else order

@@ -39,6 +39,7 @@ def steps(part: RankPart) -> Iterator[Step]:
             yield Send(peer, row, whole, PARTIALS)
     if not operands:
         yield Zero(0, whole)
+    # By rank is by leaf: ranks own ascending shards, and their rows ascend.
     in_order = [(node, place) for _, node, place in sorted(operands, key=lambda o: o[0])]
     for into, source in fold(part.tree, in_order):
         yield Add(into, source, whole)

@@ -121,6 +121,7 @@ def never(_: RankPart) -> bool:
 
 def even_spans(length: int, world: int) -> tuple[Span, ...]:
     """The spans of all ranks: rank r owns [r*n//P, (r+1)*n//P)."""
+    # Both ends are rounded alike: spans meet without a gap whatever the length, and some may be empty.
     return tuple((r * length // world, (r + 1) * length // world) for r in range(world))
 
 

@@ -120,6 +120,7 @@ class _Piece:
         """Send the lane's results to every rank of the node, and receive those of the other lanes."""
         rank, group = self.seat.group[self.seat.member], self.seat.group
         others = [(peer, lane) for peer, lane in zip(group, self.collected, strict=True) if peer != rank]
+        # Receives first, for the same reason as in `hand_over`.
         for peer, lane in others:
             for chunk in chunks(lane, self.seat.inside.chunk):
                 yield Receive(peer, 0, chunk, RESULTS)

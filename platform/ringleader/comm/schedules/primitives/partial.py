@@ -77,6 +77,7 @@ class Collection:
     def complete(self, k: int) -> Iterator[Step]:
         """Add up piece k, then begin to receive the piece that takes its slots."""
         piece = self._pieces[k]
+        # Nobody holds anything: row 0 is reused memory, and has what an earlier step left.
         if not self._part.tree.present:
             yield Zero(0, piece)
         for into, source in self._adds:

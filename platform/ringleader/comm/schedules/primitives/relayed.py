@@ -123,6 +123,7 @@ def places(part: RankPart, relay: Relay) -> tuple[TreeNode, ...]:
 def by_node(part: RankPart, ranks_by_node: tuple[NodeRanks, ...]) -> RankPart:
     """The part with leaves renumbered so that each house's rows add up to one node: for sums whose bits may depend on
     who holds what. Every rank holds one row at most."""
+    # A power of two of leaves for each house: one node of the tree covers them, and no other house's.
     room = 1 << max(len(node_ranks.ranks) - 1 for node_ranks in ranks_by_node).bit_length()
     rows: list[tuple[TreeNode, ...]] = [()] * part.world
     for number, node_ranks in enumerate(ranks_by_node):

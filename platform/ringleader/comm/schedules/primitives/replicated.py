@@ -63,6 +63,7 @@ def _among_roots(part: RankPart, roots: list[int], held: list[tuple[TreeNode, ..
                 yield Send(roots[k], row, piece, PARTIALS)
     for k in others:
         for piece in chunks(spans[k], part.chunk):
+            # Into memory that was sent from: a result comes only after its owner has got all sums.
             yield Receive(roots[k], 0, piece, RESULTS)
     for number, piece in enumerate(mine):
         yield from own.complete(number)
