@@ -66,6 +66,7 @@ class Committer:
 
     def _commit(self, position: CheckpointPosition, parts: list[SavedPart]) -> CheckpointMade:
         pieces = tuple(piece for saved in parts for piece in saved.pieces)
+        # Before the manifest: on several nodes one path may lead to a folder of each node's own.
         self._folder.check_there(position.name, pieces)
         manifest = Manifest(position, pieces, self._spec, self._folder.job)
         self._folder.commit(position.name, manifest)
@@ -79,6 +80,7 @@ class Committer:
         folder, gone = self._folder, list[str]()
         try:
             thinned = folder.thin_out(self._keep, but=position.name, last=position.final)
+            # A generator: `thin_out` lists what is there once all that is set aside no longer counts.
             for name in chain(folder.set_aside(position), thinned):
                 gone.append(name)
         except Exception as error:  # of whatever file system

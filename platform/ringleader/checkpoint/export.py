@@ -149,6 +149,7 @@ class _Reader:
         found: dict[_Place, _Span] = {}
         for state in self._states():
             for name, piece in self._pieces.items():
+                # With the dash: the names of state 10 begin with `state-1`, too.
                 if name.startswith(f"state-{state}-"):
                     file = self._open(piece)
                     table = {_Place(state, n): span for n, span in self._table(file, piece).items()}
@@ -224,4 +225,5 @@ def _head(spans: Mapping[str, _Span]) -> tuple[bytes, list[_Span]]:
 
 def _width(span: _Span) -> int:
     digits = "".join(filter(str.isdigit, span.told["dtype"]))
+    # In bits. BOOL has none in its name: its 8 are the number that ALIGNED has in bytes.
     return int(digits) if digits else ALIGNED

@@ -116,6 +116,7 @@ class Folder:
         """Raise CheckpointUnreadable, naming a file that was written but cannot be seen from here."""
         infos = self._fs.get_file_info([f"{self._root}/{name}/{piece.name}" for piece in pieces])
         for piece, info in zip(pieces, infos, strict=True):
+            # None where there is no such file.
             if info.size != piece.size_bytes:
                 why = (
                     f"{piece.name} was written but cannot be seen from here: with workers on several nodes, "
@@ -201,6 +202,7 @@ class Folder:
         """
         kept = self.names()[:keep]
         oldest = _age(but if last else kept[-1]) if kept else ()
+        # A newer one without a manifest may still be being written.
         doomed = [name for name in self._folders() if _age(name) < oldest and name not in {*kept, but}]
         for name in sorted(doomed, key=_age):
             # The manifest goes first: what is half removed is no checkpoint.

@@ -197,6 +197,7 @@ class Manifest:
             known = body.pop("format")
         except (ValueError, TypeError, KeyError, AttributeError):
             raise CheckpointUnreadable(place, "its manifest is not a complete JSON document") from None
+        # Before the digest, which another format may make in another way.
         if known != FORMAT:
             raise CheckpointUnreadable(place, f"it has the format {known!r}, but this version reads {FORMAT}")
         if _digest(body | {"format": known}) != sent:

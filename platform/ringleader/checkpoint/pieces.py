@@ -44,6 +44,7 @@ def weights_in(state: Any, tensors: Sequence[Tensor]) -> dict[str, int]:
     numbers = {_place(tensor): number for number, tensor in enumerate(tensors)}
     models = state.get("models", []) if isinstance(state, dict) else []
     entries = ((f"{n}.{name}", entry) for n, model in enumerate(models) for name, entry in model.items())
+    # Empty tensors have no address by which their number could be found.
     return {name: numbers[_place(entry)] for name, entry in entries if _plain(entry) and entry.numel()}
 
 

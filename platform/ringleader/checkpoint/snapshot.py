@@ -83,6 +83,7 @@ class Snapshot:
         own = _own(tensors, part)
         self._part = part
         self._small: tuple[tuple[str, bytes], ...] = ()
+        # Once for each state: its writers have the same skeleton.
         if part.writer == 0:
             names = json.dumps(weights_in(state, tensors)).encode()
             self._small = ((part.skeleton, skeleton), (part.names, names))
@@ -102,6 +103,7 @@ class Snapshot:
     def order(self, place: str, name: str) -> WriteOrder | None:
         """The order by which another process writes the files; None where none can map the memory."""
         descriptor = self._room.descriptor
+        # Without tensors there is nothing to map.
         if descriptor < 0 and self.size_bytes:
             return None
         return WriteOrder(
@@ -193,6 +195,7 @@ def _numbered(place: str, file: str, content: bytes) -> dict[int, Tensor]:
 
 def _restored(place: str, skeleton: bytes, tensors: Mapping[int, Tensor]) -> Any:
     try:
+        # By number: where one is missing this raises, instead of shifting those behind it.
         return put_together(skeleton, [tensors[number] for number in range(len(tensors))])
     except Exception as error:  # unpickling runs whatever classes the state is made of
         why = f"its state cannot be restored ({type(error).__name__}: {error})"

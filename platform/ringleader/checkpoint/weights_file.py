@@ -37,6 +37,7 @@ def weights_at(uri: str) -> list[dict[str, Tensor]]:
     for name, same in told.items():  # one tensor under several names is in the file once
         if name not in tensors and same in tensors:
             tensors[name] = tensors[same]
+    # Another program's file may say anything under this name, or nothing.
     count = told.get(MODELS, "1")
     return _apart(tensors, int(count)) if count.isdecimal() and int(count) > 1 else [tensors]
 

@@ -189,10 +189,12 @@ class _Rest:
         self._left_s = rest_s
 
     def __call__(self) -> None:
+        # Of the CPU: at this priority most of the time on the clock goes by in waiting for a core.
         now_s = time.process_time()
         rest_s = min(RESTS * (now_s - self._seen_s), self._left_s)
         self._left_s -= rest_s
         self._seen_s = now_s
+        # The message stays on the line: `serve` reads it after this order, and passes over it.
         if rest_s and self._line.poll(rest_s):
             self._left_s = 0.0
 
@@ -205,6 +207,7 @@ def _start() -> tuple["subprocess.Popen[bytes]", Line]:
         "import signal, sys; [signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]; "
         f"sys.path[:] = {sys.path!r}; from ringleader.checkpoint.writer import serve; serve({number}, {os.getpid()})"
     )
+    # Closed here once the child has it: the line then ends with the child.
     with there:
         command = [sys.executable, "-c", code]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(number,)), here
@@ -257,5 +260,6 @@ def _written(order: WriteOrder, parent: int, line: Line) -> list[CheckpointFile]
         memory = mmap.mmap(descriptor, order.size_bytes, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
+    # The view ends before the mapping, which cannot be closed while one is left.
     with memory, memoryview(memory) as content:
         return [*pieces, folder.write(order.name, order.large, order.head, content)]

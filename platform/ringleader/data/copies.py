@@ -65,6 +65,7 @@ class NodeCopies:
         local = isinstance(filesystem, pafs.LocalFileSystem)
         if local and Path(path).is_relative_to(self._here):
             return source
+        # With the kind of file system: a path may exist on two of them.
         name = hashlib.sha256(f"{filesystem.type_name}:{path}".encode()).hexdigest()[:32]
         copy = self._folder / f"{name}.parquet"
         try:
@@ -89,6 +90,7 @@ class NodeCopies:
         place = os.open(copy.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             size, since = -1, monotonic()
+            # Asked again and again, as a wait inside `flock` would have no deadline.
             while not _got(fcntl.flock, place, fcntl.LOCK_EX):
                 now = _size(_partial(copy))
                 if now != size:
@@ -101,6 +103,7 @@ class NodeCopies:
                 sleep(AGAIN_S)
             yield
         finally:
+            # The file stays: were it removed, two workers could each lock a file of this name.
             os.close(place)
 
 

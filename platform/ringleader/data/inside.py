@@ -38,5 +38,6 @@ def _parquet_sets(dataset: Any) -> Iterator[ParquetDataset]:
                 left += part[:MANY]
             case dict():
                 left += list(part.values())[:MANY]
+            # Only what is indexed, as data sets are: any object's attributes lead to half the program.
             case object(__dict__=attributes, __getitem__=_):
                 left += attributes.values()

@@ -140,6 +140,7 @@ class ParquetDataset(Dataset[Row]):
     def _decoded(self, name: str, value: bytes, row: int) -> torch.Tensor:
         try:
             return self._decode[name](value)
+        # Decoders are the program's own, so that any kind of error may come.
         except Exception as error:
             raise RowUnreadable(name, row, str(error)) from error
 

@@ -19,5 +19,6 @@ def expand(source: str) -> list[str]:
     if filesystem.get_file_info(path).type is not pafs.FileType.Directory:
         return [source]
     names = [i.path for i in filesystem.get_file_info(pafs.FileSelector(path)) if i.path.endswith(".parquet")]
+    # pyarrow lists paths without their scheme.
     prefix = source.split("://", 1)[0] + "://" if "://" in source else ""
     return [prefix + name for name in sorted(names)]

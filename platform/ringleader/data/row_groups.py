@@ -77,6 +77,7 @@ class RowGroups:
             local.files[number] = _open(path)
             if not local.files[number].metadata.equals(self._file(opened, number).metadata):
                 raise CopyFailed(source[number], "it has changed since this worker opened it")
+        # All at once and last: where one copy fails, the source is read on.
         self.paths, self._opened = paths, local
 
     def find(self, row: int) -> int:

@@ -76,6 +76,7 @@ def end(state: Membership, outcome: End) -> Decision:
     goes_on = state.preempted and state.cancel_by is None
     if goes_on and (outcome.outcome == "paused" or outcome.reason in RETRIED):
         outcome = End("preempted", PREEMPTED, state.preempted, PREEMPTED_HINT)
+    # Losses that wait for their step are told now: nothing follows an `End`.
     out = tuple(_report(state, loss) for loss in state.losses)
     return replace(state, ended=outcome, losses=()), (*out, outcome)
 
@@ -98,7 +99,9 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     if found is None or found.phase is Phase.FINISHED:
         return state, ()
     member = found in state.members
+    # What it was condemned for says more than the way in which its process ended.
     cause = found.cause or cause
+    # It was to go anyway: no loss to report, and nothing to recover from.
     if (found.role == "server" and state.trained) or (found.cause in ("resize", "drain") and not member):
         return state.drop(worker), ()
     # Its part of the optimiser's state is nowhere else.
@@ -137,6 +140,7 @@ def _report(state: Membership, loss: Loss) -> Report:
 
 def _spend(state: Membership, worker: str, cause: str) -> Decision:
     """Spend a failure: a worker died before it ever committed, and its node lives."""
+    # Counted on from what is left: failures that committed steps have given back stay given back.
     state = replace(state, failures=state.spent + 1, failed_at=state.committed)
     if state.failures <= state.rules.max_failures:
         return state, ()
@@ -186,6 +190,7 @@ def park(state: Membership, event: ev.Parked) -> Membership:
         state = state.put(replace(parked, generation=0, applied=0, step=0))
     else:
         state = state.put(replace(parked, applied=event.applied, step=event.step))
+    # A joiner parks in generation 0: whatever ended its following, the members' exchange goes on.
     return _break(state, event.now) if event.why and event.generation else state
 
 
@@ -213,6 +218,7 @@ def _break(state: Membership, now: float) -> Membership:
 
 
 def _mark(state: Membership, generation: int, name: str, now: float) -> Membership:
+    # Before the next plan is made such a word is a late one of the generation that broke.
     if state.recovery is None or generation != state.generation or state.recovery.formed is None:
         return state
     return replace(state, recovery=state.recovery.mark(name, now))
@@ -224,6 +230,7 @@ def _committed(state: Membership, event: ev.Committed) -> Decision:
     found = state.find(event.worker)
     if found is None or found.phase is Phase.CONDEMNED:
         return state, ()  # back from the dead: what it says is nobody's state
+    # Before `committed` grows: how far the group had been beyond the step where this plan began.
     recovery, lost = state.recovery, max(0, state.committed - state.formed_step)
     state = replace(state, committed=max(state.committed, event.step), futile=0)
     for member in state.members:
@@ -239,6 +246,7 @@ def _drained(state: Membership, event: ev.Drain) -> Decision:
     found = state.find(event.worker)
     if found is None:
         return state, ()
+    # The earliest deadline counts: several notices may tell of one machine.
     told = replace(found, notice=event.why, deadline=min(event.deadline, found.deadline or event.deadline))
     if found.role == "server":
         return state.put(told), ()  # a server cannot leave: it stays until it is lost
@@ -292,6 +300,7 @@ def _failed(state: Membership, event: ev.Failed) -> Decision:
     if found is None and event.worker:
         return state, ()  # it was let go or given up before
     if found is None or not expendable(state, found):
+        # Of the attempt itself, or of a worker that the group needs.
         return end(state, End("failed", event.reason, event.message, event.hint))
     state, out = lose(state, event.worker, event.reason, event.now, _gist(event.message))
     return state, (Kill(event.worker, event.reason), *out)
@@ -332,6 +341,7 @@ def _cancelled(state: Membership, event: ev.Cancel) -> Decision:
     # Nobody computes, or nobody is to wait: there is no boundary to end at.
     if state.plan is None or state.short or event.grace_s <= 0:
         return end(state, End("cancelled"))
+    # A second cancel may bring the end forward, but does not put it off.
     return replace(state, cancel_by=min(by, state.cancel_by or by)), ()
 
 

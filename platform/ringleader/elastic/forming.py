@@ -24,6 +24,7 @@ def newest_transaction(state: Membership) -> int | None:
         w.applied for w in state.members if w.phase is Phase.PARKED and w.step <= newest_complete_step(state)
     ]
     step = max(applied, default=0)
+    # Short of the step from which this generation began: nobody has that state any more.
     if step < floor or (state.committed > 0 and not applied):
         return None
     return step
@@ -79,6 +80,7 @@ def form(state: Membership, start_transaction: int, now: float) -> Decision:
         shards=state.rules.shards,
         start_transaction=start_transaction,
         heals=_heals(workers, servers, start_transaction, newest_complete_step(state)),
+        # This and `meeting` are filled in by the supervisor: a pure decision knows no store.
         recorded_step=0,
         meeting=NOWHERE,
         cause=cause,
@@ -104,12 +106,15 @@ def _choose(state: Membership, start_transaction: int, cause: str) -> tuple[Work
     chosen = [w for w in stay if not w.leaving]
     joiners = state.where(lambda w: w.ready and w.role == "worker")
     chosen += [w for w in joiners if state.due(w)]
+    # Joiners stand last, so that they are the ones left out.
     chosen = chosen[: state.workers_max]
     # One that could still follow a member is healed while all wait only where `workers_min` needs it.
     chosen += [w for w in joiners if not state.due(w)][: max(0, state.workers_min - len(chosen))]
+    # Those that can stay longest first; without a deadline that is for ever.
     leaving = sorted((w for w in stay if w.leaving), key=lambda w: -(w.deadline or inf))
     needed = max(0, state.workers_min - len(chosen))
     if state.plan and not state.rules.servers and not any(_holds(w, start_transaction) for w in chosen):
+        # Stable: among those that hold it, the one that can stay longest is still first.
         leaving.sort(
             key=lambda w: not _holds(w, start_transaction)
         )  # the newest state must not leave with them
@@ -144,6 +149,7 @@ def _heals(
     even if the user's function is unseeded; later donors take turns. A server that is ahead is no donor."""
     if start_transaction == 0:
         donors = [w for w in (*servers, *workers) if w.step <= complete_step][:1]
+        # Everybody, also those with equal weights: that they are equal is not known before the first step.
         behind = [w for w in (*workers, *servers) if w is not donors[0]]
     else:
         holders = [
@@ -166,6 +172,7 @@ def _cause(state: Membership) -> str:
         return PAUSE
     leaving = [m.leaving for m in state.members if m.leaving]
     if leaving:
+        # Of several reasons the one that could wait least.
         return next(cause for cause in ("drain", "slow", "resize") if cause in leaving)
     return "resize" if state.resized else "join"
 

@@ -52,6 +52,7 @@ def handle(state: Membership, event: ev.Event) -> Decision:
     if isinstance(event, ev.Tick) and not state.ended:
         state, more = _expire(state, event)
         out += more
+    # `_follow` before `_announce`, which puts a join off for shadows; `_form` last, on what they leave.
     for rule in (_staff, _close, _interrupt, _follow, _announce, _form):
         if state.ended:
             break
@@ -106,6 +107,7 @@ def _retire(state: Membership, staff: tuple[WorkerState, ...], count: int, now: 
     """Let `count` workers go: those without work first, then the highest ranks. Members leave at a boundary."""
     members = [w for w in state.members if w in staff]
     outside = [w for w in staff if w not in members]
+    # Whoever is not ready yet goes first: it is missed least.
     order = sorted(outside, key=lambda w: w.phase is Phase.PARKED) + list(reversed(members))
     out: tuple[Instruction, ...] = ()
     for worker in order[:count]:
@@ -157,6 +159,7 @@ def _follow(state: Membership, now: float) -> Decision:
     out: tuple[Instruction, ...] = ()
     joiners = [w for w in state.where(lambda w: w.ready) if not state.due(w)]
     for joiner in joiners:
+        # There is no place for it now, and following would cost its donor time.
         if joiner.role == "worker" and _filled(state):
             continue
         number = state.pairs_made + 1
@@ -187,6 +190,7 @@ def _announce(state: Membership, now: float) -> Decision:
 
 
 def _somebody_leaves(state: Membership) -> bool:
+    # Whoever `workers_min` needs stays until somebody else has come.
     return any(m.leaving for m in state.members) and len(state.pool) > state.workers_min
 
 
@@ -196,6 +200,7 @@ def _somebody_joins(state: Membership, now: float) -> bool:
     follow = state.where(lambda w: w.phase is Phase.FOLLOWING and w.role == "worker")
     in_sync = [w for w in follow if w.in_sync]
     due = [*state.where(lambda w: w.ready and w.role == "worker" and state.due(w)), *in_sync]
+    # Members do not park for some that are level where others are still needed before any step can be made.
     if not due or _filled(state) or (follow and len(state.pool) + len(in_sync) < state.workers_min):
         return False
     starting = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)
@@ -247,6 +252,7 @@ def _form(state: Membership, now: float) -> Decision:
 def _secure(state: Membership, start_transaction: int, now: float) -> Decision:
     """Save what a single member holds while too few are left to go on, once."""
     saved = state.resting and not state.broken
+    # Before the first transaction a new start makes the same state again.
     nothing = not (state.committed or start_transaction)
     if saved or nothing or not state.rules.secures or not alone(state):
         return state, ()
@@ -292,6 +298,7 @@ def _ready_to_start(state: Membership, now: float) -> bool:
         return False
     # Workers still waiting for a place are in another phase: nobody waits for those.
     starting = state.where(lambda w: w.phase is Phase.STARTING)
+    # The time at which the last one that was needed became ready.
     enough_since = sorted(w.since for w in ready)[state.workers_min - 1]
     return not starting or now - enough_since >= state.rules.grace_s
 
@@ -345,7 +352,9 @@ def _expire(state: Membership, tick: ev.Tick) -> Decision:
             state, more = lose(state, worker.id, worker.cause, now)
             out += more
         elif worker.phase is Phase.ACTIVE and worker.interrupted is not None:
+            # From the newest loss on: it may have waited for the one that was lost then.
             waited = now - max(worker.interrupted, state.last_loss)
+            # Until that death is certain, an interrupted member may be waiting for the condemned one.
             dying = any(m.phase is Phase.CONDEMNED for m in state.members)
             patience_s = tick.patience_s * (LAST_HOLDER if _last_holder(state, worker) else 1)
             if waited > patience_s and worker.id not in tick.unhurried and not dying:

@@ -45,5 +45,6 @@ def gifts(
             raise ValueError(f"no server holds part {part} of the optimiser's state")
         for server in servers:
             if server in without:
+                # The first in order, for all members alike: receiver and donor meet without asking.
                 found.setdefault((server, donors[0]), []).append(part)
     return tuple((*pair, tuple(parts)) for pair, parts in sorted(found.items()))

@@ -18,6 +18,7 @@ def preempt(state: Membership, tick: Tick) -> Membership:
     comes = state.announced and not (state.broken or state.gathered)  # at that boundary there may be enough
     if state.plan is None or state.closing or ends or comes:
         return state
+    # Twice what was measured: a step and a file may take longer than any so far.
     going = _going(state, tick.now + max(state.rules.save_s, 2 * tick.saving_s))
     if not going or not (why := _missed(state, going)):
         return state

@@ -57,6 +57,7 @@ def _take(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: fl
             return state, (Start(worker.id, worker.role),)
         case "none" | "gone":
             return lose(state, worker.id, found.cause, now)
+        # Whoever is still starting may be deep in an import, and cannot answer.
         case "silent" if not coming:
             state, out = condemn(state, worker.id, "frozen", now)
             return state, out or (Kill(worker.id, worker.cause),)

@@ -190,6 +190,7 @@ def _define(statement: ast.stmt, found: _Names) -> None:
             found.add(alias.asname or alias.name)
         return
     for node in ast.walk(statement):
+        # With the names inside comprehensions, which are not the module's: a name too many refuses nothing.
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
 
@@ -204,6 +205,7 @@ def _why_not(defined: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> 
     places = [*given.posonlyargs, *given.args]
     if not places and given.vararg is None:
         return "takes no parameters"
+    # The first is the session's place; defaults belong to the last ones.
     needed = [place.arg for place in places[1 : len(places) - len(given.defaults)]]
     needed += [
         key.arg for key, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value is None

@@ -86,6 +86,7 @@ class Checkpoint(SpecPart):
     @classmethod
     def _none_at_all(cls, given: Any) -> Any:
         """Read `every_steps: null` without an `every_s` as no checkpoints, by steps or by time."""
+        # 0 stands for a key that is left out, which keeps its default.
         if isinstance(given, dict) and given.get("every_steps", 0) is None and "every_s" not in given:
             return given | {"every_s": None}
         return given

@@ -28,6 +28,7 @@ def pin_of(requirement: str) -> tuple[str, str] | None:
 
 def entries(text: str) -> Iterator[str]:
     """The requirements and options of a requirements file, one after the other, without comments."""
+    # As pip has it, a backslash at its end joins a line with the next.
     for line in text.replace("\\\n", " ").splitlines():
         # As pip has it: `#` begins a comment only behind white space, so that URLs keep their fragments.
         entry = re.sub(r"(^|\s)#.*$", "", line).strip()

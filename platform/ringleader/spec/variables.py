@@ -29,6 +29,7 @@ def without_effect(env: Mapping[str, str], threads: int) -> Iterator[dict[str, A
                 "a worker's process starts before it gets the job's variables",
                 TOO_LATE[name],
             )
+        # Set to the number that there is anyway, it does no harm.
         elif name in THREADS and value.strip() != str(threads):
             cpus = value.strip() if value.strip().isdecimal() else "as many"
             yield _finding(

@@ -46,6 +46,7 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         seen: set[Hashable] = set()
         for key, _ in node.value:
+            # With the tag: `1` and `"1"` are two keys.
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
             if name in seen:
                 what = f"the key {key.value!r}" if isinstance(key, yaml.ScalarNode) else "a key"

@@ -32,6 +32,7 @@ class Role(StrEnum):
         return _ORDER.index(self)
 
 
+# Outside the class, in which it would become a role itself.
 _ORDER = tuple(Role)
 Roles = dict[ProjectOrEvery, Role]
 

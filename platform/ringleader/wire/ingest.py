@@ -38,6 +38,7 @@ def _of_utc(given: datetime) -> datetime:
     try:
         return given.astimezone(UTC)
     except OverflowError:
+        # In the first and last hours of the calendar another zone's time may have none in UTC.
         raise ValueError(f"{given.isoformat()} does not exist in UTC") from None
 
 

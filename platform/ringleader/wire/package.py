@@ -31,6 +31,7 @@ _CHUNK = 1 << 18
 _MAX_TABLE_BYTES = 16 << 20  # the table of contents, before it is read into memory
 _END = struct.Struct("<4s4H2LH")
 _LOCAL = struct.Struct("<4s5H3L2H")
+# The format's general purpose bits 0, 6 and 13: encrypted, strongly encrypted, with masked headers.
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 
 
@@ -58,6 +59,7 @@ def pack(directory: Path) -> bytes:
         for count, (name, path) in enumerate(_files(root), start=1):
             status = path.stat()
             total += status.st_size
+            # Before the file is read: whoever names the wrong folder may have terabytes in it.
             _within(count, total, name)
             folders.update(PurePosixPath(name).parents)
             _few_folders(len(folders) - 1, name)  # the working directory itself is none
@@ -103,6 +105,7 @@ def unpack(data: bytes | Path, destination: Path) -> None:
     if destination.exists() and any(destination.iterdir()):
         raise FileExistsError(f"{destination} is not empty")
     destination.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the destination: a rename is atomic within one file system only.
     partial = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
         with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as stream:
@@ -166,6 +169,7 @@ def _bounded_table(stream: IO[bytes]) -> None:
     start = max(0, size - _END.size - 0xFFFF)
     stream.seek(start)
     tail = stream.read()
+    # The last one, as zipfile takes it: both have to look at the same table.
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or len(tail) - at < _END.size:
         raise PackageRefused("", "it is not a zip file")
@@ -184,6 +188,7 @@ def _check_table(entries: list[zipfile.ZipInfo]) -> None:
         _plain(entry)
         total += entry.file_size
         _within(count, total, entry.filename)
+        # Some file systems ignore case, or the form of accents: two such entries would be one file.
         folded = unicodedata.normalize("NFC", entry.filename.rstrip("/")).casefold()
         parents = {str(p) for p in PurePosixPath(folded).parents} - {"."}
         taken = files | folders if not entry.is_dir() else files
@@ -200,6 +205,7 @@ def _plain(entry: zipfile.ZipInfo) -> None:
     """Refuse all but a plain file or folder with a name that stays inside."""
     # `filename` is cut at a NUL: the name as it was sent.
     _safe_name(entry.orig_filename)
+    # 0 where it was packed on a system without Unix modes.
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
         what = "a link" if kind == stat.S_IFLNK else "a device, pipe or socket"
@@ -221,6 +227,7 @@ def _safe_name(name: str) -> None:
     if "\\" in name or (len(name) > 1 and name[1] == ":"):
         raise PackageRefused(name, "its name holds a backslash or a drive letter")
     if (
+        # Surrogates, which cannot be encoded, are refused further down.
         any(part in {"", "."} or len(part.encode(errors="replace")) > 255 for part in parts)
         or len(name) > 1024
     ):
@@ -244,11 +251,13 @@ def _within(count: int, total_bytes: int, name: str) -> None:
 
 def _content(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
     """The entry's bytes, never more than it declares (zipfile's own reader cuts a lying entry short)."""
+    # A damaged table can make it negative, which `seek` does not take; the signature is checked next anyway.
     stream.seek(max(0, entry.header_offset))
     header = stream.read(_LOCAL.size)
     if len(header) < _LOCAL.size or not header.startswith(b"PK\x03\x04"):
         raise PackageRefused(entry.filename, "its header is damaged")
     *_, name_length, extra_length = _LOCAL.unpack(header)
+    # By the local header's own lengths: its extra field may differ from the one in the table.
     stream.seek(name_length + extra_length, os.SEEK_CUR)
     written = crc = 0
     for chunk in _inflated(stream, entry):
@@ -267,6 +276,7 @@ def _inflated(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
     if entry.compress_type == zipfile.ZIP_STORED:
         yield from _raw(stream, entry.compress_size)
         return
+    # Negative, for a raw stream: a zip has neither zlib's head nor its checksum.
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         for raw in _raw(stream, entry.compress_size):
