@@ -21,6 +21,7 @@ from ringleader.ray_token import token_file
 from ringleader.runtime.messages import NAMESPACE
 from ringleader.runtime.nodes import environment, fork_worker
 
+# Packages and messages go through it, tensors never do; /dev/shm may be small.
 OBJECT_STORE_BYTES = 150_000_000
 LOOK_S = 1.0
 PARTS = frozenset({"gcs_server", "raylet"})
@@ -37,6 +38,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     ended = threading.Event()
+    # The handlers first: a parent that ends from here on has the kernel send SIGTERM.
     _on_end(lambda *_: ended.set())
     end_with_parent(signal.SIGTERM)
     # Before `import ray`: its library reads these variables when it is loaded.

@@ -44,6 +44,7 @@ def on_ray_start(node: "RayParams", head: bool) -> None:
 
 def _begin(name: str) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
+        # Bound before there is a process: a worker that comes early waits instead of being refused.
         listener.bind(f"\0{name}")
         listener.listen(socket.SOMAXCONN)
         os.environ[fork_worker.PRELOADED] = name  # the raylet's, and from there the workers'
@@ -53,6 +54,7 @@ def _begin(name: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # whoever reads what `ray start` prints waits for the end of all that hold it
             stderr=subprocess.DEVNULL,
+            # It outlives `ray start`: what ends that command's terminal or group must not end it.
             start_new_session=True,
         )
 
@@ -65,8 +67,10 @@ def main() -> None:
     from ringleader.runtime.nodes import imports, zygote
 
     imports.import_all_but_ray()
+    # Nobody waits for zygotes: ignored, none of them stays as a zombie.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     raylet = raylet_with(os.environ[fork_worker.PRELOADED], parent)
+    # Without an idle limit: each new driver needs a zygote, whenever it comes.
     asked = None if raylet is None else zygote.serve(listener, raylet, idle_s=None)
     if asked is None:
         os._exit(0)

@@ -14,6 +14,7 @@ TOKEN_S = 300
 
 class Aws:
     METADATA = "http://169.254.169.254"
+    # As often as Amazon's page recommends; the notice comes two minutes ahead.
     EVERY_S = 5.0
 
     def __init__(self, metadata: httpx.Client) -> None:

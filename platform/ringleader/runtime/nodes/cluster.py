@@ -208,6 +208,7 @@ class RayCluster:
         name = attempt_name(job_id, attempt)
         # Only now: a supervisor that still ran could reserve more.
         remove_leftovers(name)
+        # Ray removes groups and names a moment after it was told to.
         until = monotonic() + GONE_S
         while leftovers(name) or self._supervisor(job_id, attempt) is not None:
             if monotonic() > until:

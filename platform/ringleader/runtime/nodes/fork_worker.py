@@ -73,6 +73,7 @@ def _taken_on(by: socket.socket, program: list[str], streams: list[int], nicenes
                 return False
         except OSError:
             return False
+        # The descriptors go with the first bytes; how many bytes that were only the result says.
         sent = socket.send_fds(by, [told], streams)  # from here on it may have forked
         by.sendall(told[sent:])
     return True

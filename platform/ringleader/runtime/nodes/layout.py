@@ -11,6 +11,7 @@ from ringleader.runtime.messages import parse_name
 _GROUP = re.compile(r"(?P<attempt>job-.+-a\d+)-(floor|surplus-(?P<worker>.+))")
 _PLACED = ("CREATED", "RESCHEDULING")
 RAY_UNITS = {"CPU": 1.0, "GPU": 1.0, "memory": 1.0 / (1 << 30)}
+# Differences of sums of floats are seldom exactly 0.
 _NOISE = 1e-3
 
 Amounts = tuple[float, float, float]
@@ -59,6 +60,7 @@ def look() -> ClusterLayout:
     others = {
         node: tuple(max(0.0, t - f - u) for t, f, u in zip(total, free[node], used[node], strict=True))
         for node, total in alive.items()
+        # A node that has just come has no free amounts yet.
         if node in free
     }
     places, servers = places_of(groups)

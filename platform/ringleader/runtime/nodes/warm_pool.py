@@ -23,6 +23,7 @@ from ringleader.runtime.supervisor.placement import here
 NAME = "warm-pool"
 REFILL_AFTER_S = 1.0
 LOOK_S = 0.25
+# Beside jobs at work: each process that starts takes a core for its imports.
 AT_ONCE = 2
 ASKED_AGAIN_S = 120.0
 _PER_NODE = b"ringleader/warm/per_node"
@@ -153,8 +154,10 @@ class WarmPool:
                 name=f"worker-{uuid.uuid4().hex[:12]}",
                 namespace=NAMESPACE,
                 lifetime="detached",
+                # None: an idle process must not keep a job's bundle off the node.
                 num_cpus=0,
                 max_concurrency=WORKER_THREADS,
+                # A member that died is replaced by another one, and that the supervisor decides, not Ray.
                 max_restarts=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )
@@ -185,6 +188,7 @@ class WarmPool:
             node: self._used_at.get(node, now) if _unused(has, free.get(node, {})) else now
             for node, has in alive.items()
         }
+        # The pool itself keeps its own node from being idle for Ray: cooling that would win nothing.
         return {node for node, at in self._used_at.items() if now - at >= self._idle_s and node != self._home}
 
     def _fill(self, node: str, per_node: int) -> None:
@@ -225,6 +229,7 @@ def pool(*, create: bool = True) -> Any:
             get_if_exists=True,
             num_cpus=0,
             max_concurrency=16,
+            # A restarted store would have another port, and rooms for nobody: supervisors make a new pool.
             max_restarts=0,
             scheduling_strategy=here(soft=True),
         )

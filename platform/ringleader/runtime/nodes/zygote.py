@@ -101,6 +101,7 @@ def be(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["environ"])
     os.chdir(asked["folder"])
+    # Ray gives workers a value by which the kernel kills them before the raylet; a fork has its parent's.
     Path("/proc/self/oom_score_adj").write_text(asked["oom_score_adj"])
     if asked["niceness"] is not None:
         os.setpriority(os.PRIO_PROCESS, 0, asked["niceness"])

@@ -80,6 +80,7 @@ class AttemptCheckpoints:
         self._step = max(self._step, beat.step)
         # Whoever has applied a step had everybody's contribution to it: all had applied the one before.
         settled = max(min(self._step, recorded_step) - 1, _settled(beat.saved))
+        # Before the first files there is nothing to settle, and no thread that would.
         if beat.saved or (self._thread is not None and settled > self._settled):
             self._settled = settled
             self._queue.put(WrittenFiles(beat.saved, settled))

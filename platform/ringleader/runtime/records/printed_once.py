@@ -42,6 +42,7 @@ class PrintedOnce:
     def begin(self, calls: int) -> list[Said]:
         """Begin with so many finished calls: the lines before them, and before the one that ran, were recorded. Returns
         the lines to record now."""
+        # All lines before that call, whatever their number: they are in the attempt before.
         told = (calls, inf) if calls else (-1, -1)
         for level in ("info", "error"):
             self._newest[level] = max(told, self._newest.get(level, (-1, -1)))

@@ -51,12 +51,14 @@ class RecordLog:
         self._told = PrintedOnce(notes.get(TOLD), begun=launch.attempt == 1)
         self.start = int(notes.get(START, b"0")) + 1
         self.note(START, str(self.start).encode())
+        # Kept over a restart: members that live prove themselves with this one.
         self.secret = notes.get(PROOF) or new_secret()
         self.note(PROOF, self.secret)
         # A start is issued once: it is on disk before any worker hears of it.
         self.write()
         self._last_step = int(notes.get(METRICS, b"0"))
         self._heard = {n.removeprefix(HEARD): int(v) for n, v in notes.items() if n.startswith(HEARD)}
+        # An attempt that is over takes no rows: its files stay as its end has left them.
         open_ended = OUTCOME not in notes
         self._ledger = (
             RowLedger(launch.ledgers, launch.attempt) if launch.spec.debug.ledger and open_ended else None
@@ -201,6 +203,7 @@ class RecordLog:
     def discard(self) -> None:
         """Stop posting, and remove the spool, unless records wait there that the control plane may want: it collects
         them itself."""
+        # First: its thread reads the spool, which is closed or removed below.
         self.uploader.close()
         if self._spool.notes.get(OUTCOME) == b"succeeded":  # nothing goes on from here
             shutil.rmtree(self._launch.ledgers, ignore_errors=True)
@@ -236,6 +239,7 @@ class RecordLog:
         if metrics.step <= self._last_step:
             return
         self._last_step = metrics.step
+        # JSON has no NaN and no infinity: one value must not cost the record of the step.
         values = {k: (v if math.isfinite(v) else None) for k, v in metrics.values.items()}
         record = {"at": _now(), "generation": metrics.generation, "step": metrics.step, "values": values}
         self._spool.put("metrics", record)

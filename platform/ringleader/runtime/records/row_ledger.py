@@ -16,6 +16,7 @@ from ringleader.runtime.messages import SettledRows
 
 FILE = "ledger.parquet"
 _HEAD = struct.Struct("<qqq")
+# Bounds the memory: a long run's rows do not fit at once.
 _GROUP_ROWS = 1 << 20
 
 

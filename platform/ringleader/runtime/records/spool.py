@@ -54,6 +54,7 @@ class Spool:
         self._db = sqlite3.connect(folder / RECORDS, isolation_level=None, check_same_thread=False)
         self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;" + _SCHEMA)
         self._numbers: dict[str, int] = dict.fromkeys(STREAMS, 0)
+        # Not from the records: acknowledged ones are gone, and their numbers must not come again.
         self._numbers.update(self._db.execute("SELECT stream, last FROM number"))
         self.notes: dict[str, bytes] = dict(self._db.execute("SELECT name, value FROM note"))
 
@@ -91,6 +92,7 @@ class Spool:
             try:
                 self._write()
             except sqlite3.OperationalError as error:
+                # On some errors, as a full disk, SQLite has rolled back by itself.
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise OSError(f"cannot write to {self._folder}: {error}") from error

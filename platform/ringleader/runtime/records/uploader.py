@@ -57,6 +57,7 @@ class Uploader:
         self._status = status
         self._url = url
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        # No proxy from the environment: the control plane is on this node, as a rule on loopback.
         self._client = httpx.Client(headers=headers, timeout=10, trust_env=False)
         self._answered = self._now()
         self._unknown_at: float | None = None
@@ -139,6 +140,7 @@ class Uploader:
             if response.status_code in REFUSED and (records or status is not None):
                 self._refusal(records, status, _reason(response))
                 return True
+        # Another server's success has no such key: the error makes it no answer.
         acked = response.raise_for_status().json()["acked"]
         self._answered = self._now()
         self._unknown_for_s(response.status_code)

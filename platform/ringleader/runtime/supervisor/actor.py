@@ -28,6 +28,7 @@ from ringleader.runtime.supervisor.worker_group import WorkerGroup
 from ringleader.runtime.supervisor.worker_handle import parked
 from ringleader.runtime.worker.job_secrets import SecretCache
 
+# Orders, faults and a release wait inside their calls: heartbeats must not queue behind them.
 THREADS = 16
 LIVES = 100
 """The number of restarts by Ray: a process that keeps dying is not mended by more."""
@@ -109,6 +110,7 @@ class Supervisor:
     def release(self) -> None:
         """Free everything; the caller ends this actor then. One that is just coming back has to know its
         workers first."""
+        # First: `_work` must not record the end that comes of the closing below as the attempt's own.
         self._released.set()
         if not self._forgotten:
             self._there.wait(COMING_S)
@@ -130,10 +132,12 @@ class Supervisor:
         except Exception:  # whatever it was, the control plane has to hear of it
             end, finished = End("failed", "platform_error", traceback.format_exc()), None
         if end.outcome in SAVED and (saving := self._attempt.saving):
+            # Before the workers are ended below: they still write what they hold.
             self._record_log.await_saved(saving)
         if self._worker_group is not None:
             self._worker_group.close()
         else:
+            # Nobody here knows places yet, but the process before this one may have reserved some.
             remove_leftovers(self._launch.name)
         if not self._released.is_set():  # an end that comes of that is not the attempt's own
             self._record_log.outcome(end, finished)
@@ -199,6 +203,7 @@ class Supervisor:
                 self._released.wait(RELEASE_S)
                 break
         self._forget()
+        # Not os._exit: Ray would take that for a failure and restart the actor; after its kill it does not.
         ray.kill(self._me)
 
     def _forget(self) -> None:
@@ -244,6 +249,7 @@ class Supervisor:
         """Replace the pool when it is lost: it holds the store where members meet."""
         while not self._released.wait(POOL_S):
             try:
+                # Only a sign of life: a room that is open already stays as it is.
                 self._address = self._room(within_s=10)
             except RayError:
                 try:

@@ -27,6 +27,7 @@ from ringleader.wire.views import Progress, Spent, WorkerView
 
 TICK_S = 0.1
 MEMBERSHIP, TIMES = "membership", "times"
+# Below `cluster.CALL_S`, so that the control plane hears of the timeout and not of silence.
 TOLD_S = 5.0
 CALM_S = 1.0
 """The head start of a recovery before a replacement, whose process takes a core for as long as its imports last."""
@@ -53,6 +54,7 @@ class Attempt:
         self._beats: queue.SimpleQueue[tuple[Heartbeat, float]] = queue.SimpleQueue()
         self._newest: Heartbeat | None = None
         self._times = Times()
+        # A list: a worker whose call timed out sends the heartbeat again while the first is still taken.
         self._taking: list[str] = []
         self._state: Membership | None = None
         self._worker_group: WorkerGroup | None = None
@@ -206,6 +208,7 @@ class Attempt:
 
     def _catch_up(self) -> None:
         """Take the events that came while this process was busy, before it judges: who has parked is not late."""
+        # Counted once: events that keep coming must not put the tick off for ever.
         for _ in range(self._events.qsize()):
             if self._state is not None and self._state.ended is None:
                 self._take(self._next(0.0))
@@ -245,6 +248,7 @@ class Attempt:
 
     def _next(self, tick_at: float) -> ev.Event | None:
         try:
+            # A queue refuses a negative timeout.
             found = self._events.get(timeout=max(0.001, tick_at - monotonic()))
         except queue.Empty:
             return None
@@ -377,15 +381,18 @@ class Attempt:
         for worker, since in list(self._held.items()):
             if not recovers or now - since >= CALM_S:
                 del self._held[worker]
+                # It may have been given up while it was held back.
                 if worker_group.knows(worker):
                     worker_group.start(worker)
 
     def _completed(self, plan: Plan) -> Plan:
+        # Only on delivery: since the decision more records may have come, and another store.
         return replace(plan, recorded_step=self._records.recorded_step, meeting=self._where(*plan.members))
 
     def _where(self, *members: str) -> Meeting:
         """The meeting point of these members; `near` where all of them are on one node."""
         nodes = self._workers.nodes()
+        # A member whose node is not known yet may be anywhere.
         near = None not in {nodes.get(member) for member in members} and len({nodes[m] for m in members}) == 1
         return replace(self._meeting(), near=near)
 

@@ -39,6 +39,7 @@ class Times:
         first = self.began is None
         times = replace(
             self,
+            # Reports come in any order: one that began earlier may be heard later.
             began=began if self.began is None else min(self.began, began),
             told={**self.told, worker: own},
         )

@@ -22,6 +22,7 @@ STOPPED_S, RUNNING_S = 0.06, 0.02
 LAST_WORDS_S = 0.3
 COMES_S = 15.0
 """The longest wait for a newcomer: an answer to the control plane may take no longer."""
+# A joiner may heal within some milliseconds: a slower look would miss it.
 LOOK_S = 0.005
 WITH_STATE = 2
 """The number of workers that have to hold the state before one of them may be killed."""
@@ -135,4 +136,5 @@ def _hamper(pid: int, until: float) -> None:
                 os.kill(pid, signal.SIGCONT)
                 time.sleep(RUNNING_S)
         finally:
+            # However the loop was left: nobody else would ever wake the process.
             os.kill(pid, signal.SIGCONT)

@@ -79,6 +79,7 @@ class BundlePlaces:
         self._keep = keep
         self._workers = workers.min
         known = [row[0] for row in kept.places] if kept is not None else []
+        # Reserved after the last note: whoever made them was killed before it could write them down.
         remove_leftovers(name, but=known)
         if kept is not None:
             self._seated = kept.seated
@@ -151,6 +152,7 @@ class BundlePlaces:
             self._write()
             if not (for_good and place.surplus):
                 return
+        # Outside of the lock: Ray's control store may be away, and everybody else waits for the lock.
         remove_placement_group(place.group)
 
     def trim(self, workers_max: int) -> None:
@@ -172,6 +174,7 @@ class BundlePlaces:
         """Give all places back."""
         self._closed.set()
         with self._lock:
+            # By id: the places of the gang share one group.
             groups = {p.group.id: p.group for p in self._places}
             self._places = []
         for group in groups.values():
@@ -182,6 +185,7 @@ class BundlePlaces:
         moved to a node that stays; `place` itself without one."""
         with self._lock:
             other = self._vacant(place.role) if place.surplus and place.holder == worker else None
+            # A gang that lost its node is being placed anew: its bundle is on no node for now.
             if other is None or placement_group_table(other.group).get("state") != "CREATED":
                 return place
             other.holder = worker
@@ -194,6 +198,7 @@ class BundlePlaces:
         """The first free place on a node that stays."""
         draining = self._draining()
         free = (p for p in self._places if p.holder is None and p.role == role)
+        # Without draining nodes no node is looked up: that asks Ray's control store.
         return next((p for p in free if not draining or self._on(p) not in draining), None)
 
     def _on(self, place: BundlePlace) -> str:
@@ -245,6 +250,7 @@ def here(*, soft: bool) -> NodeAffinitySchedulingStrategy:
 def leftovers(name: str) -> list[str]:
     """Ids of placement groups of the attempt called `name` that still exist."""
     table = placement_group_table()
+    # The dash ends the number: attempt 1 must not give back the places of attempt 10.
     return [i for i, g in table.items() if g["name"].startswith(f"{name}-") and g["state"] != "REMOVED"]
 
 

@@ -88,8 +88,10 @@ class StragglerDetector:
         above = self._above.get(worker, 0)
         if costs[worker] > SLOW * others:
             self._above[worker] = above + 1
+        # Between the two bounds a slow worker stays slow, so that it is not found anew again and again.
         elif above < WINDOWS or costs[worker] < FINE * others:
             self._above[worker] = 0
+        # Only in the window that makes it slow: each is named once.
         if above + 1 != WINDOWS or self._above[worker] != WINDOWS:
             return None
         return Straggler(worker, costs[worker] * equal, others * equal)

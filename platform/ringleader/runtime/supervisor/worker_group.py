@@ -102,6 +102,7 @@ class WorkerGroup:
             known: the workers of the membership; all others are let go.
         """
         handles = {worker: read(handle) for worker, handle in written.items() if handle != GONE}
+        # Without an actor it was dismissed or given up before it had a process.
         self._handles = {worker: handle for worker, handle in handles.items() if handle.actor is not None}
         asked = {
             worker: handle.actor.attendance.remote(self._start)
@@ -119,6 +120,7 @@ class WorkerGroup:
             elif found[worker].process != "gone":
                 self._run(worker)
         for worker in known:
+            # Never noted: the supervisor before this one had not got a process for it.
             self._handles.setdefault(worker, WorkerHandle(known[worker]))
         return tuple(found.get(worker, ev.WorkerFound(worker, "none")) for worker in known)
 
@@ -229,6 +231,7 @@ class WorkerGroup:
             if handle.actor is not None:
                 end_process(handle)
         handles = {h.running: h for h in self._handles.values() if h.running is not None}
+        # Two rounds: SIGKILL for those that Ray's own kill did not reach, then the wait for their end.
         for deadline_s in (PATIENT_S, ENDING_S):
             _, left = (
                 ray.wait([*handles], num_returns=len(handles), timeout=deadline_s) if handles else ([], [])
@@ -335,7 +338,9 @@ class WorkerGroup:
             .options(
                 name=f"{self._launch.name}-{worker}",
                 namespace=NAMESPACE,
+                # Else it would end with a supervisor that is killed, which comes back and wants it.
                 lifetime="detached",
+                # A supervisor that was killed before it noted the actor finds it again by its name.
                 get_if_exists=True,
                 num_cpus=0,
                 num_gpus=gpus,

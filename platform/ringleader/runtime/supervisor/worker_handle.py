@@ -87,6 +87,7 @@ def glance(pid: int) -> ProcessGlance | None:
 def on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a small function on a node. Returns its pending result, which is lost with the node."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
+    # No CPU: it has to run on a full node. No second try: by then the pid may be another process's.
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
 
 

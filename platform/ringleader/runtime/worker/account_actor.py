@@ -209,6 +209,7 @@ class AccountMember:
         try:
             self._send((word, *values))
         except OSError as error:
+            # Also after a timeout: a part may have been sent, and nothing behind it could be read.
             self._end(error)
 
     def _send(self, told: Any) -> None:
@@ -262,8 +263,10 @@ def _start(account: Account, scratch: Path) -> "tuple[subprocess.Popen[bytes], C
                 pass_fds=[theirs.fileno()],
                 user=account.uid,
                 group=account.gid,
+                # Left out, the child would keep the supplementary groups of the stack's owner.
                 extra_groups=[],
                 umask=0o077,
+                # The actor's own folder may be closed to that account.
                 cwd="/",
                 env=_environ(account, str(scratch)),
             )

@@ -175,6 +175,7 @@ class _Stream(io.TextIOBase):
         self._lines = lines
         self._level = level
         self._partial = ""
+        # Taken again by a signal handler or finalizer that prints in the middle of a write.
         self._writing = threading.RLock()
 
     def writable(self) -> bool:

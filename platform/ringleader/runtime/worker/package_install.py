@@ -143,6 +143,7 @@ class PackageEnvironments:
         folders = [
             f for f in self.place.iterdir() if f.name != but and _DIGEST.fullmatch(f.name) and f.is_dir()
         ]
+        # One less: the folder that was left out above stays too.
         for folder in sorted(folders, key=lambda f: f.stat().st_mtime, reverse=True)[self.keep - 1 :]:
             descriptor = self._open(f"{folder.name}.lock")
             try:
@@ -158,6 +159,7 @@ def _take(descriptor: int, kind: int, since: float) -> None:
     """Lock a file. Raises RequirementsFailed where another holds it for longer than an installation may take."""
     while True:
         try:
+            # Polled: a blocking flock has no deadline.
             return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() - since > INSTALL_S:

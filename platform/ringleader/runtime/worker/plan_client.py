@@ -92,6 +92,7 @@ class PlanClient:
 
     def take(self, plan: Plan) -> None:
         with self._changed:
+            # Calls come in on several threads: an older plan may be taken after a newer one.
             if self._plan is None or plan.generation > self._plan.generation:
                 self._plan = plan
                 self._changed.notify_all()
@@ -102,6 +103,7 @@ class PlanClient:
             self._interrupted = max(self._interrupted, generation)
             self._interrupts += 1
             transport = self._transport if self._generation <= generation else None
+        # Outside of the lock: the thread that the abort wakes takes it to leave the generation.
         if transport is not None:
             transport.abort()
 

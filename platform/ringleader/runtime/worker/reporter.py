@@ -234,4 +234,5 @@ def _spent(split: TimeSplit | None) -> Spent | None:
 
 
 def _ago(moment: float | None) -> float | None:
+    # An age, not a moment: the monotonic clocks of two machines have nothing in common.
     return None if moment is None else monotonic() - moment

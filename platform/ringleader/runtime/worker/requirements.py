@@ -65,6 +65,7 @@ def read(requirements: str | Sequence[str], folder: Path) -> RequirementsLock:
         return _lock("requirements", requirements)
     path = folder / requirements
     try:
+        # Resolved: a link in the working directory may lead out of it.
         if not path.resolve().is_relative_to(folder.resolve()):
             raise RequirementsFailed(
                 f"the requirements file {requirements} lies outside the working directory."
