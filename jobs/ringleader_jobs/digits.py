@@ -23,6 +23,7 @@ class Digits(Dataset[dict[str, Tensor]]):
         # A generator of its own: the split must not depend on the job's seed.
         order = torch.randperm(len(digits.target), generator=torch.Generator().manual_seed(SPLIT_SEED))
         rows = order[TEST_ROWS:] if train else order[:TEST_ROWS]
+        # scikit-learn has these images in grey levels from 0 to 16.
         self.image = torch.tensor(digits.images, dtype=torch.float32)[rows].unsqueeze(1) / 16  # (n, 1, 8, 8)
         self.label = torch.tensor(digits.target, dtype=torch.int64)[rows]  # (n,)
 
@@ -65,6 +66,7 @@ def train(session: ringleader.Session) -> None:
         logits = net(batch["image"])
         return {
             "accuracy": (logits.argmax(1) == batch["label"]).float(),
+            # One value a row: the session takes the mean over all rows, whoever scores which.
             "test_loss": F.cross_entropy(logits, batch["label"], reduction="none"),
         }
 

@@ -28,6 +28,7 @@ class Images(Dataset[dict[str, Tensor]]):
             path, columns=["image", "label"], decode={"image": decode_image}, keep_decoded=True
         )
         self.augment = augment
+        # Times 255: `decode_image` gives bytes, and the means above are of pixels in 0..1.
         self.mean, self.std = (torch.tensor(value).view(1, 3, 1, 1) * 255 for value in (MEAN, STD))
 
     def __len__(self) -> int:
@@ -36,6 +37,7 @@ class Images(Dataset[dict[str, Tensor]]):
     def __getitem__(self, row: int) -> dict[str, Tensor]:
         return self.__getitems__([row])[0]
 
+    # Loaders call this, where it is there, with all rows of a slice: one stack and one crop, not many.
     def __getitems__(self, rows: Sequence[int]) -> list[dict[str, Tensor]]:
         found = self.rows.__getitems__(rows)
         images = (torch.stack([r["image"] for r in found]).float() - self.mean) / self.std  # (n, 3, h, w)

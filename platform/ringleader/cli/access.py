@@ -30,9 +30,11 @@ def _seconds(_context: click.Context, _option: click.Parameter, text: str | None
 
 def _roles(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
     """Parse `PROJECT=ROLE`, or a role alone for all projects."""
+    # rpartition: of a role alone it is the project, the first part, that stays empty.
     pairs = [text.rpartition("=") for text in given]
     roles = {project or EVERY: role for project, _, role in pairs}
     for role in roles.values():
+        # For its error alone: click names the choices, as for any other argument.
         ROLE.convert(role, _option, _context)
     return roles
 
@@ -87,6 +89,7 @@ def create_token(
 
     The token is printed once and cannot be shown again.
     """
+    # Without --scope it is None and not empty: then the token has all roles of its user.
     made = session.client().access.make_token(name, user=user, scope=scope or None, expires_in_s=expires)
     session.show(made.model_dump(mode="json"), made.token)
     if not session.as_json:

@@ -66,7 +66,9 @@ def found_in(spec: JobSpec, folder: Path, budget_s: float = BUDGET_S) -> list[di
 
 
 def _run(job: Path, folder: Path, which: str, until: float) -> list[dict[str, str]]:
+    # In a file: the program may print anything on standard output.
     answer = job.with_name("found.json")
+    # What the first run has found must not pass for what the second one found.
     answer.unlink(missing_ok=True)
     command = [sys.executable, "-m", ENGINE, str(job), str(job.parent), which]
     try:

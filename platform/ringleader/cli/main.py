@@ -38,6 +38,7 @@ class SectionedGroup(click.Group):
     """A group of commands whose help lists them by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Over all sections: click aligns each list by its own rows.
         longest = max(map(len, self.commands))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
@@ -77,6 +78,7 @@ def main(arguments: Sequence[str] | None = None, connect: Callable[[], Client] =
         code = cli.main(
             args=None if arguments is None else list(arguments),
             prog_name="ringleader",
+            # Else click would print errors and exit by itself: codes and JSON errors are decided below.
             standalone_mode=False,
             obj=session,
         )
@@ -84,6 +86,7 @@ def main(arguments: Sequence[str] | None = None, connect: Callable[[], Client] =
     except click.ClickException as error:
         error.show()
         return EXIT_USAGE if isinstance(error, click.UsageError) else EXIT_FAILED
+    # click makes an Abort of Ctrl-C in a command; before one begins it is a KeyboardInterrupt.
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted.", err=True)
         return EXIT_INTERRUPTED

@@ -37,6 +37,7 @@ class CommandSession:
     opened: list[Client] = field(default_factory=list)
 
     def client(self) -> Client:
+        # Only when it is asked for: some commands need no control plane, and must not look for one.
         if not self.opened:
             self.opened.append(self.connect())
         return self.opened[0]

@@ -73,6 +73,7 @@ def submit(
 def _remarks_noted(session: CommandSession) -> Iterator[None]:
     """Print the client's warnings on a job file as remarks of the command."""
     with warnings.catch_warnings(record=True) as told:
+        # Whatever PYTHONWARNINGS says: they are part of the command's answer.
         warnings.simplefilter("always", JobFileWarning)
         yield
     for warning in told:

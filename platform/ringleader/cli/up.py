@@ -41,6 +41,7 @@ class NotUp(RingleaderError):
     code = "not_up"
 
 
+# No Exception: a handler for those, on the way to the cleaning up, must not swallow it.
 class Stopped(BaseException):
     """SIGTERM or SIGINT arrived."""
 
@@ -195,6 +196,7 @@ def _detached(
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
+            # It outlives this terminal, whose Ctrl-C and hang-up go to this session alone.
             start_new_session=True,
             env={**os.environ, "RINGLEADER_HOME": str(home.root)},
         )

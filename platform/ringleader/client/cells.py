@@ -149,6 +149,7 @@ def _source_of(name: str, value: Any, trees: list[ast.Module]) -> str | None:
     if inspect.isfunction(function) and function.__module__ == "__main__":
         if function.__qualname__ == "<lambda>":
             return _lambda_of(name, function, trees)
+        # Made inside another function: what it closes over stands in no cell.
         if function.__closure__ or "<" in function.__qualname__:
             return None
         try:
@@ -187,6 +188,7 @@ def _does(code: CodeType) -> tuple[Any, ...]:
 def _used(source: str, name: str, *, lazy: bool) -> tuple[list[str], list[str]]:
     """Global names that a definition uses when it is run, and those that it uses when it is called."""
     flags = __future__.annotations.compiler_flag if lazy else 0
+    # dont_inherit: the futures that this file imports are not those of the cells.
     parts = list(_codes(compile(source, f"<{name}>", "exec", flags=flags, dont_inherit=True), late=False))
     made = {name, *_OWN}.union(*(_names(part, {"STORE_GLOBAL"}) for part, _ in parts))
     used: dict[bool, dict[str, None]] = {True: {}, False: {}}

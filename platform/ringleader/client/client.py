@@ -145,6 +145,7 @@ class Client:
         root = root_of(spec, base, working_dir)
         for remark in check_working_dir(spec, root):
             warnings.warn(remark, JobFileWarning, stacklevel=3)  # where submit or preview is called
+        # Only what was given: the defaults are those of the control plane, whose version may be another.
         body = spec.model_dump(mode="json", exclude_unset=True)
         return body if root is None else {**body, "working_dir": self._upload(package.pack(root))}
 

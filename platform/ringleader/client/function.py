@@ -161,6 +161,7 @@ def imports_of(source: bytes, package: list[str]) -> list[str]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
+            # One dot is the package itself, and each further one a folder up.
             base = package[: len(package) - node.level + 1] if node.level else []
             start = ".".join([*base, *([node.module] if node.module else [])])
             found += [start, *(f"{start}.{alias.name}" for alias in node.names)]

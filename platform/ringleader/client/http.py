@@ -122,6 +122,7 @@ class Api:
     def _until_answered(self, send: Callable[[], httpx.Response], may_repeat: bool) -> httpx.Response:
         give_up_at = time.monotonic() + self.patience_s
         for pause_s in pauses():
+            # Known before the try: behind the last one there is no pause that would end too late.
             last = time.monotonic() + pause_s >= give_up_at
             try:
                 response = send()

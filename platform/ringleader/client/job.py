@@ -45,6 +45,7 @@ class Job:
     @property
     def url(self) -> str:
         """The job's page."""
+        # With the slash: urljoin would replace the last part of an address that has a path.
         return urljoin(self._api.url + "/", self.view.urls.page or f"jobs/{self.id}")
 
     @property

@@ -48,12 +48,14 @@ class _Spelling:
         if kind in _AS_THEY_ARE:
             return repr(value)
         if kind is float:
+            # inf and nan have no literal.
             return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
         if kind is complex:
             return f"complex({self.of(value.real)}, {self.of(value.imag)})"
         if kind is dict:
             return "{" + ", ".join(f"{self.of(key)}: {self.of(part)}" for key, part in value.items()) + "}"
         if kind in (list, tuple, set, frozenset):
+            # From a list: {} is no set, and a tuple of one value has a comma.
             parts = f"[{', '.join(map(self.of, value))}]"
             return parts if kind is list else f"{kind.__name__}({parts})"
         return self._called(value)

@@ -61,6 +61,7 @@ class Undisturbed:
                 f"the reference run without a kill failed with code {self.process.returncode}.",
                 hint="Its error is printed above.",
             )
+        # The last word: a library may have printed something before it.
         return said.split()[-1]
 
 

@@ -51,6 +51,7 @@ def gather(job: Job, result: Result, kill: KilledWorker, folder: Path, undisturb
         tally=ledger.tally(entries, steps=job.view.progress.total_steps or 0, rows=TRAIN_ROWS, batch=batch),
         losses=tuple(e for e in happened if e.type == "worker.lost"),
         recoveries=tuple(e for e in happened if e.type == "recovered"),
+        # More points than there are steps: a thinned list could leave out those without the killed worker.
         worlds=changes([int(point.value) for point in job.metrics("world_size", max_points=20_000)]),
         samples_per_s=statistics.median(rate) if rate else 0.0,
         undisturbed_sha256=undisturbed_sha256,

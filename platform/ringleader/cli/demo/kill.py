@@ -79,6 +79,7 @@ def _complete(job: Job, world: int) -> bool:
 
 
 def _workers(job: Job) -> list[Worker]:
+    # Without a rank it is not a member yet, or no longer one.
     return [worker for worker in job.workers() if worker.role == "worker" and worker.rank is not None]
 
 

@@ -26,6 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main() -> int:
     record, grace_s, command = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+    # Before there is a service: what it orphaned until then would go to the first process instead.
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     news_read, news_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(news_write, warn_on_full_buffer=False)
@@ -43,6 +44,7 @@ def main() -> int:
     service.returncode = status  # reaped here, not by Popen
     _end_descendants()
     _clean(record)
+    # A signal is a negative status here, which no process can exit with.
     return status if 0 <= status < 256 else 1
 
 
@@ -90,6 +92,7 @@ def _end(service: int, grace_s: float) -> int:
         if status is not None:
             return status
         time.sleep(0.02)
+    # It is killed with its descendants; after a stop that was asked for its status is nobody's concern.
     return 0
 
 
@@ -103,12 +106,14 @@ def _end_descendants(deadline_s: float = 10) -> None:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+        # No child has the pid 0: this only collects those that have ended.
         _reap(0)
         time.sleep(0.02)
 
 
 def _childless() -> bool:
     try:
+        # WNOWAIT: a look that leaves the zombie for `_reap`.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return True

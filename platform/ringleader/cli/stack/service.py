@@ -72,6 +72,7 @@ class Service:
         log = home.log(recipe.name)
         record = home.record(recipe.name)
         with log.open("ab") as sink:
+            # The log goes on from earlier starts, whose JSON lines must not count for this one.
             start = sink.tell()
             # -I -S: the guard needs the standard library only, starts faster so, and obeys no PYTHON* variable.
             # A session of its own: Ctrl-C in the terminal is for `up`, which ends the services in order.
@@ -93,6 +94,7 @@ class Service:
                 start_new_session=True,
             )
         service = cls(recipe, home, process, start)
+        # At once: `down` has to find it even where it never gets ready.
         service._note([])
         return service
 
@@ -129,6 +131,7 @@ class Service:
         try:
             self.process.wait(self.recipe.grace_s + _END_MARGIN_S)
         except subprocess.TimeoutExpired:
+            # This is the guard: the kernel kills the service with it.
             self.process.kill()
             self.process.wait(_END_MARGIN_S)
 

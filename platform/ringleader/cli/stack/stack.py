@@ -113,6 +113,7 @@ class Stack:
         self._over.set()
         for names in (("api",), ("ray", "mlflow")):
             ending = [self.services[name] for name in names if name in self.services]
+            # All are asked before the first is awaited, so that their graces run at the same time.
             for service in ending:
                 service.ask_to_end()
             for service in ending:
@@ -138,6 +139,7 @@ class Stack:
 
     def _restart(self, name: str) -> None:
         dead = self.services[name]
+        # Its guard has ended; our end of the pipe to it is still open.
         dead.ask_to_end()
         ran_s = time.monotonic() - self._started_at[name]
         pause_s = _FIRST_PAUSE_S if ran_s > _STABLE_AFTER_S else self._pause_s.get(name, _FIRST_PAUSE_S)
@@ -208,6 +210,7 @@ def running(
 def take_down(home: Home, deadline_s: float = 60) -> bool:
     """Stop the `up` of this home by its recorded identity; returns whether there was anything to stop."""
     who = PidIdentity.read(read_json(home.up))
+    # Read before `up` is ended: the records go with the services.
     guards = [identity for identity in recorded(home).values() if identity.alive]
     found = bool(guards) or (who is not None and who.alive)
     if who is not None:

@@ -116,6 +116,7 @@ class RayCluster:
             .options(
                 name=launch.name,
                 namespace=self._namespace,
+                # Else the supervisor would end with this connection, as when the control plane is restarted.
                 lifetime="detached",
                 get_if_exists=True,
                 num_cpus=0,
@@ -312,6 +313,7 @@ class RayCluster:
 
         try:
             return ray.get_actor(attempt_name(job_id, attempt), namespace=self._namespace)
+        # Ray's way to say that no actor has this name.
         except ValueError:
             return None
 

@@ -97,6 +97,7 @@ def be(asked: dict[str, Any]) -> None:
     import numpy as np
 
     os.setpgid(0, 0)  # Ray ends a worker with its whole group
+    # Where it is ignored, waiting for a child of one's own finds none.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(asked["environ"])

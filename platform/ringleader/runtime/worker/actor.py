@@ -138,6 +138,7 @@ class WorkerActor:
                 break
             except (RayError, ConnectionError):
                 sleep(TERM_AGAIN_S)
+        # The status by which a shell shows a process that SIGTERM has ended.
         os._exit(128 + signal.SIGTERM)
 
     def dismiss(self, start: int) -> None:

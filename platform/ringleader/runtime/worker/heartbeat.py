@@ -73,6 +73,7 @@ class HeartbeatThread:
 
     def _end(self) -> None:
         self._clean()
+        # Not sys.exit: it ends this thread alone, and the one that trains may hang for ever.
         os._exit(ORPHANED)
 
 
