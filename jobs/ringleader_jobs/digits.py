@@ -57,6 +57,7 @@ def train(session: ringleader.Session) -> None:
     peak = session.params.get("lr", 0.1)
 
     net = session.model(digits_net())
+    # Clipped by the session: in the body of the loop it would be a slice's gradient, not the step's.
     optimizer = session.optimizer(
         torch.optim.SGD(net.parameters(), lr=peak, momentum=0.9, weight_decay=1e-4), clip_norm=1.0
     )

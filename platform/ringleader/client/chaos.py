@@ -152,6 +152,7 @@ class Chaos:
         view = self._job.view
         if not found:
             return _missed(view.progress.step, fault, "-", f"the job has no {role}")
+        # By a share drawn before: the number of members must not change what a seed draws next.
         victim = None if fault == "supervisor" else found[int(at * len(found))].id
         try:
             done = self._job.inject(fault, victim, for_s=self._for_s)

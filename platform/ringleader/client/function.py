@@ -64,6 +64,7 @@ def sources_of(function: Function) -> Sources:
             f"{name!r} cannot be packaged: Python read it from {file}, which is not a file.",
             hint="Save the program to a file and run that, or submit from a notebook.",
         )
+    # A script need not be named like a module: my-job.py is packed as my_job.py.
     dotted = spec.name if spec is not None else re.sub(r"\W", "_", path.stem)
     if _installed(path):
         return Sources(f"{dotted}:{name}")
@@ -97,6 +98,7 @@ def _of_notebook(name: str, module: ModuleType) -> Sources:
             f"{name!r} cannot be packaged: {'; '.join(unpackable)}.",
             hint="Create such objects inside the function, pass numbers and strings in params, or submit from a file.",
         )
+    # A kernel's current folder is the notebook's own, unless a cell has changed it.
     files = local_files(Path.cwd(), imported)
     content = {file: path.read_bytes() for file, path in files.items()}
     return Sources(f"{NOTEBOOK}:{name}", {f"{NOTEBOOK}.py": text.encode(), **content})

@@ -91,6 +91,7 @@ def assault(home: Path, database: str, kills: int, seed: int) -> Aftermath:
         clients = [SubmittingClient(n, [one.url for one in planes], home) for n in range(CLIENTS)]
         with ExitStack() as living:
             for one in planes:
+                # Before it lives: one that fails in its start is ended too.
                 living.callback(one.end)
                 one.live()
             for client in clients:

@@ -53,6 +53,7 @@ def autoscaled(*, node_cpus: int, max_nodes: int, idle_s: float = 3.0) -> Iterat
     with tempfile.TemporaryDirectory(prefix="rla", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder, port = Path(name), _free_port()
         token, log = folder / "token", folder / "head.log"
+        # Its mode before its content: nobody else may read it in between.
         token.touch(0o600)
         token.write_text(secrets.token_hex(32))
         wanted = folder / "cluster.json"  # every JSON file is a YAML file

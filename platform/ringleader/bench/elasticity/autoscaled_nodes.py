@@ -60,6 +60,7 @@ class LocalNodeProvider(FakeMultiNodeProvider):  # type: ignore[misc]
 
     def _terminate_node(self, node: Any) -> None:
         process = node["node"]
+        # Asked first: a raylet that is killed is missed by the control store only after a while.
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(END_S)

@@ -123,6 +123,7 @@ def _workers(wish: Wish) -> Iterator[Figure]:
     with stack.up() as opened:
         for number in range(2):
             seed = wish.seed + number
+            # By turns: what else the machine does in this time falls on all three.
             _ringleader(opened, f"recovery{number}", kills["ringleader"], seed, samples)
             for peer in MODULES:
                 _peer(peer, kills[peer], seed, samples)
@@ -304,6 +305,7 @@ def _kill(
     job: stack.BenchJob, victim: int, among: Collection[int] = (), sign: signal.Signals = signal.SIGKILL
 ) -> MeasuredRecovery:
     """Signal a process. Returns the cost by the commits of `among`, or of all where none are named."""
+    # Before the signal: what sending it takes counts against us.
     killed_at = time.monotonic()
     os.kill(victim, sign)
     found = await_recovery(

@@ -57,6 +57,7 @@ def _measure(world: int, sizes: set[str], blocks: int) -> dict[str, dict[str, li
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     members = [Child(MEMBER, [*words, f"--rank={rank}"], threads) for rank in range(world)]
     try:
+        # All of them have to end well; the figures are rank 0's.
         (took, *_), *_ = [member.answers(DEADLINE_S) for member in members]
     finally:
         for member in members:

@@ -68,6 +68,7 @@ def main() -> None:
         part = _part(transport, nbytes // 4)
         chosen = []
         for same_bits in (False, True):
+            # In shared memory there is one way only, and nothing to try.
             if not transport.shared:
                 costs = _tried(communicator, part, costs, side, same_bits)
             chosen.append(IN_PLACE if transport.shared else choose(part, costs, canonical=same_bits))
@@ -85,6 +86,7 @@ def main() -> None:
             "forecasts": {n: f.seconds for n, f in forecasts(part, costs, canonical=False).items()},
             "took": _by_turns({name: way for name, (_, way) in ways.items()}, asked.blocks),
         }
+    # Nobody leaves before all are done: a rank that is behind still sums with the others.
     dist.barrier()
     communicator.close()
     dist.destroy_process_group()

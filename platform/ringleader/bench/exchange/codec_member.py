@@ -90,6 +90,7 @@ class Stopwatch:
 
     def _wait_for_turn(self) -> None:
         if self._block >= 0:
+            # This side's clock stands still until its next turn.
             self._before = self.seconds[-1]
             self._store.set(f"{self._side}/done/{self._block}", GOING)
         self._block += 1

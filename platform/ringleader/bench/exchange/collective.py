@@ -50,6 +50,7 @@ def main() -> None:
     for slot, nbytes in enumerate(asked.nbytes):
         sums = _sums(board, slot, asked.rank, asked.world, nbytes // 4)
         took[nbytes] = _by_turns(sums, asked.blocks)
+    # Nobody leaves before all are done: a rank that is behind still sums with the others.
     dist.barrier()
     transport.close()
     dist.destroy_process_group()

@@ -11,6 +11,7 @@ from pathlib import Path
 from ringleader.bench.broken import PeerFailed
 
 GBIT = "1gbit"
+# A smaller bucket would run dry between two refills, and the link stay below its rate.
 BURST_BYTES = 128 << 10
 INTERFACE = "eth0"
 

@@ -122,6 +122,7 @@ def _stream(store: TCPStore, rank: int, address: str, world: int) -> list[float]
         with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
             for _ in range(3 * STREAM_BYTES // PIECE_BYTES):
                 connection.sendall(bytes(PIECE_BYTES))
+            # Returns when rank 0 closes, which has read everything by then.
             connection.recv(1)
     return speeds
 

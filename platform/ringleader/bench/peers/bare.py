@@ -23,6 +23,7 @@ class Script:
     def __init__(
         self, workload: Workload, rows: InMemoryRows, plan: Plan, rank: int, transport: object
     ) -> None:
+        # The same weights on every rank: nobody broadcasts them here.
         torch.manual_seed(0)
         self._workload = workload
         self._rows = rows

@@ -77,6 +77,7 @@ class Trainer:
     def trial(self, bucket_mb: int) -> float:
         """Seconds a step with this bucket size; the slowest rank's, so that all agree on the best."""
         self.rebuild(bucket_mb)
+        # Not counted: DDP puts its buckets into another order after the first step.
         self.run(3)
         slowest = torch.tensor(median(self.run(TRIAL_STEPS)))
         dist.all_reduce(slowest, dist.ReduceOp.MAX)

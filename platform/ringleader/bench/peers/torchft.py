@@ -76,6 +76,7 @@ class Field:
             lambda: self._check(but=victim),
         )
         print(json.dumps({"seconds": found.seconds, "steps_lost": found.steps_lost}), flush=True)
+        # Without grace: a frozen one does not hear SIGTERM.
         self._replicas[number].end(grace_s=0)
         self._replicas[number] = self._start(number)
 

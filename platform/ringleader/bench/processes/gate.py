@@ -127,6 +127,7 @@ class Court:
 @contextmanager
 def court(sides: Sequence[Side], world: int, deadline_s: float) -> Iterator[Court]:
     """Start `world` workers a side, each one thread; all are ended when the block is left."""
+    # Without waiting: those that connect are started below, and by default the constructor waits for them.
     store = TCPStore(
         LOOPBACK, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=deadline_s)
     )

@@ -21,6 +21,7 @@ from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train.run import TrainingFunction, WorkerResult, run
 
+# Not fork: threads of torch are missing in a child. Not spawn: each would import torch anew.
 PROCESSES = mp.get_context("forkserver")
 
 

@@ -15,6 +15,7 @@ from ringleader.train import Session
 GLOBAL_BATCH = 128
 STRETCH_STEPS = 16
 STRETCH_ROWS = GLOBAL_BATCH * STRETCH_STEPS
+# A whole number of stretches, so that none is cut short at the end of a pass.
 TRAIN_ROWS, HELD_OUT_ROWS = 24 * STRETCH_ROWS, 1000
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 NOISE = 64.0

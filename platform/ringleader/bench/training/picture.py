@@ -59,6 +59,7 @@ class Axis:
     @classmethod
     def over(cls, low: float, high: float, start: float, stop: float, ticks: int) -> "Axis":
         """About so many ticks at round values; `low` is rounded down to one."""
+        # The least width: all values may be equal.
         rough = max(high - low, 1e-9) / ticks
         size = 10.0 ** floor(log10(rough))
         step = next(s * size for s in (1, 2, 5, 10) if s * size >= rough)
@@ -68,6 +69,7 @@ class Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.stop - self.start)
 
     def ticks(self) -> list[float]:
+        # 1e-9 of a step: rounding must not lose a tick that lies on the border.
         first, last = ceil(self.low / self.step - 1e-9), floor(self.high / self.step + 1e-9)
         return [n * self.step for n in range(first, last + 1)]
 

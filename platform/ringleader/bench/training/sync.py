@@ -89,6 +89,7 @@ class ModeRun:
         """The loss on the straight line between the evaluations before and after."""
         later = next(n for n, point in enumerate(self.points) if point.seconds >= seconds)
         a, b = self.points[max(0, later - 1)], self.points[later]
+        # The first point may be the later one already: then there is no line to follow.
         share = (seconds - a.seconds) / (b.seconds - a.seconds) if b is not a else 0.0
         return a.loss + share * (b.loss - a.loss)
 

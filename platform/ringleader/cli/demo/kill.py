@@ -49,6 +49,7 @@ def kill_one(job: Job, seed: int, world: int) -> KilledWorker:
     # Early in the middle third: progress is reported a moment late, and the replacement needs time to join.
     wanted = chance.randint(total // 3, 5 * total // 12)
     _until(job, f"to reach step {wanted}", START_DEADLINE_S, lambda: job.view.progress.step >= wanted)
+    # Sorted: a seed has to choose the same one, in whatever order the API lists them.
     before = sorted(_workers(job), key=lambda worker: worker.id)
     victim = chance.choice(before)
     os.kill(victim.pid, signal.SIGKILL)

@@ -157,6 +157,7 @@ class Stack:
         if name == "api":
             self._launch_api()
             return
+        # MLflow is not awaited: its socket stays where it was, and nobody has to be told.
         self._launch(dead := self.services[name].recipe)
         if dead.name == "ray":
             # The new head has another address, which the API is told at its start.

@@ -350,6 +350,7 @@ def _kill_frozen(node: str, pid: int) -> None:
     """Kill the process if a signal has stopped it; does not wait for its end."""
     from ringleader.runtime.supervisor.worker_handle import end_stopped, on_node
 
+    # 0 while Ray has no process for the actor.
     if pid:
         on_node(node, end_stopped, pid)
 

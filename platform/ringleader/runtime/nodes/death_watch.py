@@ -115,6 +115,7 @@ class _Mutex:
 def _hold(mutex: _Mutex, held: threading.Event) -> None:
     mutex.hold()
     held.set()
+    # For ever: with this thread the mutex would be given up, and the process be taken for dead.
     threading.Event().wait()
 
 

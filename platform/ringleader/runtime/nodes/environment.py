@@ -14,6 +14,7 @@ def for_address(address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Else a call without a connection starts a cluster of its own.
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+    # In any case: without it Ray's default differs between `ray.init`, an address and `ray start`.
     if "RAY_AUTH_MODE" not in os.environ:
         has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
         os.environ["RAY_AUTH_MODE"] = "token" if has_token else "disabled"
@@ -29,4 +30,5 @@ def for_head(token: Path) -> None:
     os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
     # Left over from elsewhere, it would be a second source of the token.
     os.environ.pop("RAY_AUTH_TOKEN", None)
+    # For its first driver Ray would start a process for each CPU; here the warm pool starts them.
     os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 - Ray spells it so

@@ -26,6 +26,7 @@ AGAIN_S = 0.01
 
 def main() -> None:
     del sys.path[0]  # this folder: it came with the script
+    # No abbreviations: most words are those of Ray's worker, and one may begin like ours.
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--serialized-runtime-env-context", default="{}")
     parser.add_argument("--language", default="PYTHON")

@@ -9,6 +9,7 @@ from typing import Any
 from ringleader.runtime.messages import parse_name
 
 _GROUP = re.compile(r"(?P<attempt>job-.+-a\d+)-(floor|surplus-(?P<worker>.+))")
+# Also groups that have lost a node: their other bundles still hold what they have.
 _PLACED = ("CREATED", "RESCHEDULING")
 RAY_UNITS = {"CPU": 1.0, "GPU": 1.0, "memory": 1.0 / (1 << 30)}
 # Differences of sums of floats are seldom exactly 0.
@@ -113,6 +114,7 @@ def _spots(groups: Iterable[Mapping[str, Any]], shape: object, *, same: bool) ->
         bundles = group.get("bundles", {})
         on = group["bundles_to_node_id"].items()
         nodes = [node for number, node in on if (bundles.get(number) == shape) == same]
+        # A bundle that is being placed anew has no node.
         found += Counter(str(node) for node in nodes if node).items()
     return tuple(found)
 

@@ -196,6 +196,7 @@ class WarmPool:
             at_once = AT_ONCE if node in self._idle else per_node  # nobody is at work on a new node yet
             idle = self._idle.setdefault(node, deque())
             missing = per_node - len(idle)
+            # From the end: those are the youngest, which may not even be ready.
             surplus = [idle.pop() for _ in range(-missing)] if missing < 0 else []
             missing = min(missing, at_once - sum(not _done(i) for i in idle))
         for one in surplus:

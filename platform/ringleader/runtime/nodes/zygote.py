@@ -108,6 +108,7 @@ def be(asked: dict[str, Any]) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, asked["niceness"])
     np.random.seed()  # the one generator that would be in the same state in every fork
     sys.argv = asked["argv"]
+    # As Python itself does for a script, and runpy does not.
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     runpy.run_path(sys.argv[0], run_name="__main__")
 

@@ -31,6 +31,7 @@ class PrintedOnce:
         if line.before is None:
             return [(worker, line)]
         if not self._begun:
+            # An empty slice once it is full: the first lines stay.
             self._held += [(worker, line)][: MOST_HELD - len(self._held)]
             return []
         place = (line.before, line.number)

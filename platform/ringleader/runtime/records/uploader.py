@@ -59,6 +59,7 @@ class Uploader:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         # No proxy from the environment: the control plane is on this node, as a rule on loopback.
         self._client = httpx.Client(headers=headers, timeout=10, trust_env=False)
+        # Counted from here: a control plane that never answers is silent from the start.
         self._answered = self._now()
         self._unknown_at: float | None = None
         self._unknown_s = 0.0

@@ -62,6 +62,7 @@ class Supervisor:
         self._attempt = Attempt(launch, self._meeting)
         self._record_log = RecordLog(launch, self._attempt.status)
         self._secret_cache = SecretCache(launch)
+        # Not here: Ray lets calls in only once this constructor has returned.
         threading.Thread(target=self._live, name="attempt", daemon=True).start()
 
     # --- workers --------------------------------------------------------------------------------------------------
@@ -208,6 +209,7 @@ class Supervisor:
 
     def _forget(self) -> None:
         """Give this attempt up for good. Records not stored yet stay in the spool, if anybody wants them."""
+        # A release and the attempt's own end may come here at the same moment.
         with self._forgetting:
             if not self._forgotten:
                 self._forgotten = True

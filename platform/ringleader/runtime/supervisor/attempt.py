@@ -146,6 +146,7 @@ class Attempt:
             state: Membership = pickle.loads(written)  # noqa: S301 - the supervisor's own file
             back = returned(state)
             for found in back.found:
+                # The detector is as new as this process: it has to know whom to miss.
                 if found.process in ("here", "silent"):
                     self._failure_detector.expect(found.worker, back.now)
             # Only now: a heartbeat taken before `returned` would tell its worker that it is not wanted.
@@ -260,6 +261,7 @@ class Attempt:
     def _take(self, event: ev.Event | None) -> None:
         if event is None or self._state is None:
             return
+        # From here on a process is due: one that never sends a heartbeat is missed by this.
         if isinstance(event, ev.Placed):
             self._failure_detector.expect(event.worker, event.now)
         before = self._state

@@ -12,6 +12,7 @@ def claim(job_id: str, attempt: int) -> bool:
     """Whether the attempt is not over yet: only then its supervisor may begin or go on."""
     if _internal_kv_get(_key(job_id, attempt)) == _OVER:
         return False
+    # Two steps are enough: by its name an attempt has one supervisor, so nobody comes in between.
     _internal_kv_put(_key(job_id, attempt), b"1", overwrite=True)
     return True
 

@@ -99,6 +99,7 @@ class FailureDetector:
     def expect(self, worker: str, now: float) -> None:
         """Note that `worker` was started and has not been heard of."""
         with self._lock:
+            # Not replaced: the first heartbeat may be here before the event of the start.
             self._heartbeats.setdefault(worker, LastHeartbeat(now, -1, now, now, "starting", 0))
 
     def forget(self, worker: str) -> None:

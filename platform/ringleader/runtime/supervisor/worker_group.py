@@ -135,6 +135,7 @@ class WorkerGroup:
 
     def nodes(self) -> dict[str, str]:
         """The nodes of the workers that may live, by worker."""
+        # A copy: the attempt's thread adds workers meanwhile.
         handles = list(self._handles.items())
         return {
             w: handle.identity.node
@@ -145,6 +146,7 @@ class WorkerGroup:
     def met(self, worker: str, identity: ProcessIdentity) -> None:
         """Note the process that a worker says it is."""
         handle = self._handles.get(worker)
+        # Unknown until now, or the actor's own where the program runs in a child of it.
         if handle is not None and handle.identity != identity:
             handle.identity = identity
             self._write(worker)
@@ -370,6 +372,7 @@ class WorkerGroup:
         if ended is None:
             return  # another supervisor is there
         handle.over = True
+        # Its process stays until `close`: others may still read from its memory.
         if ended.kind == "finished":
             handle.result = ended.result
             try:  # a full disk keeps nobody from hearing of the end
@@ -404,6 +407,7 @@ class WorkerGroup:
     def _call(self, worker: str, method: str, *args: Any) -> None:
         handle = self._handles.get(worker)
         if handle is not None and handle.actor is not None and not handle.gone:
+            # Not awaited: a frozen worker would hold up the thread that decides for all.
             getattr(handle.actor, method).remote(*args)
 
     def _write(self, worker: str) -> None:

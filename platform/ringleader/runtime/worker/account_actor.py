@@ -193,6 +193,7 @@ class AccountMember:
         answer = None
         with suppress(Exception):  # what the supervisor could not take is told again, as by any worker
             answer = ask()
+        # Before the answer: whoever has that may ask again at once.
         self._asking.release()
         self._tell("answer", number, answer)
 

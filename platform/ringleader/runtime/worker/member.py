@@ -168,6 +168,7 @@ class _Teller:
 
 
 def _connect(task: MemberTask, host: str) -> tuple[Connect, Pair]:
+    # Kept over all generations: a new connection would cost each recovery a proof on both sides.
     clients = StoreClients()
 
     def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport:

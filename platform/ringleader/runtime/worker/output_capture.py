@@ -123,6 +123,7 @@ class OutputCapture:
 
     def _placed(self, line: PrintedLine) -> PrintedLine | None:
         """The line with its place in the program; None where it is to be dropped."""
+        # Only what the program's own thread prints is the same on all members, the platform's lines are not.
         if threading.get_ident() != self._thread or line.text.startswith(OURS):
             return line
         if self._muted:

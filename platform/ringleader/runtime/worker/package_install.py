@@ -129,6 +129,7 @@ class PackageEnvironments:
                 wanted.write_text(lock.only(added))
                 # The dry run has named the dependencies: nothing else may come.
                 _uv(["install", "--no-deps", "--target", str(target), "-r", str(wanted)], cwd, since)
+            # Also where nothing was missing: the next worker has nothing to find out then.
             target.rename(folder)
         tell(
             "requirements.installed",
@@ -147,6 +148,7 @@ class PackageEnvironments:
         for folder in sorted(folders, key=lambda f: f.stat().st_mtime, reverse=True)[self.keep - 1 :]:
             descriptor = self._open(f"{folder.name}.lock")
             try:
+                # Whoever uses it holds it shared: then this fails, and the folder stays.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
             except BlockingIOError:

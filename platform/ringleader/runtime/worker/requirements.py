@@ -128,6 +128,7 @@ def _needs(lines: Sequence[str], extra: str) -> list[tuple[str, str]]:
         except InvalidRequirement:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            # The normal form of PEP 503: my_package and my-package are one.
             name = re.sub(r"[-_.]+", "-", requirement.name).lower()
             wanted += [(name, option) for option in ("", *requirement.extras)]
     return wanted
