@@ -76,6 +76,7 @@ class RayCluster:
         ray.init(
             address=address,
             namespace=namespace,
+            # What workers print comes with their records: here Ray would print it once more.
             log_to_driver=False,
             configure_logging=False,
             ignore_reinit_error=True,

@@ -175,6 +175,7 @@ class Uploader:
             if not records:
                 self._status_refusal(reason)
         elif len(records) > 1:
+            # 1000, 125, 15, 1: within few posts a refused record stands alone.
             self._size = max(1, len(records) // 8)
         else:
             self._spool.give_up(records[0], _line(f"{_named(records[0])}: {reason}"))

@@ -251,7 +251,7 @@ class Supervisor:
         """Replace the pool when it is lost: it holds the store where members meet."""
         while not self._released.wait(POOL_S):
             try:
-                # Only a sign of life: a room that is open already stays as it is.
+                # A sign of life, and more: the store closes rooms that nobody asks for.
                 self._address = self._room(within_s=10)
             except RayError:
                 try:

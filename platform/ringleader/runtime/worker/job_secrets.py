@@ -60,6 +60,7 @@ class SecretCache:
         headers = {"Authorization": f"Bearer {self._token}"}
         try:
             answer = httpx.get(self._url, headers=headers, timeout=ANSWER_S, trust_env=False)
+            # The code too: a 404 alone may come from something on the way to the API.
             if answer.status_code == 404 and answer.json().get("code") == Reason.SECRET_MISSING:
                 return SecretsAnswer(refused=str(answer.json()["detail"]))
             answer.raise_for_status()

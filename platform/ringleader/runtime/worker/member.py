@@ -184,6 +184,7 @@ def _connect(task: MemberTask, host: str) -> tuple[Connect, Pair]:
 
 def call_of(task: MemberTask, host: str, plan: Plan, rank: int) -> MeetingCall:
     """The meeting call by which `rank` of `plan` meets the others."""
+    # One for each generation: addresses of an earlier one would lead to members that are gone.
     place = f"{task.prefix}/{plan.start}.{plan.generation}"
     kinds = _kinds(task, near=plan.meeting.near)
     return _call(plan.meeting, place, rank, size=len(plan.members), host=host, kinds=kinds)
