@@ -64,6 +64,7 @@ def on_ray(settings: Settings) -> Backend:
 
 def main(backend_of: Callable[[Settings], Backend] = on_ray) -> int:
     """Serve until a signal ends it; `backend_of` makes the cluster that jobs run on."""
+    # Standard output belongs to the one line with the address.
     to_stderr()
     # Before the settings: the bounds on connections are shares of the limit that holds then.
     raise_descriptors()
@@ -95,6 +96,7 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
         # uvicorn makes the protocol itself, with its own arguments only; `among` has to be bound beforehand.
         http=cast(type[asyncio.Protocol], partial(Http, among=among)),
         loop="uvloop",
+        # uvicorn would replace our format with its own; `edge/requests.py` writes a line for each request.
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=GRACE_S,

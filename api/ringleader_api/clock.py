@@ -76,4 +76,5 @@ def new_id(kind: str) -> str:
         fresh = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
         _last = fresh if fresh > _last else _last + 1
         number = _last
+    # 26 characters of 5 bits are 130; the first one carries the upper 3 of 128.
     return f"{kind}_" + "".join(_CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))

@@ -84,6 +84,7 @@ class Connections:
 
     def rest(self, one: OpenConnection) -> None:
         """Note that its request was answered, and no next one has come."""
+        # It may have been closed while its answer was on the way.
         if one in self._there and one.known:
             self._no_stranger(one)
             self._idle[one] = None

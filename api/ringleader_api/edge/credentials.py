@@ -55,6 +55,7 @@ _OF_TOKEN = (
     select(Token.id, Token.user, Token.scope, Token.expires_at, Token.revoked_at, Token.last_used_at)
     .add_columns(User.disabled_at, RoleRow.project, RoleRow.role)
     .join(User, User.name == Token.user)
+    # Outer: a user without any role is known all the same.
     .outerjoin(RoleRow, RoleRow.user == Token.user)
     .where(Token.sha256 == bindparam("sha256"))
 )

@@ -283,6 +283,7 @@ def _bearer(headers: Headers) -> str | None:
 
 def _hostname(host: str) -> str | None:
     try:
+        # `urlsplit` raises where brackets hold no IPv6 address.
         return urlsplit(f"//{host}").hostname
     except ValueError:
         return None

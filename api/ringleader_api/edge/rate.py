@@ -64,6 +64,7 @@ class Streams:
         bounds = {("", ""): self._together, (user, ""): self._per_user}
         if filtered:
             bounds[user, job_id] = self._filtered
+        # All bounds are checked before one is counted: a refused stream leaves no count behind.
         if any(self._open[key] >= most for key, most in bounds.items()):
             raise TooMany(FULL_S, "too many streams of events or logs are open.")
         self._open.update(bounds.keys())

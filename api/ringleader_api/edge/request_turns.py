@@ -22,6 +22,7 @@ class KnownCredentials:
         self._seen: OrderedDict[int, None] = OrderedDict()
 
     def __contains__(self, shown: str) -> bool:
+        # Without the lock: one lookup is atomic in CPython, and a miss only costs a wait for a turn.
         return hash(shown) in self._seen
 
     def note(self, shown: str) -> None:
@@ -56,6 +57,7 @@ class RequestTurns:
             if self._taken[key] < self._at_once:
                 self._taken[key] += 1
                 return RequestTurn(lambda: self._end(key))
+            # Not asyncio's: the turn may be passed on in another thread, or on another event loop.
             mine: Future[None] = Future()
             self._waiting.setdefault(key, deque()).append(mine)
         try:

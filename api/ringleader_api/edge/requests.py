@@ -144,6 +144,7 @@ def _protect(headers: MutableHeaders, scope: Scope) -> None:
     headers["Referrer-Policy"] = "same-origin"
     headers["Cross-Origin-Opener-Policy"] = "same-origin"
     headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    # A route may have set a stricter one, as the log-in page does.
     headers.setdefault("Content-Security-Policy", _CSP_MLFLOW if mlflow else _CSP)
     if scope["path"].startswith("/api/"):
         # No cache on the way may keep an answer that was given to one credential.

@@ -58,6 +58,7 @@ class Retention:
         now = self._now()
         if self._looked_at is not None and now - self._looked_at < LOOK_EVERY:
             return
+        # Before the work: what raises below is tried again in a minute, not in each round.
         self._looked_at = now
         sweep(self._home)
         collect(self._store, self._home, now, self._packages_kept)

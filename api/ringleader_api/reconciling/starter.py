@@ -63,6 +63,8 @@ class AttemptStarter:
         return None
 
     def _failed(self, who: Who, patience: _Patience, error: Exception) -> None:
+        # One less: the round that tries again counts, so the first failure is tried again in the very next
+        # one.
         patience.skip, patience.next_skip = patience.next_skip - 1, min(MOST_ROUNDS, patience.next_skip * 2)
         self._patience[who] = patience
         why = _why(error)

@@ -57,6 +57,7 @@ def fits(nodes: Sequence[NodeShape], claim: Claim) -> bool:
 
 def most(nodes: Sequence[NodeShape], need: WorkerNeed) -> int:
     """The number of such workers that the empty cluster holds."""
+    # More than any cluster holds, so that only its room bounds the answer.
     return place(nodes, need, 1 << 20)[0]
 
 

@@ -89,6 +89,7 @@ class Usage:
         return self._projects.get(project, PLAIN)
 
     def _dominant(self, used: tuple[float, float, float]) -> float:
+        # A resource that no node has is nobody's share of it, and must not divide by 0.
         return max((u / total for u, total in zip(used, self._totals, strict=True) if total > 0), default=0.0)
 
 
@@ -109,6 +110,7 @@ def _within(project: ProjectShare, need: WorkerNeed, used: _Used) -> int:
         (project.gpus, need.gpus, used[2]),
     )
     return min(
+        # The slack: sums of fractions of CPUs end a little beside the whole number that they should be.
         (int((limit - has + SLACK) // each) for limit, each, has in limits if limit is not None and each > 0),
         default=1 << 30,
     )

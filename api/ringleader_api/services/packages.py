@@ -224,8 +224,11 @@ def _digest(name: str) -> str:
 def _alone(path: Path) -> Iterator[BinaryIO]:
     """Open the file for appending, for one request at a time."""
     while True:
+        # Unbuffered: an upload goes on at the length of the file, so what has come must be in it.
         with path.open("ab", buffering=0) as file:
             try:
+                # Not `lockf`, whose locks belong to the process: two requests of this one have to exclude
+                # each other, too.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Conflict(

@@ -111,6 +111,7 @@ class Store:
             if _is_newest(connection, _scripts()):
                 return
             config = _config()
+            # `env.py` takes this connection: the lock and the migration have to be one transaction.
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
 
@@ -154,6 +155,7 @@ class Store:
         row is rewritten and committed once in `PING_EVERY_S`, however often this is called."""
         if self._written_s is not None and time.monotonic() - self._written_s < PING_EVERY_S:
             with self.read() as session:
+                # Still a question to the database: it may have gone within the second.
                 session.execute(text("SELECT 1 FROM jobs LIMIT 1"))
             return
         # Unset during the try: after a failure the next call must write again rather than trust the last success.
@@ -186,6 +188,7 @@ def _scripts() -> ScriptDirectory:
 def _is_newest(connection: Connection, known: ScriptDirectory) -> bool:
     there = MigrationContext.configure(connection).get_current_revision()
     newest = known.get_current_head()
+    # A revision that is known is migrated upwards; one that is not can only come from a newer version.
     if there is None or there in {script.revision for script in known.walk_revisions()}:
         return there == newest
     raise DatabaseNewer(
@@ -224,6 +227,7 @@ def _tune_postgresql(engine: Engine) -> None:
     """Escape NUL in strings, which PostgreSQL alone refuses, so that a job can always report its end."""
     from psycopg.types.string import StrDumperUnknown
 
+    # psycopg's own dumper of str leaves the type to the server; `StrDumper` would make every string a text.
     class Spelt(StrDumperUnknown):
         def dump(self, obj: str) -> Any:
             return super().dump(obj.replace("\0", "\\x00"))

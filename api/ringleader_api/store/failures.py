@@ -11,6 +11,7 @@ def failures_spent(job: Job) -> int:
     Only steps to which no attempt had come before count: one that ends each time at the same place gives nothing back.
     """
     given_back = max(0, job.step - job.furthest) // GIVES_BACK
+    # Only those before are lowered: the supervisor reports its own less what its steps have given back.
     return max(0, job.failures_before - given_back) + job.failures_reported
 
 

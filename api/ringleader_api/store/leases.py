@@ -171,6 +171,8 @@ class RowLease:
             if row is None:
                 session.add(RoleLeaseRow(role=self._role, holder=self._me, token=1, expires_at=ends_at))
                 return 1
+            # Our own token is still there: nobody has had the role meanwhile, so it goes on even past its
+            # time.
             if row.token != self.token:
                 if row.expires_at > now:
                     return 0

@@ -102,6 +102,7 @@ def record(
     generation: int | None = None,
 ) -> None:
     """Append an event to the job's own numbering."""
+    # No number is given twice: whoever writes an event has the job's row locked.
     job.event_seq += 1
     session.add(
         Event(
@@ -138,6 +139,7 @@ def _mark(job: Job, before: State, to: State, at: datetime) -> None:
         job.generation = 0
         job.spent_before = together(job.spent_before, job.spending).model_dump()
         job.spending = None
+    # Not after a recovery, which is part of the running time.
     if to is State.RUNNING and before is State.STARTING:
         job.running_since = at
         job.started_at = job.started_at or at

@@ -51,6 +51,8 @@ def require_whole(engine: Engine, home: Path) -> None:
     try:
         with engine.connect() as connection:
             if connection.dialect.name == "sqlite":
+                # Not `integrity_check`, which compares each index with its table, too; 1: the first finding
+                # is enough.
                 found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
                 if found != "ok":
                     raise _damaged(_name(engine), str(found))
@@ -101,6 +103,7 @@ def log_failure(log: Log, event: str, error: Exception, **about: object) -> Ring
     return trouble
 
 
+# A quota, or a limit on the size of a file, refuses a write as a full disk does.
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LATER = "Try again once it is back. Running jobs continue, and their reports wait on their nodes."
 _HINTS = {

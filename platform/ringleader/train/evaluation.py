@@ -267,4 +267,5 @@ class _EvalMode:
         self._no_grad.__exit__(None, None, None)
         self._member.buffers.rewind()
         for part, training in self._flags:
+            # Not by `train()`, which would switch modules that the program keeps in eval mode.
             part.training = training

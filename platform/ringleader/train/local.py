@@ -114,9 +114,11 @@ class RecordedOutput:
 
         settled = sorted(self.rows.items())
         columns = {
+            # Without a step numpy would make it float64.
             "step": np.repeat([step for step, _ in settled], [len(rows) for _, (_, rows) in settled]).astype(
                 np.int64
             ),
+            # An empty first part: numpy does not concatenate nothing.
             "shard": np.concatenate([np.zeros(0, np.int32), *(shards for _, (shards, _) in settled)]),
             "row": np.concatenate([np.zeros(0, np.int64), *(rows for _, (_, rows) in settled)]),
         }

@@ -82,6 +82,7 @@ class CallBoundary:
         """Record the tensors of this kind, which nothing has changed since the call ended; and of all kinds where they
         are few."""
         few = size_bytes(live_tensors(held)) <= IN_MEMORY_BYTES
+        # Without the kinds that are there: the program may have changed these since they were recorded.
         self.tensors |= copied_tensors(held, (KINDS if few else {kind}) - self.tensors.keys())
         self.tensor_bytes = size_bytes(self.tensors)
 
@@ -187,8 +188,10 @@ def storages_of(held: TrainingState) -> dict[torch.UntypedStorage, str]:
     kept = [take_apart(state)[1] for _, state in kept_states(held) if _large(state)]
     states = [state.values() for optimizer, _ in held.optimizers for state in optimizer.state.values()]
     weights = [(*model.parameters(), *model.buffers()) for model in held.models]
+    # Models last: a storage that belongs to several kinds counts as the last one's.
     for kind, groups in ((KEPT, kept), (OPTIMIZERS, states), (MODELS, weights)):
         tensors = (tensor for group in groups for tensor in group if isinstance(tensor, Tensor))
+        # A sparse tensor has no storage: torch raises where it is asked for one.
         found |= {t.untyped_storage(): kind for t in tensors if t.layout is torch.strided}
     return found
 
@@ -251,4 +254,5 @@ def _room(state: Mapping[str, Any]) -> int:
 
 
 def _aligned(size: int) -> int:
+    # torch makes no view of a type at an offset that its size does not divide; 64 suits all types.
     return -(-size // 64) * 64

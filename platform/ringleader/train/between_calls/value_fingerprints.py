@@ -68,6 +68,7 @@ class ValueReader:
             return None
         if text is None or len(text) <= SHORT:
             return text
+        # A text may hold half a surrogate pair: Python reads names of files that are not UTF-8 so.
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
     def _text(self, value: Any, depth: int) -> str | None:
@@ -116,6 +117,7 @@ class ValueReader:
         return f"{around[0]}{', '.join(told)}{around[1]}" + (f" of {count}" if count > 2 * MOST_ITEMS else "")
 
     def _tensor(self, tensor: Tensor) -> str | None:
+        # A subclass may run code of its own where it is read, or have no memory.
         if tensor.layout is not torch.strided or tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
             return None
         if tensor.untyped_storage()._cdata in self._storages:
@@ -136,6 +138,7 @@ class ValueReader:
         return text
 
     def _array(self, array: np.ndarray) -> str | None:
+        # The bytes of an array of objects are addresses, which differ in every process.
         if array.dtype.hasobject or not self._affords(array.nbytes):
             return None
         return f"{array.dtype}{array.shape}" + _digest(np.ascontiguousarray(array).tobytes())

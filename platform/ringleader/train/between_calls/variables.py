@@ -197,6 +197,7 @@ class ProgramVariables:
         mine = self.why_other_bits.encode()[:SENTENCE_BYTES]
         said[generation.rank, : len(mine)] = torch.tensor(list(mine), dtype=torch.float64)
         rows = generation.exchange.all_reduce(said).to(torch.uint8)
+        # The cut to SENTENCE_BYTES may have split a character.
         told = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
         self._told_by_others = next(filter(None, told), "")
 

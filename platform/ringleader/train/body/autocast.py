@@ -36,6 +36,8 @@ class Autocast:
         try:
             for batch in turns:
                 self._running = self.body()
+                # By hand: it ends at the body's `step`, in the middle of the turn, and not where a block
+                # would.
                 self._running.__enter__()
                 yield batch
                 self._end(enabled, dtype)

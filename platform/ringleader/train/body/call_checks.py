@@ -79,6 +79,7 @@ class CallChecks:
                 clear(set_to_none)
 
         optimizer.register_step_pre_hook(self._refuse_step)
+        # On this instance alone: the class, and optimisers that are not registered, stay as torch made them.
         optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
 
     @contextmanager
@@ -242,6 +243,7 @@ class _Seen:
             return "cleared" if self.parameter.grad is None else "changed"
         if self.gradient._version == self.version:
             return ""
+        # All zeros is what `zero_grad(set_to_none=False)` leaves.
         return "changed" if bool(self.gradient.any()) else "cleared"
 
     def put_back(self) -> None:

@@ -152,6 +152,8 @@ def _locals(frame: FrameType) -> dict[str, Any]:
     """A copy of its variables. Up to Python 3.12 the frame would hold on to them, a batch or an iterator among them."""
     given = frame.f_locals
     copied = dict(given)
+    # From 3.13 on it is a proxy that writes through, and a module's are its own globals: neither may be
+    # cleared.
     if type(given) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         given.clear()
     return copied

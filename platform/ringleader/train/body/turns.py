@@ -75,6 +75,7 @@ class BodyTurns:
             raise StepMisuse(f"session.step got weight={weight}.", hint="Give a finite weight above 0.")
         slots = tuple(_mean(name, values[name]) for name in names)
         self.running = None
+        # 24 bits: the control word's float32 entries hold no more exactly.
         sign = crc32("\n".join(names).encode()) & 0xFF_FFFF
         if self._timeline is not None:
             self._timeline.end()

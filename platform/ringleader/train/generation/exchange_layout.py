@@ -48,6 +48,7 @@ class ExchangeLayout:
     def tables(self) -> dict[int, str]:
         """The names of the trained parameters whose gradients travel as rows, by number."""
         member, numbers = self._member, self._member.trained.numbers
+        # By identity, which costs nothing at every step: the tuple is replaced as a whole where it changes.
         if self._tables is None or self._tables[0] is not numbers:
             travel = member.spec.sync.architecture in ROWS_TRAVEL
             found = tables_of(member.held.models, member.held.spoken_parameters, numbers) if travel else {}
@@ -148,6 +149,7 @@ class ExchangeLayout:
     def make_dense(self) -> None:
         """Give all that a backward can reach dense gradients only, where rows do not travel."""
         if self._member.spec.sync.architecture not in ROWS_TRAVEL:
+            # torch adds a hook each time: a second one would run as well.
             new = {p for p in self.parameters if p.requires_grad} - self._dense
             make_dense(new)
             self._dense |= new

@@ -72,6 +72,7 @@ class ItemSet:
     def __and__(self, other: "ItemSet") -> "ItemSet":
         """The items in both sets."""
         low, high = sorted((self, other), key=lambda items: items.floor)
+        # Between the two floors the other set has every number.
         return ItemSet(low.floor, (number for number in low._beyond if number in high))
 
     def copy(self) -> "ItemSet":

@@ -128,6 +128,7 @@ class StepRecorder:
         """Seconds a step took since the commit before, and the share of exposed communication."""
         member = self._member
         now, exposed_s = perf_counter(), member.split.exposed_s + member.generation.exchange.exposed_s
+        # A clock may not have moved since, and the pace divides by this.
         elapsed_s = max(now - self._committed_at, 1e-9)
         exposed = min(1.0, (exposed_s - self._exposed_s) / elapsed_s)
         self._committed_at, self._exposed_s = now, exposed_s

@@ -313,6 +313,7 @@ def _program(folder: Path, niceness: int) -> str:
 def _is_over(process: "subprocess.Popen[bytes]") -> bool:
     if not hasattr(os, "waitid"):
         return process.poll() is not None
+    # WNOWAIT: its number stays taken until the group of that number is killed.
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

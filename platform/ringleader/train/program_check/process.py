@@ -159,10 +159,12 @@ def _bound(cpu_s: int) -> None:
     resource.setrlimit(
         resource.RLIMIT_CPU, (most_s, most_s + GRACE_S) if hard_s < 0 else (min(most_s, hard_s), hard_s)
     )
+    # SIGXCPU writes a core file by default, as large as the process.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         has, free = _kilobytes("/proc/self/status", "VmData"), _kilobytes("/proc/meminfo", "MemAvailable")
         most = (has + int(MEMORY_SHARE * free)) << 10
+        # On Linux it bounds private mappings, too, from which large tensors get their memory.
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 

@@ -30,6 +30,7 @@ def steps_in_epoch(rows: int, batch: int, *, drop_last: bool = False) -> int:
 
 def checksum(rows: np.ndarray) -> int:
     """24 bits over row numbers (n,) int64: exact in a float32, so it can travel in the control word."""
+    # The byte order by name: members on other machines compare this number.
     return crc32(np.ascontiguousarray(rows, dtype="<i8").tobytes()) & 0xFF_FFFF
 
 

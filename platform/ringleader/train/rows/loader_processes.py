@@ -105,6 +105,7 @@ class _ProcessSet:
         rows = _Numbered(SliceDataset(dataset, seed, collate or torch_collate), self._newest)
         self._loader: DataLoader[Any] | None = DataLoader(
             rows,  # type: ignore[arg-type]
+            # A slice is a batch already.
             batch_size=None,
             sampler=self._asked,
             num_workers=count,

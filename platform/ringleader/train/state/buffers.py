@@ -161,6 +161,7 @@ class CommittedBuffers:
             self.put(left)
             return
         for committed, old, new in zip(self._committed, self._views(start), self._views(left), strict=True):
+            # torch refuses to subtract truth values.
             if committed.dtype == torch.bool:
                 committed.copy_(new)
                 continue

@@ -23,6 +23,7 @@ def weights_sha256(module: nn.Module) -> str:
 
 
 def _little_endian(tensor: Tensor) -> bytes:
+    # `reshape`: a tensor without dimensions cannot be viewed as another type.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy()
     if sys.byteorder == "big" and flat.element_size() > 1:

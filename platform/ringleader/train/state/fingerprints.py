@@ -100,6 +100,7 @@ def _summed(raw: Tensor, digest: "hashlib.blake2b") -> Tensor:
     words = raw[:summed].view(torch.int64).view(full, COLUMNS)
     for start in range(0, full, ROWS):
         block = words[start : start + ROWS]
+        # Sums of integers wrap around at 64 bits, and are the same in any order.
         digest.update(block.sum(dim=1).cpu().numpy().data)
         digest.update(block.sum(dim=0).cpu().numpy().data)
     return raw[summed:]

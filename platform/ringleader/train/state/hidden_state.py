@@ -56,6 +56,7 @@ class HiddenState:
         if before is None:
             return
         changed = [path for path, now in self._look().items() if now.differs(before.get(path))]
+        # A new counter: what has not changed in this turn begins again.
         self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
         often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
         new = [path for path in often if may_matter(*self._owner(path))]
@@ -133,6 +134,7 @@ def _held_by(part: nn.Module) -> Iterable[tuple[str, Any]]:
         if name in _EVERYBODYS:
             continue
         yield name, value
+        # Plain ones alone: to iterate over a subclass may run the program's code.
         items = value.items() if type(value) is dict else enumerate(value) if type(value) is list else ()
         yield from ((f"{name}[{key!r}]", item) for key, item in islice(items, MANY))
     for name in part._non_persistent_buffers_set:

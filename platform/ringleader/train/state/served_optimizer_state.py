@@ -98,6 +98,7 @@ class ServedOptimizerStates:
     def _saved(self, _optimizer: Optimizer, saved: dict[str, Any]) -> None:
         if self._hidden:
             count = sum(len(group["params"]) for group in saved["param_groups"])
+            # A `state_dict` numbers the parameters through all groups.
             saved["state"] = ClosedState(saved["state"], list(range(count)))
 
 

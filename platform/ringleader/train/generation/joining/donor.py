@@ -211,6 +211,7 @@ class JoinerDonation:
         room, self._room = self._room, None
         assert room is not None
         size = room_for(tensors)
+        # The state may have grown since the memory was made: some optimisers make theirs in a first step.
         memory = room[:size] if size <= room.numel() else torch.empty(size, dtype=torch.uint8)
         kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
         places = list(zip(views(memory, kinds), tensors, strict=True))
@@ -283,6 +284,8 @@ class JoinerDonation:
             assert self._rooms is not None
             with self._lock:
                 self._kept_bytes -= self._rooms.step_bytes
+                # The part in use may be small, where few parameters had a gradient, and the next step may
+                # need all.
                 self._spare.append(_whole(memory))
         return head["kind"] == BOUNDARY and bool(side.all_reduce(torch.zeros(1, dtype=torch.float64)))
 
@@ -325,6 +328,7 @@ def _size(skeleton: bytes, tensors: Sequence[Tensor]) -> int:
 def _same(one: Any, other: Any) -> bool:
     """Whether two states have the same bits. Where their pickles differ for another reason the answer is no."""
     (skeleton, tensors), (others_skeleton, others) = take_apart(one), take_apart(other)
+    # Equal skeletons have equally many tensors, so `map` leaves none out.
     return skeleton == others_skeleton and all(map(_same_bits, tensors, others))
 
 

@@ -48,6 +48,7 @@ class JoinFollower:
         """Follow the donor until both stand at a boundary, or it is gone. None: calls are over that the program has not
         come to here, and their lines run first."""
         member = self._member
+        # Before anything is taken over: with it this worker parks as the newcomer that it was.
         fresh = member.healing.rest({})
         communicator = Communicator(task.transport)
         self._in_sync = self._caught_up = False

@@ -41,6 +41,8 @@ class CheckpointCadence:
     def due(self, before: int, step: int) -> bool:
         """Whether a checkpoint is due by steps, where the transaction before ended at step `before`."""
         every = self._every_steps
+        # Not `step % every == 0`: a round commits several steps, and may pass a multiple without ending at
+        # it.
         return every is not None and step // every > before // every
 
     def nears(self, step: int) -> bool:

@@ -225,6 +225,8 @@ class CheckpointSaver:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="ringleader-saver", daemon=True)
             self._thread.start()
+        # Before the work is queued: the thread might be through with it first, and nobody would be idle
+        # again.
         self._idle.clear()
         self._work.put(work)
 

@@ -201,6 +201,7 @@ class OuterStep:
         # The live state is the last replica's: the outer step starts from the committed one.
         self._origin.put()
         assert self._table.grad is not None
+        # Once: each number read from a device would wait for it.
         table = self._table.grad.cpu()
         count = len(self._parameters)
         users = [_first(table[:, number]) for number in range(count)]
@@ -269,6 +270,7 @@ class OuterStep:
             parameter.grad = None
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
+        # Not deep: the step below begins with empty state, and changes none of these entries.
         before = [dict(optimizer.state) for optimizer, _ in self._held.optimizers]
         for optimizer, _ in self._held.optimizers:
             # From empty state: some entries are made in a first step only.

@@ -159,6 +159,7 @@ class ServerEndpoint:
 
         def act(_: Scratch, transport: Transport) -> None:
             word, heard = torch.tensor([entry], dtype=torch.float64), torch.empty(1, dtype=torch.float64)
+            # A list: all are on their way before one is waited for.
             for work in [transport.isend(word, rank, TAKEN) for rank in self._followers]:
                 work.wait()
             # A follower's thread ends at END, without an answer.

@@ -124,6 +124,7 @@ class ServerClient:
             tables: the gradient's rows of each table.
         """
         self.pushed()
+        # Only now: until the push before was counted, the lane was still sending from these rows.
         rows = [b.row(0) for b in self._buckets.buckets]
 
         def act(_: Scratch, transport: Transport) -> None:
