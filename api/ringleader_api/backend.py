@@ -216,6 +216,7 @@ class RayBackend:
         """Ask the cluster every `watch_every_s`, beside the block, for something it answers at once; a cluster that
         does not answer is given up, and the call in the block raises."""
         over = threading.Event()
+        # The connection of now: another that takes its place meanwhile is not this thread's to close.
         threading.Thread(target=self._watch, args=(self._connected, over), daemon=True).start()
         try:
             yield

@@ -147,6 +147,7 @@ class Credentials:
             before = update(Token).where(Token.name == "home", Token.revoked_at.is_(None))
             session.execute(before.values(revoked_at=self._now()))
             session.execute(update(User).where(User.name == FIRST_USER).values(disabled_at=None))
+            # `merge`: the user may have the role already.
             session.merge(RoleRow(user=FIRST_USER, project=EVERY, role=Role.ADMIN.value))
             session.add(
                 new_token(token, user=FIRST_USER, name="home", scope=WHOLE, at=self._now(), expires_at=None)

@@ -198,5 +198,6 @@ class Http(H11Protocol):
 
 def _bound_unsent(transport: asyncio.Transport) -> None:
     connected = transport.get_extra_info("socket")
+    # A Unix socket has no such option.
     if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)

@@ -105,5 +105,6 @@ class Refusals:
         if not rows:
             return
         with self._store.write([]) as session:
+            # Not sorted first: the log keeps the order of the requests.
             for outcome, alike in groupby(rows, key=itemgetter(1)):
                 audit.store(session, [action for action, _ in alike], outcome)

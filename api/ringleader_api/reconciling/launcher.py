@@ -98,6 +98,7 @@ class AttemptLauncher:
                 home = self._home if run_as is None else run_as.folder
                 spec = _begun(session, job, home)
                 _checkpoints_in_reach(session, job, home)
+                # Only to see that all are there: the supervisor asks for the values itself.
                 self._secrets.values(session, job.project, spec.secrets)
             except (SecretMissing, NoneLeft, NoAccount, CheckpointsElsewhere) as error:
                 why = Why(code=error.code, message=error.message, hint=error.hint)

@@ -77,6 +77,7 @@ class JobQueue:
             if job is None or job.attempt != attempt or job.state not in TRUE_STATES:
                 return
             before = allowed(job)
+            # None rather than the maximum itself: a maximum that is raised later then counts at once.
             job.granted = workers if workers < job.spec["workers"]["max"] else None
             job.granted_at = self._now()
             if allowed(job) != before:
@@ -107,6 +108,7 @@ class JobQueue:
         round."""
         waiting: dict[str, list[str]] = defaultdict(list)
         for job_id, why in reasons.items():
+            # By reason: one statement writes it for all jobs that share it.
             waiting[why.model_dump_json()].append(job_id)
         for told, ids in waiting.items():
             for first in range(0, len(ids), TOLD_AT_ONCE):
@@ -115,5 +117,6 @@ class JobQueue:
                 with self._store.write() as session:
                     session.execute(
                         update(Job).where(Job.id.in_(free)).values(pending_reason=json.loads(told)),
+                        # This session has loaded none of these rows.
                         execution_options={"synchronize_session": False},
                     )

@@ -157,6 +157,7 @@ class Channel(Generic[Item]):
             )
         except NotFound:
             return False
+        # `==`, not `is`: a bound method is another object at each access.
         self._begin_near(newest_event if self._read == self._here.feeds.events else newest_line)
         newest = self._seqs[-1] if self._seqs else self.base
         after = max(newest, self._searched)

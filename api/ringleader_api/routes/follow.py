@@ -45,6 +45,7 @@ async def stream(
     try:
         resumed = _last_seen(request)
         after = after if resumed is None else resumed
+        # Asked before the read: what the job wrote before it ended is then seen.
         ended = await to_thread.run_sync(here.feeds.ended, job_id)
         level = ended and resumed is not None and not await to_thread.run_sync(read, job_id, after, 1)
     # Counted from the request on: whatever fails before the stream begins must count it off again.
@@ -58,6 +59,7 @@ async def stream(
         items(here, job_id, after, read, _still(request, here, job_id)),
         end,
         media_type="text/event-stream",
+        # nginx would else collect the stream before it passes any of it on.
         headers={"X-Accel-Buffering": "no"},
     )
 
@@ -108,6 +110,7 @@ async def _in_turn(here: Control, text: bytes) -> None:
     """Wait for one of the few places that pieces have in a turn of the event loop: hundreds of followers hear of one
     event, and each of their connections may take megabytes at once."""
     async with here.sending_long if len(text) > LONG_BYTES else here.sending:
+        # Keeps the place until the next turn of the loop: else all would go through in one.
         await asyncio.sleep(0)
 
 

@@ -235,6 +235,7 @@ class Exporter:
         keys = self._keys[cursor.job_id] = records.Keys()
         with self._store.read() as session:
             for name in session.scalars(query):
+                # For its effect: a name that is missing is numbered and stored.
                 keys[name]
         return keys
 

@@ -66,7 +66,9 @@ class Mlflow:
         """The run of this job, if it was created before; None otherwise."""
         body = {
             "experiment_ids": [experiment_id],
+            # Backticks: the name of the tag has a dot.
             "filter": f"tags.`{JOB_TAG}` = '{job_id}'",
+            # Deleted runs, too: one that somebody has deleted is not made a second time.
             "run_view_type": "ALL",
             "max_results": 1,
         }

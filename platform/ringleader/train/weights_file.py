@@ -45,6 +45,7 @@ def write(module: nn.Module, path: Path, models: int = 1) -> None:
 
 
 def _plain(tensor: Tensor) -> Tensor:
+    # safetensors refuses tensors with another order of memory.
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 

@@ -91,6 +91,7 @@ def from_provider(here: Here, request: Request, state: str = "", code: str = "")
     try:
         signin = _signin(here)
         # Log-in forgery: a link with somebody else's code and state must not log this browser in as them.
+        # An empty state would equal the cookie that is not there.
         if not state or not hmac.compare_digest(brought.encode(), state.encode()):
             raise Forbidden("the log-in was started in another browser.", code="login_refused")
         user, target = signin.finish(state, code)

@@ -91,6 +91,7 @@ class Submissions:
             raise Unprocessable(
                 f"an Idempotency-Key must have 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
             )
+        # Sorted: a client may order the keys otherwise when it sends the same job again.
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         # Before the checks: a repetition is answered with its job also where today's cluster would refuse it.
         if key is not None and (known := self._replayed(who.name, key, digest)):
@@ -110,6 +111,7 @@ class Submissions:
         actions: list[AuditedAction] = []
         rows = _Rows()
         answers: list[Accepted | Exception] = []
+        # `actions` fills up in the block: the rows of the audit log are written at its end.
         with self._store.write(actions) as session:
             for one in asked:
                 if (stored := one.stored(session)) is not None:
@@ -135,11 +137,13 @@ class Submissions:
         at = self._now()
         if one.spec.project not in rows.projects:
             have_project(session, one.who, one.spec.project, Project(name=one.spec.project, created_at=at))
+            # Now: the job's row goes in past the session's objects, and refers to the project.
             session.flush()
             rows.projects.add(one.spec.project)
         one.job_id = one.job_id or new_job_id()
         row = _row_of(one, at)
         rows.add(row, one.key, one.digest)
+        # For the answer alone: the row itself is inserted with all others of the batch.
         return Accepted(one.job_id, Job(**row))
 
     def preview(self, who: Caller, body: Any, seen: Seen | None) -> Preview:

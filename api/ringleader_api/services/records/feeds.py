@@ -74,6 +74,7 @@ class Feeds:
         if wanted.level is not None:
             query = query.where(LogRow.level == wanted.level)
         if wanted.text is not None:
+            # Escaped: `%` and `_` stand for themselves, and not for any text.
             query = query.where(LogRow.line.icontains(wanted.text, autoescape=True))
         query = query.order_by(LogRow.seq).limit(limit)
         with self._store.read() as session:

@@ -44,6 +44,7 @@ class GroupCommit(Generic[Asked, Answer]):
         with self._gate:
             self._waiting.append(mine)
         # Whoever gets the turn answers for all that wait; the others find their answer there when they get it.
+        # Again where more than `most` were waiting before it.
         while not mine.done:
             with self._turn:
                 if not mine.done:

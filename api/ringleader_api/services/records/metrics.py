@@ -60,6 +60,7 @@ def _points(session: Session, job_id: str, name: str, max_points: int) -> Any:
     # Two points a stretch, and the two ends.
     stretches = max(1, (max_points - 2) // 2)
     # In the database: a curve may be far longer than what is shown of it.
+    # `op`: SQLAlchemy's own `/` of integers gives a fraction.
     stretch: ColumnElement[int] = cast((Metric.step - first) * stretches, BigInteger).op("/")(
         last - first + 1
     )

@@ -65,6 +65,7 @@ class CallBoundary:
         """The boundary of the live state, without its tensors."""
         return cls(
             settings=[settings_of(optimizer) for optimizer, _ in held.optimizers],
+            # Deep: torch gives out the schedule's own lists and counters.
             schedulers=[copy.deepcopy(scheduler.state_dict()) for scheduler in held.schedulers],
             kept={name: copy.deepcopy(state) for name, state in kept_states(held) if not _large(state)},
         )

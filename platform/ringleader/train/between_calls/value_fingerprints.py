@@ -113,6 +113,7 @@ class ValueReader:
         count = len(values)
         if count > 2 * MOST_ITEMS:
             values = [*_first(values, MOST_ITEMS), *_first(reversed(values), MOST_ITEMS)]
+        # A part that is not compared counts by its type, so that another kind of value is seen.
         told = (self._text(value, depth + 1) or f"<{_name(value)}>" for value in values)
         return f"{around[0]}{', '.join(told)}{around[1]}" + (f" of {count}" if count > 2 * MOST_ITEMS else "")
 

@@ -83,6 +83,7 @@ class DryTurn:
         block, as before a first step.
         """
         held = self._member.held
+        # The body may change them in place, and peers may be reading them in shared memory.
         self._member.own_weights()
         weights = [(p, p.detach().clone()) for p in held.weights if p not in self._member.tables]
         settings, kept = held.settings(), held.copied_kept()

@@ -47,6 +47,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         parts = [plain(part) for part in value]
         return value if all(map(is_, parts, value)) else type(value)(parts)
+    # numpy's bool is no Integral.
     if isinstance(value, np.bool_):
         return bool(value)
     if isinstance(value, Integral):
@@ -130,4 +131,5 @@ def _told(mine: Any, values: Numbers) -> Any:
     if kind == _TENSOR:
         return value
     number = _decoded(kind, value)
+    # By type, too: True equals 1, and 1 equals 1.0.
     return mine if type(number) is type(mine) and number == mine else number

@@ -85,6 +85,7 @@ class Sandbox:
         place = self._foreign(path, follow=event not in OF_LINKS)
         if place is None:
             return
+        # A folder that is there already, or a file that is gone already: the call only raises.
         done = (event in MAKES and place.exists()) or (event in REMOVES and not os.path.lexists(place))
         if not done:
             self._refuse(f"changes {place}")

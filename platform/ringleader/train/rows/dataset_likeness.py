@@ -83,6 +83,7 @@ class _Look:
             elif id(part) in self._seen:
                 self._say("seen", self._seen[id(part)])
             else:
+                # Before it is read: it may hold itself.
                 self._keep(part)
                 held = list(self._read(part))
                 self._say(type(part).__module__, type(part).__qualname__, len(held))

@@ -49,6 +49,7 @@ class SliceDataset:
         own = own_generators((self._dataset, self._collate))  # each time: it may make them when it needs them
         seed_own(own, self._seed, "load", *piece.stream)
         rows = [int(row) for row in piece.rows]
+        # As torch's own loader does: a dataset may load several rows at once.
         fetch = getattr(self._dataset, "__getitems__", None)
         return self._collate(fetch(rows) if fetch else [self._dataset[row] for row in rows])
 

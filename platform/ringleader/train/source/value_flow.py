@@ -216,6 +216,7 @@ class ValueFlow:
             case ast.Attribute(value=value, attr=attr):
                 if _name_of(value) != "session":
                     self._flow(("", f".{attr}"), node.lineno, into)
+                # `self` has no value that flows: each attribute has a key of its own.
                 if not (isinstance(value, ast.Name) and value.id == "self"):
                     self._expression(value, into)
             case ast.Call():

@@ -37,6 +37,7 @@ def load(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 def of_another_kind(optimizer: Optimizer, group: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     """Whether the given settings are of another kind of optimiser: each side has some that the other lacks. A newer
     torch alone may know settings that saved ones lack."""
+    # `initial_lr` comes from a schedule, whatever the optimiser.
     return bool(optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"})
 
 

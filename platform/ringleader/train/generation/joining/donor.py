@@ -270,6 +270,7 @@ class JoinerDonation:
         known = unpacked(side.receive_state(JOINER), side.seal)
         told = self._brief.since(known) | {"followed": self._rooms is not None}
         side.send_state(JOINER, packed(told, side.seal))
+        # A sum with two ranks: to this one's 0 the joiner adds its answer.
         return bool(side.all_reduce(torch.zeros(1, dtype=torch.float64)))
 
     def _send(self, side: SideChannel, head: dict[str, Any], memory: Tensor) -> bool:

@@ -206,6 +206,7 @@ class LeaseQueue:
         self.arrived.clear()
         self.out.clear()
         ahead = (n for n in taken.missing(taken.end) if n % self.batches.shards in self._present(n))
+        # Ascending, which is a heap already.
         self._returned = list(ahead)
         self._fresh = self.batches.after(taken.end - 1)
 

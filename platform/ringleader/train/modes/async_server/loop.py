@@ -139,6 +139,7 @@ class AsyncServerLoop(Mode):
             rank=member.generation.rank,
             call=loop.number,
             kind=BATCHES + loop.index,
+            # The loop's first step: inside the loop members are at different ones.
             step=member.progress.step - member.progress.calls.offset,
             pending=False,
         )
@@ -219,6 +220,7 @@ class AsyncServerLoop(Mode):
             loss=None if isnan(loss) else loss,
             staleness=said[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist(),
         )
+        # A byte in each float64: zeros from all others leave it as it is.
         member.buffers.put(said[KNOWN + STALENESS_BINS :].to(torch.uint8))
         if over and left:
             member.progress.leave_loop(loop.number)
@@ -252,6 +254,7 @@ class AsyncServerLoop(Mode):
         if not self._keeps_queue:
             return words
         assert self._server_state is not None
+        # NaN stands for none: the vector holds numbers only, and the others' zeros leave it NaN.
         loss = nan if member.progress.loss is None else member.progress.loss
         leaves = member.coordinator.plan_pending()
         known = [

@@ -83,6 +83,7 @@ class TokenRingLoop(Mode):
         self.turns.running, self._stop, self._leaves = None, True, True
         if self._stretch_tokens is not None:
             self._stretch_tokens.halt()
+        # Another stretch where the generation broke: the end is agreed on as one ends.
         while self._stretch_tokens is not None or self._enter(loop):
             self._end_stretch(loop)
 

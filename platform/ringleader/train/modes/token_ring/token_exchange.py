@@ -187,6 +187,7 @@ class TokenExchange:
             token = TokenHeader(token.span, token.version, token.quiet, token.left - 1, token.halt)
         if token.left >= 0:
             self._over += 1
+        # The last member to hear of the end keeps the token.
         if token.left != 0:
             self._pass(transport, token)
 
@@ -206,6 +207,7 @@ class TokenExchange:
             if told.halt:
                 self.halt()
             over = told.over
+            # Others of the ring have yet to see what the server sent: the count begins anew.
             quiet = int(finished) if told.fresh else quiet
         left = self._size - 1 if over else -1
         return TokenHeader(token.span, self._spans.held[token.span].version, quiet, left, int(self._halt))
@@ -233,6 +235,7 @@ class TokenExchange:
             messages.append((self._spans.held[span].weights, WEIGHTS))
             self._sent[span] = token.version
         for message, tag in messages:
+            # With the message, whose memory has to live until it has left.
             leaving.append((transport.isend(message, self._after, tag), message))
 
 

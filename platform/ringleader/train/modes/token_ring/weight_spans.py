@@ -219,6 +219,7 @@ class WeightSpans:
         """Add `share` of the move of an optimiser step on these items to what is pending for these spans."""
         for number, span in enumerate(self.held):
             # Without the lock: `local` and `before` are the training thread's alone.
+            # On the CPU this is `local` itself, which may be spoilt here: it is set anew below.
             move = span.local.cpu()
             move.sub_(span.before)
             with self.changed:

@@ -106,6 +106,7 @@ class WorkerTokens:
         if not inside:
             return
         here = inside["call"] == loop.number
+        # One set for all spans: `stand` copies it for each.
         nothing = [ItemSet(0, absent(loop.epoch))] * len(self.spans)
         self.spans.stand(_listed(inside["items"], len(self.spans)) if here else nothing)
         if here:

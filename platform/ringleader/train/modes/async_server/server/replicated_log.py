@@ -52,6 +52,7 @@ class ReplicatedLog:
         due = []
         while self._confirmed:
             entry = self._confirmed.popleft()
+            # `UPDATE` and `CLOSE` are negative, and have no push.
             due.append((entry, self._held.pop(entry) if entry >= 0 else None))
         return due
 
