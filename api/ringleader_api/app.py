@@ -223,6 +223,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         _refuse_as_problems(document)
         for model in (JobSpec, Problem):
             shape = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            # OpenAPI keeps all shapes in one place, to which the references of this one point.
             schemas.update(shape.pop("$defs", {}))
             schemas[model.__name__] = shape
         app.openapi_schema = document

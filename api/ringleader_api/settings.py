@@ -173,6 +173,7 @@ class Settings(BaseModel):
         Raises:
             SettingsInvalid: naming the variable and what is wrong with it.
         """
+        # A variable that is set to nothing counts as none.
         given = {f: environ[PREFIX + f.upper()] for f in cls.model_fields if environ.get(PREFIX + f.upper())}
         given.setdefault("home", str(Path.home() / ".ringleader"))
         try:

@@ -26,6 +26,7 @@ def page(_: ByCaller) -> Response:
     index = STATIC / "index.html"
     if not index.is_file():
         return HTMLResponse(ABSENT)
+    # Asked for again each time: it names the hashed files of the newest build.
     return FileResponse(index, headers={"Cache-Control": "no-cache"})
 
 

@@ -40,6 +40,7 @@ class Growth:
         self._asked: Counter[WorkerNeed] = Counter()
         self._cpus = self._gpus = 0.0
         for claim in admitted:
+            # A job that is leaving has been told 0: no nodes are asked for it.
             if claim.told:
                 self._add(claim, claim.told + claim.alike)
 

@@ -70,6 +70,7 @@ def ends_at(head: Claim, admitted: Sequence[Claim], held: HeldPlaces, free: Free
         for number, claim in enumerate(admitted)
         if claim.ends_in_s is not None
     ]
+    # By the first two: claims have no order of their own.
     for ends_in_s, _, claim in sorted(known, key=lambda entry: entry[:2]):
         for need, spots in ((claim.need, held.workers[claim.job_id]), *held.apart(claim)):
             vacated.release(need, spots)

@@ -54,6 +54,7 @@ class Claim:
     overtook: bool = False
     settled_s: float = inf
     ends_in_s: float | None = None
+    # Outside the hash: claims are keys, and a list has none.
     placed: Sequence[tuple[str, int]] | None = field(default=None, hash=False)
     servers_placed: Sequence[tuple[str, int]] | None = field(default=None, hash=False)
 

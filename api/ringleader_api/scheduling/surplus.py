@@ -37,6 +37,7 @@ def give_out(
     lines: dict[tuple[int, str], list[_Wish]] = {}
     for number, (claim, has, wants) in enumerate(wishes):
         if wants > 0:
+            # The number is unique, so that the heap never compares two claims.
             wish = (has, number, claim, wants, max(1, wants // TURNS))
             lines.setdefault((-claim.priority, claim.project), []).append(wish)
     for line in lines.values():

@@ -102,6 +102,7 @@ class Secrets:
             set_at=self._now(),
         )
         with self._store.write() as session:
+            # `*` stands for all projects, and is none.
             if project == EVERY or session.get(Project, project) is None:
                 raise no_project(project)
             session.merge(row)

@@ -89,6 +89,7 @@ class FileLease:
 
 def database_now(session: Session) -> datetime:
     """The database's clock: the clocks of replicas need not agree."""
+    # Not `now()`, which is when the transaction began: it may have waited for the row since.
     now = session.scalar(select(func.timezone("utc", func.clock_timestamp())))
     assert isinstance(now, datetime)
     return now.replace(tzinfo=UTC)

@@ -28,6 +28,7 @@ from ringleader.wire.states import State
 
 # `none_as_null`: a JSON null and a missing value would otherwise be two things to a query.
 JsonValue = JSON(none_as_null=True)
+# SQLite draws numbers of its own only for a key that is declared INTEGER.
 RowId = BigInteger().with_variant(Integer, "sqlite")
 GRACE_S = 30.0
 """The seconds that a job may take to end by itself, unless whoever cancels it says otherwise."""
@@ -46,6 +47,7 @@ class Utc(TypeDecorator[datetime]):
         return None if value is None else value.replace(tzinfo=UTC)
 
 
+# As text: a new state needs no change of a type in PostgreSQL.
 StateName = Enum(
     State, native_enum=False, length=16, values_callable=lambda states: [s.value for s in states]
 )
@@ -122,6 +124,7 @@ class Job(Base):
     total_steps: Mapped[int | None] = mapped_column(BigInteger)
     epoch: Mapped[int] = mapped_column(default=0)
     workers: Mapped[list[dict[str, Any]]]
+    # `server_default`: control planes of the version before go on storing rows without these.
     reached: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     furthest: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     steps_lost: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
@@ -273,6 +276,7 @@ class ExportCursor(Base):
 
     __tablename__ = "export_cursors"
     __table_args__ = (
+        # Spelt as SQLAlchemy asks in each: an index serves only queries with its own condition.
         _partial("ix_export_cursors_open", "job_id", sqlite="finished IS 0", postgresql="finished IS false"),
     )
 

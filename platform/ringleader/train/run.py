@@ -114,6 +114,7 @@ def run(
     keep_freed_memory()
     # Before the program makes its models: every worker draws the same first weights.
     seed_all(spec.seed, "init")
+    # A server reads no rows.
     copied = near(spec, None if server else copies)
     session = Session(spec, coordinator, sink, checkpoints, copied, device=device)
     sink.timed(session._split)

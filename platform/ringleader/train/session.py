@@ -454,6 +454,7 @@ class Session:
         self._checks.release()
         self._structure.release()
         self._loaders.close()
+        # The program may go on with them after the session.
         for scheduler in self._held.schedulers:
             give_back(scheduler)
         self._member.close()
@@ -481,10 +482,12 @@ class Session:
             return
         self._steps.undo()
         self._member.take_back()
+        # Behind both: the boundary is of the committed state.
         self._member.sections.finished(number)
         self._begin_section(number)
 
     def _begin_section(self, number: int) -> None:
+        # Whatever this member drew before, and whether it took part in the call at all.
         seed_all(self._spec.seed, "after", number)
         if not (self._spec.sync.order_free or self._spec.sync.circulates):
             self._member.forget_gradients()

@@ -28,6 +28,7 @@ class TimeSplit:
 
     @property
     def compute_s(self) -> float:
+        # Kinds may overlap: a recovery has waits for the exchange in it.
         return max(0.0, self.wall_s - self.exposed_s - self.idle_s - self.recovery_s)
 
     @contextmanager

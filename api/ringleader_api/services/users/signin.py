@@ -39,6 +39,7 @@ class SignIn:
                     state_sha256=sha256(state),
                     nonce=nonce,
                     verifier=verifier,
+                    # Cut to the column: PostgreSQL refuses a longer one.
                     target=target[:2000],
                     expires_at=now + PENDING_LIFE,
                 )

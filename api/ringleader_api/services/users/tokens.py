@@ -125,6 +125,7 @@ class Tokens:
             if row.id != who.token:
                 _whole(who)
             audit.about(target=f"{row.user} {row.id}")
+            # The first time stays: it says since when the token has opened nothing.
             row.revoked_at = row.revoked_at or self._now()
 
 

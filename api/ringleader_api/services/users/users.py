@@ -43,6 +43,7 @@ class Users:
                 raise Conflict(f"the user {name!r} already exists.", code="user_exists")
             user = User(name=name, created_at=self._now())
             session.add(user)
+            # The user's row first: the session knows of no relation by which it could order the two.
             session.flush()
             for project, role in roles.items():
                 _known(session, project)

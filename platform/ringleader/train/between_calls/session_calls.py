@@ -46,6 +46,7 @@ class SessionCalls:
         return number < len(self.finished)
 
     def finish(self, number: int, ended: FinishedCall) -> None:
+        # Once: a member that was healed past the end of the call knows it already.
         if number == len(self.finished):
             self.finished.append(ended)
             self.offset = 0

@@ -42,6 +42,7 @@ def take(group: dict[str, Any], values: Numbers) -> None:
 
 def plain(value: Any) -> Any:
     """A number of another type, numpy's for example, as Python's own, alone or in a tuple; all else as it is."""
+    # By type, not `isinstance`: numpy's float64 is a subclass of float.
     if type(value) in _KINDS:
         return value
     if isinstance(value, tuple | list):

@@ -41,6 +41,7 @@ class Environment:
     @classmethod
     def decode(cls, text: bytes) -> "Environment":
         values = text.rstrip(b"\0").decode(errors="replace").split("\n")
+        # A text that was cut may lack its last fields.
         return cls(*(values + [""] * len(fields(cls)))[: len(fields(cls))])
 
 
@@ -109,6 +110,7 @@ class EnvironmentCheck:
         digests[rank] = _digest(mine)
         one = len(set(exchange.all_reduce(digests).tolist())) == 1
         found = [mine] if one else _told(exchange, plan, rank, mine)
+        # In the order of ranks: all members have to keep the same list.
         self._seen += [machine for machine in dict.fromkeys(found) if machine not in self._seen]
         if rank == 0 and self.why_other_bits != before:
             print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")

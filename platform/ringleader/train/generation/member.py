@@ -286,6 +286,7 @@ class Member:
     def _leave(self) -> None:
         """Close the current generation, if there is one."""
         if self.current is not None:
+            # The count of the exchange goes with it.
             self.split.exposed_s += self.current.exchange.exposed_s
             self.current.exchange.close()
             self.current = None

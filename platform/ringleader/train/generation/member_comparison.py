@@ -137,8 +137,10 @@ class MemberComparison:
         self._unsure |= not firsts or len(counts) > 1
         donor, me = told.index(right), member.generation.rank
         payload = None
+        # Those that differ in more than the bit of having run lines again.
         for receiver in [rank for rank, value in enumerate(told) if value and (value ^ right) & ~AGAIN]:
             if me == donor:
+                # Packed once for all: it copies the whole state.
                 if payload is None:
                     payload = member.healing.payload(since=0)
                 member.generation.exchange.send_state(receiver, payload)

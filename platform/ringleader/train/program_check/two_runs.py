@@ -112,6 +112,7 @@ class _Later(SingleMember):
 
     def next_seat(self, parked: ParkReport) -> Seat:
         seat = super().next_seat(parked)
+        # Only a later attempt asks for the newest checkpoint.
         return replace(seat, plan=replace(seat.plan, attempt=2))
 
 
@@ -166,6 +167,7 @@ def call(function: Any, session: CheckedSession) -> Exception | SystemExit | Non
     """Run the program as far as the session lets it. Returns the exception that it raised."""
     try:
         function(session)
+        # As at the end of a run: the variables are looked at there, too.
         session._begin_call()
     except FarEnough:
         return None

@@ -54,6 +54,7 @@ def _in_block(
         if isinstance(child, ast.If):
             missing = empty | frozenset(_missing(child.test, found))
             yield from _in_block(child.test, empty, found)
+            # `_in_block` walks the children of one node: a module stands for a list of statements.
             yield from _in_block(ast.Module(child.body, []), missing, found)
             yield from _in_block(ast.Module(child.orelse, []), empty, found)
             continue

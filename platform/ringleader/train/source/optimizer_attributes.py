@@ -23,6 +23,7 @@ def carried_by(optimizer: Optimizer) -> Iterator[VariableFinding]:
     """Attributes that `step` changes and reads before it has set them. A `state_dict` of its own may well hold them."""
     kind = type(optimizer)
     step = inspect.unwrap(kind.step)  # torch puts a wrapper around it
+    # A `step` that is no function has no text: it is passed over as torch's own are.
     file = step.__code__.co_filename if inspect.isfunction(step) else BELOW[0]
     if file.startswith(BELOW) or kind.state_dict is not Optimizer.state_dict:
         return

@@ -67,4 +67,5 @@ def _refuse(scheduler: LRScheduler, *_arguments: Any, **_named: Any) -> None:
 
 
 def _as_before(scheduler: LRScheduler, _protocol: Any) -> Any:
+    # Past `__init__`, in which torch makes a first step.
     return object.__new__, (type(scheduler).__bases__[0],), scheduler.__getstate__()

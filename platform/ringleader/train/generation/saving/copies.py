@@ -113,6 +113,7 @@ class CheckpointCopies:
             member.comparison.before_saving()
             member.gather_loop_state()
             member.saver.insist(partial(self.save, settled=True), given_up=over, cancelled=over)
+        # A barrier, as in `pause`.
         member.generation.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
 
     def end(self, look: Callable[[], None]) -> None:

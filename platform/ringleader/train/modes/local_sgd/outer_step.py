@@ -285,6 +285,7 @@ class OuterStep:
         for (optimizer, _), states in zip(self._held.optimizers, before, strict=True):
             optimizer.state.clear()
             optimizer.state.update(states)
+        # A step with zero gradients may move weights all the same, by weight decay for example.
         self._origin.put()
         for parameter in self._parameters:
             parameter.grad = None

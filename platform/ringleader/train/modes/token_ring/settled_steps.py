@@ -28,6 +28,7 @@ def step_report(reports: Mapping[int, np.ndarray]) -> StepReport:
     total = float(weights.sum())
     names = frozenset(int(report[3]) for report in reports.values())
     values: list[float] = []
+    # Where names differ the rows may have different lengths; `check` refuses the step then.
     if len(names) == 1:
         table = np.stack([report[FIXED:] for report in reports.values()])
         values = (weights @ table / total).tolist()

@@ -18,6 +18,7 @@ class MetricNaming:
         self.names: tuple[str, ...] = ()
         self._sign: int | None = None
         self._first = ""
+        # The checksum of no names is 0, and a worker without metrics tells none.
         self._known: dict[int, tuple[str, ...]] = {0: ()}
 
     def hear(self, worker: str, push: PushHeader, told: Tensor | None) -> None:

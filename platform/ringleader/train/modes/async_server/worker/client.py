@@ -174,6 +174,8 @@ class ServerClient:
             self._receive(transport, 0, first)
             if self._layout.buffers:
                 transport.irecv(self._left, self._servers[0], ANSWER).wait()
+        # Without an item and with nothing new at server 0 there is nothing to compute: the others are not
+        # asked.
         for server in range(1, len(self._servers) if first.item >= 0 or first.fresh else 1):
             ask = PullRequest(RequestKind.WEIGHTS, self._have[server], first.version)
             answer = self._question(transport, server, ask)
@@ -206,4 +208,5 @@ class ServerClient:
         sent += [transport.isend(extra, rank, PUSH) for extra in extras if extra.numel()]
         for work in sent:
             work.wait()
+        # Whatever the verdict: the push is over, and its rows are free.
         transport.irecv(self._layout.receipt(), rank, RECEIPT).wait()

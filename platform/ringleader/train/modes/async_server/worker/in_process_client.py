@@ -42,6 +42,7 @@ class InProcessClient:
         for row, bucket in zip(rows, self._buckets.buckets, strict=True):
             row.copy_(bucket.row(0))
         waiting = list(extras)
+        # From the end: names come behind the buffers.
         names = waiting.pop() if push.names else None
         self._server_queue.count(
             push, rows, PushExtras(waiting.pop() if push.buffers else None, names, tables)
