@@ -79,4 +79,5 @@ def room(node: NodeShape, need: WorkerNeed) -> int:
 def loss(taken: WorkerNeed, need: WorkerNeed) -> int:
     """The most workers of one shape that no longer fit once a worker of another has been put on their node."""
     pairs = ((taken.cpus, need.cpus), (taken.gpus, need.gpus), (taken.memory_gb, need.memory_gb))
+    # Less the slack: a worker of 0.1 + 0.2 takes the place of one of 0.3, not of two.
     return max((ceil(takes / needs - SLACK) for takes, needs in pairs if needs > 0), default=0)

@@ -137,7 +137,6 @@ class Submissions:
         at = self._now()
         if one.spec.project not in rows.projects:
             have_project(session, one.who, one.spec.project, Project(name=one.spec.project, created_at=at))
-            # Now: the job's row goes in past the session's objects, and refers to the project.
             session.flush()
             rows.projects.add(one.spec.project)
         one.job_id = one.job_id or new_job_id()

@@ -68,7 +68,7 @@ class ValueReader:
             return None
         if text is None or len(text) <= SHORT:
             return text
-        # A text may hold half a surrogate pair: Python reads names of files that are not UTF-8 so.
+        # A text may hold half a surrogate pair, as the name of a file does that is not UTF-8.
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
     def _text(self, value: Any, depth: int) -> str | None:

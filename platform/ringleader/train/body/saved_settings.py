@@ -85,6 +85,7 @@ class SavedSettings:
     def change(self, group: dict[str, Any]) -> SettingChange | None:
         """The first setting whose value has changed; None where none has."""
         for tensor, version, value in self.tensors:
+            # A write in place may have left the values as they were.
             if version_of(tensor) != version and not torch.equal(tensor, value):
                 holds = (k for k in self.settings if any(t is tensor for t in _tensors_in(group.get(k))))
                 return SettingChange(next(holds, "lr"), tensor.detach().clone())

@@ -74,6 +74,7 @@ class BodyTurns:
         if not (isfinite(weight) and weight > 0):
             raise StepMisuse(f"session.step got weight={weight}.", hint="Give a finite weight above 0.")
         slots = tuple(_mean(name, values[name]) for name in names)
+        # Only now: an error above is reported with the turn in which it was raised.
         self.running = None
         # 24 bits: the control word's float32 entries hold no more exactly.
         sign = crc32("\n".join(names).encode()) & 0xFF_FFFF

@@ -190,6 +190,7 @@ class WordLayout:
         table = (
             word[start : start + self.shards * _SHARD]
             .view(self.shards, _SHARD)[list(present)]
+            # In float64 a product of two float32 is exact.
             .to(torch.float64)
         )
         weights = table[:, 0]

@@ -59,10 +59,12 @@ class LoaderProcesses:
             c for c in self._process_sets if c.call == call and c.holds(dataset, collate) and c.count == count
         ]
         look = None if now else likeness(dataset, collate)
+        # None equals no other: what cannot be read may have changed.
         same = now or [
             c for c in self._process_sets if look is not None and (c.look, c.count) == (look, count)
         ]
         if same:
+            # To the end: the first of them are those that were not used for longest.
             self._process_sets.remove(same[0])
             self._process_sets.append(same[0])
         else:

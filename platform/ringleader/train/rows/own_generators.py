@@ -42,6 +42,7 @@ def own_generators(owners: Any) -> Iterator[tuple[str, Generator]]:
         if isinstance(part, Generator):
             yield path, part
         else:
+            # Numbers and texts are left out: MANY of them would end the search.
             left.extend((f"{path}.{n}", held) for n, held in _held_by(part) if not isinstance(held, ATOMS))
 
 
@@ -73,6 +74,7 @@ def _held_by(part: Any) -> list[tuple[Any, Any]]:
             return list(enumerate(part[:MANY]))
         case dict():
             return list(islice(part.items(), MANY))
+        # Classes and modules lead to everything, and arrays of numbers to nothing.
         case type() | ModuleType() | Tensor() | np.ndarray():
             return []
         case object(__dict__=dict() as attributes):

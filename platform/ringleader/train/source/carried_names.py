@@ -118,8 +118,10 @@ class _Body:
 
     def _look_at_call(self, call: ast.Call) -> None:
         node: ast.expr = call
+        # Down a chain: `x.a_().b_()` changes x.
         while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name, node = node.func.attr, node.func.value
+            # So end the names of torch's methods that change a tensor in place.
             in_place = name.endswith("_") and not name.startswith("_") and name not in LEFT_OUT
             if in_place or (name in ADDS and call.args):
                 self._put(node, call.lineno)

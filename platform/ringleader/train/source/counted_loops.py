@@ -66,6 +66,7 @@ def _lines_of_batches(call: ast.AST) -> list[int]:
     """The lines of calls of `batches` in the arguments of a call."""
     inner = (each for argument in getattr(call, "args", ()) for each in ast.walk(argument))
     calls = [each for each in inner if isinstance(each, ast.Call) and _name(each.func) == "batches"]
+    # All lines of the call: its frame may stand at any of them.
     return [number for each in calls for number in range(each.lineno, _end(each) + 1)]
 
 

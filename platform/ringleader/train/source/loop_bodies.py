@@ -140,6 +140,7 @@ class SourceText:
         loop = path[-1]
         assert isinstance(loop, Loop)
         if self._adds_up(path, scope):
+            # Each line of the header: the call of `session.batches` may stand in any of them.
             self.adding |= set(range(loop.lineno, (loop.iter.end_lineno or loop.lineno) + 1))
         for key, line in self.flows.changed_by([loop.target, *loop.body], scope):
             self.inside.add(key)

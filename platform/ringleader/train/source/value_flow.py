@@ -161,6 +161,7 @@ class ValueFlow:
             case ast.Expr(value=value):
                 self._said(value)
             case ast.Return(value=ast.expr() as value):
+                # `("()", name)` stands for what functions of that name return.
                 self._expression(value, {("()", self._function)})
             case _:
                 self._compound(node)
@@ -175,6 +176,7 @@ class ValueFlow:
                 self._statements([*node.body, *node.orelse])
             case ast.With(items=items) | ast.AsyncWith(items=items):
                 for item in items:
+                    # To enter it may do anything with the value.
                     into = self._into(item.optional_vars) if item.optional_vars else {MATTERS}
                     self._expression(item.context_expr, into)
                 self._statements(node.body)
@@ -203,6 +205,7 @@ class ValueFlow:
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
         elif not (isinstance(value, ast.Call) and _name_of(value.func) in HARMLESS):
+            # The program's own functions are followed; what any other does with its arguments is not known.
             known = isinstance(value, ast.Call) and self._is_known(value.func)
             self._expression(value, set() if known else {MATTERS})
 

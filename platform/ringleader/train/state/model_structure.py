@@ -125,7 +125,7 @@ class ModelStructure:
     def _live(self) -> Iterator[tuple[str, _Entry]]:
         for number, model in enumerate(self._held.models):
             prefix = f"{number}." if len(self._held.models) > 1 else ""
-            # Under every name: weights that are tied no longer have to show.
+            # Under every name: it has to show where two weights are tied no longer.
             for name, parameter in model.named_parameters(remove_duplicate=False):
                 yield prefix + name, _entry(parameter, parameter)
             for name, buffer in _buffers(model):

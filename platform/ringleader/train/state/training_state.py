@@ -342,6 +342,7 @@ class TrainingState:
 
     def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over what `state` gave; as `restore`."""
+        # Callbacks that were still due belong to the state that is replaced.
         self._owed = None
         self._check_same_program(state)
         # Before the peer's state overwrites anything.

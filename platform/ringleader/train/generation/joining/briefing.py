@@ -84,6 +84,7 @@ class CatchUp:
     def __init__(self, member: "Member") -> None:
         self._member = member
         self.begun = self.runs = False
+        # Infinite until lines were timed: before that none of them count as few.
         self._since = self._line_s = inf
         self._from = self._fewest = self._idle_rounds = 0
 

@@ -225,8 +225,7 @@ class CheckpointSaver:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="ringleader-saver", daemon=True)
             self._thread.start()
-        # Before the work is queued: the thread might be through with it first, and nobody would be idle
-        # again.
+        # Before the work is queued: the thread could be through with it first, and this would undo its `set`.
         self._idle.clear()
         self._work.put(work)
 

@@ -55,6 +55,7 @@ def resync(
     """
     regenerated = [regenerate([known[number] for known in copies]) for number in range(len(spans))]
     for number, token in enumerate(regenerated):
+        # Members to whom no tokens come are at ABSENT, and never behind.
         behind = [r for r, known in enumerate(copies) if ABSENT < known[number].version < token.version]
         spans.adopt(number, token, brought=_bring(exchange, spans, number, token.source, behind))
     return regenerated

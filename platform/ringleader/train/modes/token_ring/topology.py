@@ -108,6 +108,7 @@ def _served(plan: Plan, nodes: Nodes, rank: int) -> RingPlace:
     for node in [*(n for n in nodes if n not in lonely), *lonely]:
         near = [r for r in node if r >= plan.world] or servers
         for worker in (r for r in node if r < plan.world):
+            # By rank where several have as few: all members have to come to the same.
             ranks_by_server[min(near, key=lambda s: (len(ranks_by_server[s]), s))].append(worker)
     server = (
         rank
