@@ -36,6 +36,7 @@ async def upstream(url: str) -> AsyncIterator[httpx.AsyncClient]:
     way = ClientRoute.to(url)
     timeout = httpx.Timeout(60.0, connect=5.0)
     transport = httpx.AsyncHTTPTransport(uds=way.uds)
+    # No proxies from the environment: the server is named on purpose. Redirects are the browser's to follow.
     async with httpx.AsyncClient(
         base_url=way.url, timeout=timeout, trust_env=False, follow_redirects=False, transport=transport
     ) as client:

@@ -487,7 +487,7 @@ class Session:
         self._begin_section(number)
 
     def _begin_section(self, number: int) -> None:
-        # Whatever this member drew before, and whether it took part in the call at all.
+        # The lines behind draw the same on all members, whatever each drew before.
         seed_all(self._spec.seed, "after", number)
         if not (self._spec.sync.order_free or self._spec.sync.circulates):
             self._member.forget_gradients()

@@ -64,6 +64,7 @@ class Beginning:
         self._line = self._line or running_place()
         self.read()
         assert self._given is not None
+        # Out of the list: what is left of it at the first seat belongs to no model of this job.
         given = self._given.pop(0) if self._given else {}
         own = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
         matched = MatchedWeights.of(own, given)

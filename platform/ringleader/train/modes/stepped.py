@@ -43,6 +43,7 @@ class SteppedMode(Mode):
         self._pieces, loaded_in = None, -1
         while not loop.over(member):
             if member.trained.due(loop.number):
+                # An agreement alone: no slice is computed for a set that is about to change.
                 self._try(lambda: self._pass(loop))
                 continue
             # A new generation may give this worker other shards, and a failure makes the transaction start over.
@@ -211,6 +212,7 @@ class SteppedMode(Mode):
     ) -> None:
         """Drop the transaction: no loop body has seen the end of the one before. All do behind this turn, and make it
         again or leave. `first` runs before weights are published."""
+        # As after a failure: the slices are loaded and computed again.
         member, self._reports, self._failed = self._member, {}, True
         self._give_up()
         member.held.rewind_kept()

@@ -81,11 +81,13 @@ class _Look:
             if isinstance(part, _PLAIN):
                 self._say(part)
             elif id(part) in self._seen:
+                # By its number in this walk: data sets that are alike have other addresses.
                 self._say("seen", self._seen[id(part)])
             else:
                 # Before it is read: it may hold itself.
                 self._keep(part)
                 held = list(self._read(part))
+                # With how many there are: else a list in a list might read like one list.
                 self._say(type(part).__module__, type(part).__qualname__, len(held))
                 left += held[::-1]
         return self._digest.digest()

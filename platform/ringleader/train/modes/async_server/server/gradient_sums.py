@@ -114,7 +114,7 @@ class GradientSum:
 
     def _joined(self, into: PushedGradient, other: PushedGradient) -> PushedGradient:
         for row, addend in zip(into.dense, other.dense, strict=True):
-            # A sum of two has the same bits in either order, so it does not matter which one came first.
+            # A sum of two has the same bits in either order: along a tree it does not matter which came first.
             row.add_(addend)
         self._give_back(other.dense)
         return PushedGradient(
