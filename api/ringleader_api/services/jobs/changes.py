@@ -111,8 +111,6 @@ class Jobs:
             before = job.spec
             ranked: int = before.get("priority", 0)  # there were none in the first version
             merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
-            # As a stored one: a setting without effect, which earlier versions accepted, is no reason to
-            # refuse a change.
             spec = JobSpec.parse(merged, stored=True)
             # Only a rise above what the job has: lowering a priority takes room from nobody.
             if spec.priority > max(0, ranked):
