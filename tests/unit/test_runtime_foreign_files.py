@@ -89,7 +89,7 @@ def test_nothing_is_copied_that_would_fill_the_disk_of_the_home(
     left(launch, bytes(100))
     free = SimpleNamespace(free=account_files.SPARE_BYTES + 99)
     monkeypatch.setattr(account_files.shutil, "disk_usage", lambda path: free)
-    with pytest.raises(NotFetched, match="no space for the 100 bytes"):
+    with pytest.raises(NotFetched, match="no room for the 100 bytes"):
         fetch(launch, NAME)
 
 

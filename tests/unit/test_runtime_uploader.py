@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -63,6 +63,27 @@ def test_records_wait_while_the_control_plane_is_away(server: IngestServer, tmp_
     server.away = False
     assert uploader.drained(60)
     assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
+    uploader.close()
+
+
+def test_a_control_plane_that_goes_away_behind_a_post_is_asked_after_pauses(
+    server: IngestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A post with more behind it is followed at once by the next one; a failed one is not."""
+    tries = 0
+
+    def post(_: Uploader) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            raise httpx.ConnectError("refused")
+        return True
+
+    monkeypatch.setattr(Uploader, "_post", post)
+    _, uploader = open_uploader(server, tmp_path)
+    wait_for("a second try", lambda: tries > 1, HANG_GUARD_S)
+    sleep(1.0)
+    assert tries <= 5, "0.25 s, then twice as long each time"
     uploader.close()
 
 

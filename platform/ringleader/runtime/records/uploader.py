@@ -110,7 +110,7 @@ class Uploader:
                 more = self._post()
             except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError, sqlite3.Error):
                 # No answer, or one that is not the API's: all may pass.
-                pause = min(LONGEST_PAUSE_S, pause * 2)
+                pause = min(LONGEST_PAUSE_S, max(EVERY_S, pause * 2))  # after a post with more behind it: 0
                 continue
             pause = 0.0 if more else EVERY_S
 
