@@ -63,17 +63,19 @@ def follow(
             pass  # a quiet stream
         except (httpx.TransportError, ApiUnreachable) as error:
             if time.monotonic() - last_contact > patience_s:
-                raise ApiUnreachable(
-                    f"could not reach {api.url}{path} for {patience_s:g} s ({error}).",
-                    hint="The job keeps running; try again once the control plane is back.",
-                ) from None
+                raise _unreachable(api, path, patience_s, error) from None
         except ApiProblem as problem:
-            if problem.status < 500:
-                raise
-            if time.monotonic() - last_contact > patience_s:
+            if problem.status < 500 or time.monotonic() - last_contact > patience_s:
                 raise
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _unreachable(api: Api, path: str, patience_s: float, error: Exception) -> ApiUnreachable:
+    return ApiUnreachable(
+        f"could not reach {api.url}{path} for {patience_s:g} s ({error}).",
+        hint="The job keeps running; try again once the control plane is back.",
+    )
 
 
 def _streamed(api: Api, path: str, after: int, ended: Callable[[], bool]) -> Iterator[dict[str, Any] | None]:

@@ -44,26 +44,32 @@ def sources_of(function: Function) -> Sources:
     """
     name = _name_of(function)
     module = sys.modules[function.__module__]
-    spec = getattr(module, "__spec__", None)
     file = getattr(module, "__file__", None)
     cells = function.__module__ == MAIN and isinstance(
         vars(module).get("In"), list
     )  # %run leaves a __file__ there
-    path = Path(file).resolve() if file and not cells else None
-    if path is None:
-        if function.__module__ != MAIN:
-            raise FunctionRefused(
-                f"{name!r} cannot be packaged: its module {function.__module__!r} has no source file.",
-                hint="Define it in a file of your project.",
-            )
-        if not cells:
-            _kept(name, function)
-        return _of_notebook(name, module)
+    if file and not cells:
+        return _of_file(name, function, file)
+    if function.__module__ != MAIN:
+        raise FunctionRefused(
+            f"{name!r} cannot be packaged: its module {function.__module__!r} has no source file.",
+            hint="Define it in a file of your project.",
+        )
+    if not cells:
+        _kept(name, function)
+    return _of_notebook(name, module)
+
+
+def _of_file(name: str, function: Function, file: str) -> Sources:
+    """The file that Python read the function's module from, with the local modules that it imports."""
+    path = Path(file).resolve()
     if not path.is_file():
         raise FunctionRefused(
             f"{name!r} cannot be packaged: Python read it from {file}, which is not a file.",
             hint="Save the program to a file and run that, or submit from a notebook.",
         )
+    module = sys.modules[function.__module__]
+    spec = getattr(module, "__spec__", None)
     # A script need not be named like a module: my-job.py is packed as my_job.py.
     dotted = spec.name if spec is not None else re.sub(r"\W", "_", path.stem)
     if _installed(path):
