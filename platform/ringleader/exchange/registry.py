@@ -32,7 +32,15 @@ NO_TABLES: Mapping[int, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class ExchangeOpening:
-    """Everything an architecture needs to open its exchange of one generation."""
+    """Everything an architecture needs to open its exchange of one generation.
+
+    Attributes:
+        same_bits: one slice per logical shard in canonical order. False: a worker's rows come as one merged slice,
+            and `present` and `begin_slice` speak of ranks instead of shards.
+        transport: None for a world of one.
+        coding: the codec and residuals; the same object in every generation of a worker, which keeps what it owes.
+        timeline: records what is exchanged and when; None: nothing is recorded.
+    """
 
     algorithm: str
     same_bits: bool
@@ -64,22 +72,15 @@ def open_exchange(
     active: Sequence[int] | None = None,
     later: Collection[int] = (),
 ) -> Exchange:
-    """Open one generation's exchange.
+    """Open one generation's exchange; what is not named here is said at `ExchangeOpening`.
 
     Args:
-        architecture: as `Sync.architecture` names it, one of `ARCHITECTURES`; the outer sum of `local_sgd` is a ring's,
-            and the tokens of `token_ring` use the links of a ring without parameters.
+        architecture: as `Sync.architecture` names it, one of `ARCHITECTURES`.
         algorithm: a registered schedule, `native`, or `auto`; where there are servers it is not used.
-        same_bits: one slice per logical shard in canonical order. False: a worker's rows come as one merged slice,
-            and `present` and `begin_slice` speak of ranks instead of shards.
-        transport: None for a world of one.
         buckets: `.buckets` of the exchange of the generation before, or None; reused where that is safe.
-        coding: the codec and residuals; the same object in every generation of a worker, which keeps what it owes.
         tables: the names of the parameters whose gradients come as rows, by number; the same in every generation.
-        timeline: records what is exchanged and when; None: nothing is recorded.
         leased: workers push and pull in their own time, so what all of them do together goes in messages.
-        active: the numbers of the parameters whose gradients travel, until the exchange is laid anew; None: of those
-            that are trainable.
+        active: the numbers of the parameters whose gradients travel until it is laid anew; None: of the trainable ones.
         later: the numbers of those that are not trained at first; the same in every generation.
     """
     refuse_coding(coding, architecture, algorithm, same_bits=same_bits)
@@ -87,17 +88,10 @@ def open_exchange(
     messages = (not plan.servers and algorithm != AUTO) or coding is not None or leased
     in_place = not messages and transport is not None and transport.shared
     owners = share_out(parameters, _shares(architecture, plan), later)
+    algorithm = admit(algorithm, same_bits=same_bits)
+    buckets = reusable(buckets, parameters, owners, tables, shared=in_place, active=active)
     opening = ExchangeOpening(
-        admit(algorithm, same_bits=same_bits),
-        same_bits,
-        plan,
-        rank,
-        transport,
-        parameters,
-        word_length,
-        reusable(buckets, parameters, owners, tables, shared=in_place, active=active),
-        coding,
-        timeline,
+        algorithm, same_bits, plan, rank, transport, parameters, word_length, buckets, coding, timeline
     )
     return ARCHITECTURES[architecture](opening)
 
@@ -181,7 +175,8 @@ ARCHITECTURES: dict[str, Callable[[ExchangeOpening], Exchange]] = {
     "parameter_server/ring": partial(_with_servers, through_rings),
     "ring/parameter_server": partial(_with_servers, between_copies),
 }
-"""By name: the one word for between and inside nodes, or both as `inter_node/intra_node`."""
+"""By name: the one word for between and inside nodes, or both as `inter_node/intra_node`. The outer sum of `local_sgd`
+is a ring's, and the tokens of `token_ring` use the links of a ring without parameters."""
 
 COPYING = frozenset({"ring/parameter_server"})
 """The architectures in which every server keeps all parameters."""

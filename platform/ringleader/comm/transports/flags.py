@@ -104,6 +104,19 @@ class Peers:
                 break
             os.sched_yield()
         patience_s = self._deadline_s if patience_s is None else patience_s
+        self._wait_asleep(words, index, value, peer, patience_s=patience_s, meanwhile=meanwhile)
+
+    def _wait_asleep(
+        self,
+        words: memoryview,
+        index: int,
+        value: int,
+        peer: int,
+        *,
+        patience_s: float,
+        meanwhile: Callable[[], None] | None,
+    ) -> None:
+        """Go on with `wait` after the spins: sleep between looks, a little longer each time."""
         until = time.monotonic() + patience_s
         nap_s = FIRST_NAP_S
         while words[index] < value:
