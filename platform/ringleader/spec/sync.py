@@ -123,11 +123,22 @@ class Sync(SpecPart):
 
     def _consistency_possible(self) -> None:
         """Refuse keys on when a server updates that do not go together, or that cannot keep the bits as asked."""
-        keys = ("consistency", "staleness", "backup_workers")
-        given = [key for key in keys if getattr(self, key) is not None]
         # A token ring gives staleness a meaning of its own, see `token_staleness`.
-        if given == ["staleness"] and self.circulates:
+        if self._update_keys == ["staleness"] and self.circulates:
             return
+        self._update_keys_used()
+        self._update_keys_agree()
+        self._update_order_possible()
+
+    @property
+    def _update_keys(self) -> list[str]:
+        """The keys on when a server updates that the job file gives."""
+        keys = ("consistency", "staleness", "backup_workers")
+        return [key for key in keys if getattr(self, key) is not None]
+
+    def _update_keys_used(self) -> None:
+        """Refuse keys on when a server updates where the architecture has none or others beside them."""
+        given = self._update_keys
         if given and self.architecture != "parameter_server":
             ring = self._ring_beside_servers
             whose = (
@@ -141,6 +152,9 @@ class Sync(SpecPart):
                 f"{given[0]} is not used by {self.architecture}{whose}; allowed: leave it out, or {servers}"
                 + (", or token_ring" if given[0] == "staleness" else ""),
             )
+
+    def _update_keys_agree(self) -> None:
+        """Refuse staleness and backup workers beside a consistency or servers that do not use them."""
         kind = self.consistency or "sync"
         if self.staleness is not None and kind != "ssp":
             raise self._impossible(
@@ -160,6 +174,9 @@ class Sync(SpecPart):
                 f"backup_workers ({self.backup_workers}) and servers ({self.servers}) exclude each other: one server "
                 f"says which items came first; allowed: servers {1 + (self.server_backups or 0)}, or backup_workers 0",
             )
+
+    def _update_order_possible(self) -> None:
+        """Refuse `reproducible: true` where weights depend on timing, and false where sums have one order anyway."""
         if self.reproducible and self.order_free:
             key = (
                 "backup_workers" if self.backup_workers else "staleness" if self.staleness else "consistency"
