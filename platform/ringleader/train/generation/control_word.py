@@ -126,28 +126,29 @@ class WordLayout:
             said: fingerprints of the member's state and of its variables, below 2**48; 0 for none.
         """
         word = torch.zeros(self.length, dtype=torch.float32)
-        start = rank * _MEMBER
-        word[start : start + _MEMBER] = torch.tensor(
-            [
-                *(call, kind, step % _EXACT, pending, stop, stance, wish),
-                # A fingerprint has 48 bits and an entry holds 24 exactly.
-                *(said[0] >> _HALF, said[0] % _EXACT, lays, sets),
-                *(said[1] >> _HALF, said[1] % _EXACT),
-            ],
-            dtype=torch.float32,
+        own = (
+            *(call, kind, step % _EXACT, pending, stop, stance, wish),
+            # A fingerprint has 48 bits and an entry holds 24 exactly.
+            *(said[0] >> _HALF, said[0] % _EXACT, lays, sets),
+            *(said[1] >> _HALF, said[1] % _EXACT),
         )
-        for shard, report in slices.items():
-            start = self.members * _MEMBER + shard * _SHARD
-            word[start], word[start + 1] = report.weight, report.loss
-            word[start + 2], word[start + 3] = report.checksum, report.names
-            for slot, value in enumerate(report.values):
-                word[start + 4 + slot] = value
+        start = rank * _MEMBER
+        word[start : start + _MEMBER] = torch.tensor(own, dtype=torch.float32)
+        self._write_slices(word, slices)
         tail = self.members * _MEMBER + self.shards * _SHARD
         if used:
             word[tail : tail + self.parameters] = torch.tensor(used, dtype=torch.float32)
         if buffers is not None:
             word[tail + self.parameters :] = buffers
         return word
+
+    def _write_slices(self, word: Tensor, slices: Mapping[int, SliceReport]) -> None:
+        for shard, report in slices.items():
+            start = self.members * _MEMBER + shard * _SHARD
+            word[start], word[start + 1] = report.weight, report.loss
+            word[start + 2], word[start + 3] = report.checksum, report.names
+            for slot, value in enumerate(report.values):
+                word[start + 4 + slot] = value
 
     def buffers_of(self, word: Tensor) -> Tensor:
         """The encoded buffers' part of a reduced word."""
