@@ -55,20 +55,8 @@ class SourceText:
         self.escapes: dict[Key, EscapingName] = {}
         self.carried: dict[Key, EscapingName] = {}
         self.adding: set[int] = set()
-        self._kept = {
-            (scope.name, ast.unparse(call.args[1]).rpartition(".")[2])
-            for top, scope in self.flows.scopes.items()
-            for call in ast.walk(top)
-            if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "keep" and len(call.args) == 2
-        }
-        self._groups = {"param_groups"} | {
-            name.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Assign | ast.For) and _names_groups(node)
-            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-            for name in ast.walk(target)
-            if isinstance(name, ast.Name)
-        }
+        self._kept = _kept(self.flows)
+        self._groups = {"param_groups", *_group_names(tree)}
         self._items = [
             (node.slice.value, node.lineno)
             for node in ast.walk(tree)
@@ -241,6 +229,28 @@ def _read_text(file: str) -> SourceText | None:
         return SourceText(source) if source else None
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def _kept(flows: ValueFlow) -> set[tuple[str, str]]:
+    """The names that the program gives to `session.keep`, each with the outermost function or class that does."""
+    return {
+        (scope.name, ast.unparse(call.args[1]).rpartition(".")[2])
+        for top, scope in flows.scopes.items()
+        for call in ast.walk(top)
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "keep" and len(call.args) == 2
+    }
+
+
+def _group_names(tree: ast.AST) -> set[str]:
+    """The variables that are given parameter groups."""
+    return {
+        name.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.For) and _names_groups(node)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    }
 
 
 def _names_groups(node: ast.Assign | ast.For) -> bool:
