@@ -110,67 +110,69 @@ def _add_routes(app: FastAPI) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(RingleaderError)
-    async def _ours(request: Request, error: RingleaderError) -> Response:
-        status = error.status if isinstance(error, Refused) else _STATUS.get(type(error), 500)
-        # An error of the product that is no refusal is a mistake here: 500, unless the table below says whose it is.
-        return problem(
-            status,
-            error.message,
-            code=error.code,
-            hint=error.hint,
-            errors=_findings(error),
-            request_id=request.scope.get(REQUEST_ID, ""),
-            headers=error.headers or None if isinstance(error, Refused) else None,
-        )
-
-    @app.exception_handler(HTTPException)
-    async def _http(request: Request, error: HTTPException) -> Response:
-        status, detail = error.status_code, str(error.detail)
-        headers = dict(error.headers) if error.headers else None
-        # The page's GET route takes every path, so another method on an unknown address arrives here as a 405.
-        if status == HTTPStatus.METHOD_NOT_ALLOWED:
-            path = request.scope["path"]
-            if (allowed := _allowed(request)) or not path.startswith(f"{API}/"):
-                headers = {"Allow": ", ".join(allowed or ["GET"])}
-            else:
-                status, detail, headers = 404, f"there is no endpoint at {path}.", None
-        return problem(status, detail, request_id=request.scope.get(REQUEST_ID, ""), headers=headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def _invalid(request: Request, error: RequestValidationError) -> Response:
-        # A body of many elements can be wrong in each: the answer names the first few and counts the rest.
-        wrong = error.errors()
-        found = [_finding(e) for e in wrong[:FINDINGS_TOLD]]
-        detail = "; ".join(f"{f['pointer']}: {f['message']}" for f in found) + and_more(
-            len(wrong) - len(found)
-        )
-        return problem(
-            422, detail, code="invalid", errors=found, request_id=request.scope.get(REQUEST_ID, "")
-        )
-
-    @app.exception_handler(IntegrityError)
-    async def _second(request: Request, error: IntegrityError) -> Response:
-        """Answer 409 where two requests stored the same thing at the same moment, on a database that allows two
-        writers."""
-        log.exception("request.conflict")
-        return problem(
-            409,
-            "another request stored the same record at the same moment.",
-            code="conflict",
-            request_id=request.scope.get(REQUEST_ID, ""),
-        )
-
+    app.exception_handler(RingleaderError)(_ours)
+    app.exception_handler(HTTPException)(_http)
+    app.exception_handler(RequestValidationError)(_invalid)
+    app.exception_handler(IntegrityError)(_second)
     # SQLite raises OverflowError for an integer beyond 64 bits; PostgreSQL reports it as a DataError.
-    @app.exception_handler(DataError)
-    @app.exception_handler(OverflowError)
-    async def _unstorable(request: Request, error: Exception) -> Response:
-        return problem(
-            422,
-            "a value in the request is too large or too long to be stored.",
-            code="invalid",
-            request_id=request.scope.get(REQUEST_ID, ""),
-        )
+    app.exception_handler(OverflowError)(_unstorable)
+    app.exception_handler(DataError)(_unstorable)
+
+
+async def _ours(request: Request, error: RingleaderError) -> Response:
+    status = error.status if isinstance(error, Refused) else _STATUS.get(type(error), 500)
+    # An error of the product that is no refusal is a mistake here: 500, unless the table below says whose it is.
+    return problem(
+        status,
+        error.message,
+        code=error.code,
+        hint=error.hint,
+        errors=_findings(error),
+        request_id=request.scope.get(REQUEST_ID, ""),
+        headers=error.headers or None if isinstance(error, Refused) else None,
+    )
+
+
+async def _http(request: Request, error: HTTPException) -> Response:
+    status, detail = error.status_code, str(error.detail)
+    headers = dict(error.headers) if error.headers else None
+    # The page's GET route takes every path, so another method on an unknown address arrives here as a 405.
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        path = request.scope["path"]
+        if (allowed := _allowed(request)) or not path.startswith(f"{API}/"):
+            headers = {"Allow": ", ".join(allowed or ["GET"])}
+        else:
+            status, detail, headers = 404, f"there is no endpoint at {path}.", None
+    return problem(status, detail, request_id=request.scope.get(REQUEST_ID, ""), headers=headers)
+
+
+async def _invalid(request: Request, error: RequestValidationError) -> Response:
+    # A body of many elements can be wrong in each: the answer names the first few and counts the rest.
+    wrong = error.errors()
+    found = [_finding(e) for e in wrong[:FINDINGS_TOLD]]
+    detail = "; ".join(f"{f['pointer']}: {f['message']}" for f in found) + and_more(len(wrong) - len(found))
+    return problem(422, detail, code="invalid", errors=found, request_id=request.scope.get(REQUEST_ID, ""))
+
+
+async def _second(request: Request, error: IntegrityError) -> Response:
+    """Answer 409 where two requests stored the same thing at the same moment, on a database that allows two
+    writers."""
+    log.exception("request.conflict")
+    return problem(
+        409,
+        "another request stored the same record at the same moment.",
+        code="conflict",
+        request_id=request.scope.get(REQUEST_ID, ""),
+    )
+
+
+async def _unstorable(request: Request, error: Exception) -> Response:
+    return problem(
+        422,
+        "a value in the request is too large or too long to be stored.",
+        code="invalid",
+        request_id=request.scope.get(REQUEST_ID, ""),
+    )
 
 
 def _allowed(request: Request) -> list[str]:
