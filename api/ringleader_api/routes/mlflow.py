@@ -63,13 +63,7 @@ async def proxy(request: Request, here: Here, _: ByTracker, path: str) -> Respon
             f"/mlflow/{path} is not part of MLflow's page or of its tracking API.",
             hint="Other parts of MLflow are not served here.",
         )
-    base = client.base_url
-    try:
-        target = base.copy_with(raw_path=base.raw_path + below.encode() + _query(request))
-    except httpx.InvalidURL as error:
-        raise Refused(
-            f"/mlflow/{path} is not a valid address ({error}).", hint="Escape special characters: # is %23."
-        ) from None
+    target = _target(client.base_url, request, below, path)
     has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
     outgoing = client.build_request(
         request.method,
@@ -91,6 +85,16 @@ async def proxy(request: Request, here: Here, _: ByTracker, path: str) -> Respon
         headers=dict(_without(answer.headers.items(), _NOT_RETURNED)),
         background=BackgroundTask(answer.aclose),
     )
+
+
+def _target(base: httpx.URL, request: Request, below: str, path: str) -> httpx.URL:
+    """The address at MLflow. Raises Refused where it is none."""
+    try:
+        return base.copy_with(raw_path=base.raw_path + below.encode() + _query(request))
+    except httpx.InvalidURL as error:
+        raise Refused(
+            f"/mlflow/{path} is not a valid address ({error}).", hint="Escape special characters: # is %23."
+        ) from None
 
 
 def _outgoing(request: Request) -> list[tuple[str, str]]:
