@@ -109,27 +109,16 @@ class Jobs:
                     f"job {job_id} is in state {job.state} and can no longer be changed.", code="job_ended"
                 )
             before = job.spec
-            ranked: int = before.get("priority", 0)  # there were none in the first version
             merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
             spec = JobSpec.parse(merged, stored=True)
             # Only a rise above what the job has: lowering a priority takes room from nobody.
-            if spec.priority > max(0, ranked):
+            if spec.priority > max(0, _priority(before)):
                 permit(who, Action.STEER, job.project)
             if bounds and seen is not None:
                 placeable(spec, seen)
             if job.state.holds and bounds:
                 self._within_quota(session, job, spec.workers)
-            after = spec.model_dump(mode="json")
-            # A patch that changes nothing keeps the ETag, which others may hold.
-            if after != before:
-                job.spec = after
-                job.version += 1
-            if after["workers"] != before["workers"]:
-                limits = {"min": spec.workers.min, "max": spec.workers.max}
-                record(session, job, "workers.resized", self._now(), {"who": who.name, **limits})
-            if spec.priority != ranked:
-                data = {"who": who.name, "from": ranked, "priority": spec.priority}
-                record(session, job, "priority.changed", self._now(), data)
+            self._store_spec(session, job, spec, who)
             return self._view(session, job)
 
     def cancel(
@@ -214,6 +203,20 @@ class Jobs:
         if job.granted is None and asked.max > (most := max(left, allowed(job))):
             job.granted = most
 
+    def _store_spec(self, session: Session, job: Job, spec: JobSpec, who: Caller) -> None:
+        """Give the job its changed spec, and record what is new."""
+        before, after = job.spec, spec.model_dump(mode="json")
+        # A patch that changes nothing keeps the ETag, which others may hold.
+        if after != before:
+            job.spec = after
+            job.version += 1
+        if after["workers"] != before["workers"]:
+            limits = {"min": spec.workers.min, "max": spec.workers.max}
+            record(session, job, "workers.resized", self._now(), {"who": who.name, **limits})
+        if spec.priority != (ranked := _priority(before)):
+            data = {"who": who.name, "from": ranked, "priority": spec.priority}
+            record(session, job, "priority.changed", self._now(), data)
+
     def _view(self, session: Session, job: Job) -> tuple[JobView, str]:
         return self.shown(job, session.get(ExportCursor, job.id))
 
@@ -255,6 +258,11 @@ def _bounds(body: Any) -> dict[str, Any]:
             ]
         )
     return bounds
+
+
+def _priority(stored: dict[str, Any]) -> int:
+    priority: int = stored.get("priority", 0)  # there were none in the first version
+    return priority
 
 
 def _ended_word(state: State) -> str:
