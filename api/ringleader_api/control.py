@@ -27,6 +27,7 @@ from ringleader_api.reconciling import (
     AttemptLauncher,
     Autoscaling,
     Reconciler,
+    Retention,
     RoleLeasedBackend,
     SpoolRecovery,
 )
@@ -200,98 +201,107 @@ class Control:
         self._threads.append(thread)
 
 
+@dataclass(frozen=True, slots=True)
+class _Foundation:
+    """The parts that others are built on.
+
+    Attributes:
+        backend: behind the reconciler's lease, as `ours` is: a replica that has lost the role does nothing.
+        ours: the store for what the reconciler writes.
+    """
+
+    settings: Settings
+    now: Clock
+    accounts: Accounts
+    store: Store
+    lease: RoleLease
+    ours: Fenced
+    backend: RoleLeasedBackend
+    telemetry: Telemetry
+    traces: Traces
+    exports: RoleLease
+    packages: Packages
+    secrets: Secrets
+
+
 def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control:
     """Open the home folder and the database, and assemble the parts."""
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    base = _foundation(settings, backend, now)
+    intake = Intake(
+        base.store,
+        now,
+        base.telemetry,
+        base.secrets,
+        base.traces,
+        logs_kept=settings.logs_kept,
+        logs_kept_bytes=settings.logs_kept_bytes,
+    )
+    return _control(base, intake)
+
+
+def _foundation(settings: Settings, backend: Backend, now: Clock) -> _Foundation:
     home = settings.home
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     accounts = Accounts.of(settings)
     store = Store.at(home, settings.database_url)
     require_shared(store, home)
     lease = lease_for(store, home, "reconciler", settings.lease_s)
-    # Writes of the reconciler go through its lease, so that a replica that has lost the role commits nothing.
-    ours = Fenced(store, lease)
-    backend = RoleLeasedBackend(backend, lease)
-    telemetry = Telemetry(store, now)
-    traces = traces_to(settings.otlp_endpoint)
-    exports = lease_for(store, home, "exporter", settings.lease_s)
-    packages_kept = timedelta(days=settings.packages_kept_days)
     quota = PackageQuota(settings.packages_per_user, settings.package_bytes_per_user)
-    packages = Packages(store, now, home, settings.max_package_bytes, packages_kept, quota=quota)
-    secrets = Secrets(store, now, home)
-    launching = AttemptLauncher(
-        ours,
-        backend,
-        packages,
-        secrets,
-        telemetry=telemetry,
-        traces=traces,
+    kept = timedelta(days=settings.packages_kept_days)
+    return _Foundation(
+        settings=settings,
         now=now,
-        ingest_base=settings.ingest_url,
-        home=home,
         accounts=accounts,
+        store=store,
+        lease=lease,
+        # Writes of the reconciler go through its lease, so that a replica that has lost the role commits nothing.
+        ours=Fenced(store, lease),
+        backend=RoleLeasedBackend(backend, lease),
+        telemetry=Telemetry(store, now),
+        traces=traces_to(settings.otlp_endpoint),
+        exports=lease_for(store, home, "exporter", settings.lease_s),
+        packages=Packages(store, now, home, settings.max_package_bytes, kept, quota=quota),
+        secrets=Secrets(store, now, home),
     )
-    intake = Intake(
-        store,
-        now,
-        telemetry,
-        secrets,
-        traces,
-        logs_kept=settings.logs_kept,
-        logs_kept_bytes=settings.logs_kept_bytes,
-    )
+
+
+def _control(base: _Foundation, intake: Intake) -> Control:
+    settings, store, now = base.settings, base.store, base.now
     provider = _provider(settings)
     return Control(
         settings=settings,
-        backend=backend,
+        backend=base.backend,
         store=store,
-        telemetry=telemetry,
-        traces=traces,
+        telemetry=base.telemetry,
+        traces=base.traces,
         now=now,
-        credentials=Credentials(first_token(home), store, now),
+        credentials=Credentials(first_token(settings.home), store, now),
         refusals=Refusals(store, now),
         users=Users(store, now),
         tokens=Tokens(store, now, timedelta(days=settings.oidc_token_days)),
         projects=Projects(store, now),
-        secrets=secrets,
+        secrets=base.secrets,
         audit=AuditLog(store),
-        submissions=Submissions(store, now, secrets, accounts),
+        submissions=Submissions(store, now, base.secrets, base.accounts),
         jobs=Jobs(store, now, settings.url, grows=settings.reach is not None),
-        faults=Faults(store, backend, now, allowed=settings.allow_faults),
+        faults=Faults(store, base.backend, now, allowed=settings.allow_faults),
         intake=intake,
         feeds=Feeds(store),
         curves=Curves(store),
-        packages=packages,
-        artifacts=Artifacts(store, home),
-        exports=Exports(store, accounts=accounts),
+        packages=base.packages,
+        artifacts=Artifacts(store, settings.home),
+        exports=Exports(store, accounts=base.accounts),
         streams=_streams(settings),
-        reconciler=_reconciler(
-            settings,
-            backend,
-            now,
-            store=ours,
-            launching=launching,
-            intake=intake,
-            telemetry=telemetry,
-            lease=lease,
-        ),
-        exporter=_exporter(settings, store, exports),
-        leases=[lease, exports],
+        reconciler=_reconciler(base, intake),
+        exporter=_exporter(settings, store, base.exports),
+        leases=[base.lease, base.exports],
         provider=provider,
         signin=SignIn(store, now, provider) if provider is not None else None,
     )
 
 
-def _reconciler(
-    settings: Settings,
-    backend: Backend,
-    now: Clock,
-    *,
-    store: Fenced,
-    launching: AttemptLauncher,
-    intake: Intake,
-    telemetry: Telemetry,
-    lease: RoleLease,
-) -> Reconciler:
+def _reconciler(base: _Foundation, intake: Intake) -> Reconciler:
+    settings, backend, now = base.settings, base.backend, base.now
     growing = Autoscaling(
         backend,
         settings.reach,
@@ -300,21 +310,46 @@ def _reconciler(
         patience_s=settings.autoscale_patience_s,
     )
     return Reconciler(
-        store,
+        base.ours,
         backend,
-        launching,
+        _launcher(base),
         growing,
         now,
         inheriting=SpoolRecovery(backend, intake, settings.home),
-        lease=lease,
-        home=settings.home,
-        open_home=settings.run_as_folder if settings.run_as else None,
+        forgetting=_retention(base),
+        lease=base.lease,
         limits=settings.limits,
-        exporting=bool(settings.mlflow_url),
+        cluster_seen=base.telemetry.cluster_up.set,
+        took=base.telemetry.round_s.observe,
+    )
+
+
+def _launcher(base: _Foundation) -> AttemptLauncher:
+    return AttemptLauncher(
+        base.ours,
+        base.backend,
+        base.packages,
+        base.secrets,
+        telemetry=base.telemetry,
+        traces=base.traces,
+        now=base.now,
+        ingest_base=base.settings.ingest_url,
+        home=base.settings.home,
+        accounts=base.accounts,
+    )
+
+
+def _retention(base: _Foundation) -> Retention:
+    settings = base.settings
+    return Retention(
+        base.ours,
+        base.backend.forget,
+        settings.home,
+        bool(settings.mlflow_url),
+        base.now,
         kept=timedelta(days=settings.jobs_kept_days) if settings.jobs_kept_days else None,
         packages_kept=timedelta(days=settings.packages_kept_days),
-        cluster_seen=telemetry.cluster_up.set,
-        took=telemetry.round_s.observe,
+        open_home=settings.run_as_folder if settings.run_as else None,
     )
 
 

@@ -17,6 +17,7 @@ from ringleader_api.reconciling import (
     AttemptLauncher,
     Autoscaling,
     Reconciler,
+    Retention,
     RoleLeasedBackend,
     SpoolRecovery,
 )
@@ -197,10 +198,9 @@ def reconciler_over(here: Stage, store: Store, lease: RoleLease | None = None) -
         Autoscaling(cluster, None, here.time, cool_down_s=0, patience_s=1),
         here.time,
         inheriting=SpoolRecovery(cluster, control.intake, here.home),
+        forgetting=Retention(ours, cluster.forget, here.home, False, here.time, kept=None),
         lease=lease,
-        home=here.home,
         limits=Limits(),
-        exporting=False,
         cluster_seen=lambda up: None,
     )
 

@@ -4,6 +4,7 @@ from ringleader_api.reconciling.autoscaling import Autoscaling
 from ringleader_api.reconciling.launcher import AttemptLauncher
 from ringleader_api.reconciling.leased_backend import RoleLeasedBackend
 from ringleader_api.reconciling.loop import Reconciler
+from ringleader_api.reconciling.retention import Retention
 from ringleader_api.reconciling.spool_recovery import SpoolRecovery
 
-__all__ = ["AttemptLauncher", "Autoscaling", "Reconciler", "RoleLeasedBackend", "SpoolRecovery"]
+__all__ = ["AttemptLauncher", "Autoscaling", "Reconciler", "Retention", "RoleLeasedBackend", "SpoolRecovery"]

@@ -9,9 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
-from pathlib import Path
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -33,7 +32,6 @@ from ringleader_api.reconciling.starter import AttemptStarter, with_cause
 from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
 from ringleader_api.services.jobs.attempts import attempt_failed, attempt_uprooted, paused_behind
 from ringleader_api.services.jobs.claims import ADMITTED
-from ringleader_api.services.packages import KEPT
 from ringleader_api.store import RoleLease, RoleLeaseLost, Transactions, log_failure, move, record
 from ringleader_api.store.spent import at_least
 from ringleader_api.store.tables import Job
@@ -57,10 +55,6 @@ class Reconciler:
 
     Args:
         lease: the role; without it a round only looks.
-        kept: how long ended jobs stay; None: until they are deleted.
-        packages_kept: how long packages stay that no job refers to.
-        open_home: where jobs under other accounts write, if there are such.
-        exporting: whether a tracker has to get everything of a deleted job before its rows go.
     """
 
     def __init__(
@@ -72,13 +66,9 @@ class Reconciler:
         now: Clock,
         *,
         inheriting: SpoolRecovery,
+        forgetting: Retention,
         lease: RoleLease,
-        home: Path,
         limits: Limits,
-        exporting: bool,
-        kept: timedelta | None = None,
-        packages_kept: timedelta = KEPT,
-        open_home: Path | None = None,
         cluster_seen: Callable[[bool], None],
         took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
@@ -89,16 +79,7 @@ class Reconciler:
         self._queue = JobQueue(store, launching, self._starting, now)
         self._growing = growing
         self._inheriting = inheriting
-        self._forgetting = Retention(
-            store,
-            backend.forget,
-            home,
-            exporting,
-            now,
-            kept=kept,
-            packages_kept=packages_kept,
-            open_home=open_home,
-        )
+        self._forgetting = forgetting
         self._now = now
         self._lease = lease
         self._limits = limits
