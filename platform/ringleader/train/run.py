@@ -162,7 +162,7 @@ def _line_beside(error: RingleaderError) -> str:
 
 def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult:
     number = session._begin_call()
-    member, split = session._member, session._split
+    member = session._member
     if not member.seated and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")
     # All members have applied the last step once this is through: only then are its records settled.
@@ -183,16 +183,12 @@ def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult
     sink.settled(session.global_step + 1)
     generations = member.generation.number
     member.close()
-    parts = (
-        member.healing.machines,
-        member.unkept,
-        member.draws,
-        member.sections,
-        member.sections.variables,
-        member.comparison,
-    )
-    found = [part.why_other_bits for part in parts]
-    why = "; ".join(filter(None, [session._spec.sync.why_other_bits or "", *found]))
+    return _result(session, digest, generations)
+
+
+def _result(session: Session, digest: str, generations: int) -> WorkerResult:
+    member, split = session._member, session._split
+    why = _why_other_bits(session)
     return WorkerResult(
         digest=digest,
         steps=session.global_step,
@@ -210,6 +206,21 @@ def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult
         staleness=member.progress.staleness,
         skipped_updates=member.scaling.skipped if member.scaling else 0,
     )
+
+
+def _why_other_bits(session: Session) -> str:
+    """The reasons for which the weights may differ from another run's; empty where there are none."""
+    member = session._member
+    parts = (
+        member.healing.machines,
+        member.unkept,
+        member.draws,
+        member.sections,
+        member.sections.variables,
+        member.comparison,
+    )
+    found = [part.why_other_bits for part in parts]
+    return "; ".join(filter(None, [session._spec.sync.why_other_bits or "", *found]))
 
 
 def _leave_behind(session: Session, sink: RecordSink, artifacts: Path) -> None:
