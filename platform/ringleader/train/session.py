@@ -95,9 +95,14 @@ class Session:
         self._casting = Autocast(spec.precision, self._device)
         self._evaluation = Evaluation(self._member, sink, self._device, self._casting)
         self._dry_turn = DryTurn(self._member, self._device)
+        self._make_checks()
+        self._begin_program()
+
+    def _make_checks(self) -> None:
+        """The parts that watch what the program does to its models and optimisers."""
         self._structure = ModelStructure(self._held)
         self._modes = TrainingModes(self._held, self._warn)
-        self._states = ServedOptimizerStates(self._held, on=bool(spec.sync.server_count))
+        self._states = ServedOptimizerStates(self._held, on=bool(self._spec.sync.server_count))
         self._held.calling_back = CallbackState(self._held, self._warn, around=self._states.hidden).watched
         self._checks = CallChecks(
             self._held,
@@ -105,6 +110,9 @@ class Session:
             warn=self._warn,
             states=self._states,
         )
+
+    def _begin_program(self) -> None:
+        """The place in the program before its first line."""
         self._epochs = 0
         self._total_steps: int | None = None
         self._open_call: int | None = None
@@ -513,19 +521,7 @@ class Session:
         sections = self._member.sections
         sections.end()
         self._member.settings.check_left()
-        if self._open_call is not None and not self._calls.is_finished(self._open_call):
-            if self._steps.mid_batch:
-                raise StepMisuse(
-                    "the loop over session.batches was left in the middle of a batch.",
-                    hint="A worker computes several slices of a batch, and global_step and loss change after the "
-                    "last one. "
-                    "Leave just after they change, or call session.stop(), which ends the loop after the batch.",
-                )
-            # The lines behind a loop that was left have run before all agree on its end: what they made is
-            # taken up again after.
-            sections.put_aside(self._open_call)
-            self._steps.end(self._open_call)
-            sections.take_up()
+        self._end_left_loop()
         self._open_call = None
         self._steps.turns.leave()
         self._sink.within()
@@ -538,6 +534,24 @@ class Session:
         else:
             self._member.take_over()
         return number
+
+    def _end_left_loop(self) -> None:
+        """Agree on the end of a loop that was left by `break`, if the last one was."""
+        if self._open_call is None or self._calls.is_finished(self._open_call):
+            return
+        if self._steps.mid_batch:
+            raise StepMisuse(
+                "the loop over session.batches was left in the middle of a batch.",
+                hint="A worker computes several slices of a batch, and global_step and loss change after the "
+                "last one. "
+                "Leave just after they change, or call session.stop(), which ends the loop after the batch.",
+            )
+        # The lines behind a loop that was left have run before all agree on its end: what they made is
+        # taken up again after.
+        sections = self._member.sections
+        sections.put_aside(self._open_call)
+        self._steps.end(self._open_call)
+        sections.take_up()
 
     def _between(self, what: str) -> None:
         """Refuse `what` inside a loop. Where optimisers step whenever an item comes, allow it only before the first
