@@ -95,20 +95,32 @@ class Member:
         self.trained = TrainedParameters(self)
         self.laying = ExchangeLayout(self)
         self.scaling = LossScale() if spec.precision == "fp16" else None
+        self._make_program_state()
+        self._make_handovers()
+        self._make_notices()
+        self.beginning = Beginning(spec.init_from, optimizers=spec.init_optimizers)
+
+    def _make_program_state(self) -> None:
+        """The parts that record and compare what the program's own lines make."""
         self.sections = ProgramSections(self)
         self.comparison = MemberComparison(self)
         self.unkept = HiddenState(self)
         self.carrying = CarriedState(self)
         self.settings = OptimizerSettings(self, line_setting)
         self.draws = UpdateRandomness(self)
+
+    def _make_handovers(self) -> None:
+        """The parts that give state to other members, or to a checkpoint, and take it from them."""
         self.healing = Healing(self)
         self.donations = JoinDonor(self)
         self.securing = CheckpointCopies(self)
         self.join_follower = JoinFollower(self)
+
+    def _make_notices(self) -> None:
+        """The parts that tell users what was chosen and what was found."""
         self.choice = ChosenSchedules(self)
         self.warnings = JobWarnings(self)
         self.beside = BackgroundCheck(self)
-        self.beginning = Beginning(spec.init_from, optimizers=spec.init_optimizers)
 
     @property
     def generation(self) -> Generation:
@@ -292,6 +304,25 @@ class Member:
             self.current = None
 
     def _change_generation(self) -> None:
+        parked = self._park()
+        self._seat = seat = self._next_seat(parked)
+        if seat is None:
+            if self.timeline is not None:
+                self.timeline.end()
+            return
+        self._take_seat(seat, newcomer=not parked.generation)
+        try:
+            self.securing.begin()
+            self.current = Generation.of(seat, self.laying.open(seat))
+            self.on_generation_open()
+            self.healing.heal()
+        except ExchangeBroken as error:
+            self.broke(error)
+            return
+        self._begin_generation(seat)
+
+    def _park(self) -> ParkReport:
+        """End the generation that this member was in, and report where it stands."""
         generation = self._seat.plan.generation if self._seat else 0
         self.reporter.end_generation()
         if self.spec.followed:
@@ -305,30 +336,23 @@ class Member:
         progress = self.progress
         step = progress.updated if progress.lacks_part else max(progress.step, progress.updated)
         call = max(0, progress.calls.next - 1)
-        self._seat = seat = self._next_seat(
-            ParkReport(generation, progress.transactions, step, self._leaving, call=call)
-        )
-        if seat is None:
-            if self.timeline is not None:
-                self.timeline.end()
-            return
+        return ParkReport(generation, progress.transactions, step, self._leaving, call=call)
+
+    def _take_seat(self, seat: Seat, *, newcomer: bool) -> None:
+        """Go on from parking. `newcomer`: this worker was in no generation before."""
         self._must_park = False
         self._leaving = ""
         # Its parts are with other servers: it counts as a holder of them only once it has them.
         plan = seat.plan
-        if not generation and seat.rank >= plan.world and self._begun(plan):
-            progress.lack_part()
+        if newcomer and seat.rank >= plan.world and self._begun(plan):
+            self.progress.lack_part()
         if self.timeline is not None:
             self.timeline.end()
             self.timeline.begin("heal", generation=plan.generation)
-        try:
-            self.securing.begin()
-            self.current = Generation.of(seat, self.laying.open(seat))
-            self.on_generation_open()
-            self.healing.heal()
-        except ExchangeBroken as error:
-            self.broke(error)
-            return
+
+    def _begin_generation(self, seat: Seat) -> None:
+        """Begin the work of a generation in which all are healed."""
+        plan = seat.plan
         if self.timeline is not None:
             self.timeline.end()
         # Where items are leased server 0 counts them, and so it speaks.
