@@ -54,7 +54,7 @@ def through(codec: Codec, values: Tensor) -> Tensor:
     return out
 
 
-BESIDE = {"codec", "messages", "narrow", "raw"}
+BESIDE = {"codec", "messages", "narrow", "raw", "registry"}
 """Files of the package that are no codec of the job file."""
 
 

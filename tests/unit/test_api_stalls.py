@@ -150,7 +150,7 @@ def test_a_body_that_comes_byte_by_byte_has_an_end_too(
     told = json.loads(request.told[1]["body"])
     assert (told["code"], told["detail"]) == (
         "request_timeout",
-        "the body was not whole after 0.2 s of waiting for it",
+        "the request body did not arrive within 0.2 s",
     )
     assert (b"connection", b"close") in [(k.lower(), v) for k, v in request.told[0]["headers"]]
 

@@ -71,12 +71,12 @@ class Raises:
     [
         ("top", "raised before the first step:"),
         ("turn", r"raised in step 7 \(session.global_step 6, epoch 1, slice 0\):"),
-        ("behind", "raised behind step 6, in epoch 1:"),
-        ("exit", "raised behind step 6, in epoch 1:"),
-        ("interrupt", "raised behind step 6, in epoch 1:"),
-        ("between", "raised behind step 8 and the loop of epoch 1:"),
-        ("score", "raised behind step 8 and the loop of epoch 1:"),
-        ("end", "raised behind step 12 and the loop of epoch 2:"),
+        ("behind", "raised after step 6, in epoch 1:"),
+        ("exit", "raised after step 6, in epoch 1:"),
+        ("interrupt", "raised after step 6, in epoch 1:"),
+        ("between", "raised after step 8 and the loop of epoch 1:"),
+        ("score", "raised after step 8 and the loop of epoch 1:"),
+        ("end", "raised after step 12 and the loop of epoch 2:"),
     ],
 )
 def test_what_a_program_raises_names_its_step_epoch_and_slice(place: str, where: str, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def refused_at_the_top(session: Session) -> None:
     ("train", "where", "text"),
     [
         (refused_in_a_turn, "in step 3 (session.global_step 2, epoch 0, slice 0)", "# the metric"),
-        (refused_behind_a_loop, "behind step 4 and the loop of epoch 0", "# the score"),
+        (refused_behind_a_loop, "after step 4 and the loop of epoch 0", "# the score"),
         (refused_at_the_top, "before the first step", "# the schedule"),
     ],
 )

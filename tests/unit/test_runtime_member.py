@@ -62,7 +62,7 @@ def test_a_worker_without_its_device_fails_the_job_before_any_code_of_the_user(
     monkeypatch.syspath_prepend(str(tmp_path))
     end = ended(tmp_path, workers={"max": 1, "gpus": 1})
     assert (end.kind, end.reason) == ("failed", "no_device")
-    assert "node 10.0.0.7 (worker w1) has no CUDA device" in end.message
+    assert "no CUDA device on node 10.0.0.7 (worker w1)" in end.message
     assert "member_job" not in sys.modules
 
 

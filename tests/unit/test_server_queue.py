@@ -18,7 +18,7 @@ from ringleader.train.modes.async_server.server.server_queue import ServerQueue
 class State:
     """Counts nothing."""
 
-    stock = SimpleNamespace(came=lambda counts: None)
+    published_weights = SimpleNamespace(came=lambda counts: None)
 
     def __init__(self) -> None:
         self.counted: list[Any] = []

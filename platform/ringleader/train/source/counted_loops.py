@@ -43,7 +43,7 @@ def _counting(file: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for node in ast.walk(text.tree) if text else ():
         if isinstance(node, ast.Call) and (name := _name(node.func)) in COUNTING:
-            found |= dict.fromkeys(_lines_of_batches(node), f"{name}(…) goes over session.batches")
+            found |= dict.fromkeys(_lines_of_batches(node), f"{name}(…) iterates over session.batches")
     return found
 
 
