@@ -141,7 +141,7 @@ def test_a_worker_whose_node_has_no_device_to_see_fails_the_job_before_its_code_
     run = start(cluster, home, ingest, package, "no-device", workers={"min": 1, "max": 1, "gpus": 1})
     outcome = run.outcome()
     assert (outcome["outcome"], outcome["reason"]["code"]) == ("failed", "no_device"), outcome
-    assert f"node {AWAY} (worker w0) has no CUDA device" in outcome["reason"]["message"]
+    assert f"no CUDA device on node {AWAY} (worker w0)" in outcome["reason"]["message"]
     assert not [line for line in ingest.stream("logs") if "hello" in line["line"]]
     run.leave_nothing()
 
