@@ -225,5 +225,5 @@ def _head(spans: Mapping[str, _Span]) -> tuple[bytes, list[_Span]]:
 
 def _width(span: _Span) -> int:
     digits = "".join(filter(str.isdigit, span.told["dtype"]))
-    # In bits. BOOL has none in its name: its 8 are the number that ALIGNED has in bytes.
-    return int(digits) if digits else ALIGNED
+    # In bits. BOOL has none in its name, and takes a byte.
+    return int(digits) if digits else 8

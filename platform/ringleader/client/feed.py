@@ -104,7 +104,8 @@ def _streamed(api: Api, path: str, after: int, ended: Callable[[], bool]) -> Ite
 def messages(chunks: Iterator[bytes]) -> Iterator[str | None]:
     """The data of each server-sent event; None for a keep-alive comment.
 
-    Lines end at CR, LF or both only, as the specification says: str.splitlines would also cut at U+2028.
+    Lines end at LF or CR LF: str.splitlines would also cut at U+2028. A lone CR, which the specification allows, no
+    control plane sends.
     """
     rest = b""
     data: list[str] = []
