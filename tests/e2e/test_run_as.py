@@ -147,7 +147,10 @@ def test_nothing_of_the_stack_is_within_a_jobs_reach(stack: Running, folder: Pat
 def test_who_has_no_account_submits_nothing(stack: Running) -> None:
     stack.client.access.add_user("dee", {"*": "submitter"})
     made = stack.client.access.make_token("dee's", user="dee")
-    with Client(stack.url, made.token) as dee, pytest.raises(RingleaderError, match="the user dee has no account"):
+    with (
+        Client(stack.url, made.token) as dee,
+        pytest.raises(RingleaderError, match="the user dee has no account"),
+    ):
         dee.submit(digits())
 
 
