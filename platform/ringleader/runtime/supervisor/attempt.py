@@ -211,7 +211,7 @@ class Attempt:
         """Take the events that came while this process was busy, before it judges: who has parked is not late."""
         # Counted once: events that keep coming must not put the tick off for ever.
         for _ in range(self._events.qsize()):
-            if self._state is not None and self._state.ended is None:
+            if self._membership.ended is None:
                 self._take(self._next(0.0))
 
     def status(self) -> Status | None:
@@ -268,8 +268,8 @@ class Attempt:
         self._state, out = handle(before, event)
         self._write(before, out)
         self._act(out, event.now)
-        if self._state.ended is None and self._worker_group is not None:
-            self._worker_group.shrink(self._state.workers_max)
+        if self._state.ended is None:
+            self._workers.shrink(self._state.workers_max)
 
     def _write(self, before: Membership | None, out: tuple[do.Instruction, ...]) -> None:
         """Write the state to disk, together with its reports, before anything follows from it."""
@@ -413,15 +413,14 @@ class Attempt:
         self._records.event(report.type, report.generation, data)
 
     def _finished(self) -> dict[str, Any] | None:
-        results = self._workers.results
-        plan = self._state.plan if self._state else None
-        ranked = [m for m in plan.members if m in results] if plan else []
+        results, state = self._workers.results, self._membership
+        ranked = [m for m in state.plan.members if m in results] if state.plan else []
         first = next(iter([*ranked, *results]), None)
         if first is None:
             return None
         for worker, known in results.items():  # what their last heartbeats did not tell
             self._hear(worker, of_finished(known), self._times.ended or monotonic())
-        spent = self._spent(self._state) if self._state else None
+        spent = self._spent(state)
         return {**results[first], **in_finished(spent)} if spent is not None else results[first]
 
 

@@ -9,7 +9,6 @@ from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.comm.communicator import end_process
 from ringleader.elastic import Plan
 from ringleader.train.generation.environment_check import EnvironmentCheck
-from ringleader.train.generation.generation import Generation
 from ringleader.train.generation.saving.saver import joined
 from ringleader.train.generation.server_handover import hand_over, lacks
 
@@ -26,8 +25,8 @@ class Healing:
 
     def heal(self) -> None:
         """Send committed state as a donor and take it as a receiver, in the plan's order."""
-        member = self._member
-        plan, me = member.generation.plan, member.generation.plan.members[member.generation.rank]
+        member, generation = self._member, self._member.generation
+        plan, me = generation.plan, generation.plan.members[generation.rank]
         member.beginning.begin(member, plan)
         self._resume(plan, me)
         payloads: dict[int, torch.Tensor] = {}
@@ -36,13 +35,13 @@ class Healing:
                 since = self._lacks_since(receiver)
                 # Packed once for all receivers that lack the same: it copies the whole state.
                 payloads[since] = payloads[since] if since in payloads else self.payload(since)
-                member.generation.exchange.send_state(plan.rank_of(receiver), payloads[since])
+                generation.exchange.send_state(plan.rank_of(receiver), payloads[since])
             elif receiver == me:
-                received = member.generation.exchange.receive_state(plan.rank_of(donor))
+                received = generation.exchange.receive_state(plan.rank_of(donor))
                 keep = self._own_part(plan, donor)
                 rest = self.receive(received, keep)
                 updated = rest["changed"] or plan.start_transaction > 0
-                if not keep and lacks(plan, member.generation.rank, donor, updated=updated):
+                if not keep and lacks(plan, generation.rank, donor, updated=updated):
                     member.progress.lack_part()
         if member.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
             member.progress.update_to(member.progress.step)
@@ -55,7 +54,7 @@ class Healing:
                 member.progress.hold_part()
             self._publish_if_even()
         # Behind the heal, which brings what earlier generations have found.
-        self.machines.meet(member.generation.exchange, plan, member.generation.rank)
+        self.machines.meet(generation.exchange, plan, generation.rank)
 
     def payload(self, since: int) -> torch.Tensor:
         """(n,) uint8 of all committed state, sealed for a peer that has the boundaries of calls before `since`."""
@@ -84,10 +83,10 @@ class Healing:
         inside = {} if plan.start_transaction else self._member.saved_loop_state
         return (self._member.loop_state() if plan.backups else {}) or inside
 
-    def part_to_save(self, generation: Generation) -> CheckpointPart | None:
+    def part_to_save(self) -> CheckpointPart | None:
         """The part that this member writes: equals share out one state, servers write their own; of a token ring's
         members, whose optimisers differ, one writes all. None: it writes none."""
-        member = self._member
+        member, generation = self._member, self._member.generation
         plan, server = generation.plan, generation.server
         if member.spec.sync.circulates:
             writer = plan.world if plan.servers and member.spec.sync.servers_are_copies else 0
@@ -96,7 +95,7 @@ class Healing:
             return CheckpointPart(writer=generation.rank, writers=plan.world)
         if server < 0:
             return None
-        if member.generation.exchange.part is None:
+        if generation.exchange.part is None:
             return CheckpointPart(writer=server, writers=plan.servers)
         return CheckpointPart(state=server, states=plan.servers)  # what two servers hold is written by both
 
@@ -192,7 +191,7 @@ class Healing:
         member = self._member
         if member.progress.updated <= 0 and not member.progress.changed:
             return []
-        served = member.generation.rank >= plan.world > plan.rank_of(donor)
+        served = member.generation.serves and plan.rank_of(donor) < plan.world
         return member.part or (member.held.ever_trained(member.parameters) if served else [])
 
     def _publish_if_even(self) -> None:

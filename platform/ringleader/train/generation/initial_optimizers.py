@@ -63,11 +63,11 @@ def _take(optimizer: Optimizer, names: list[str], given: Mapping[str, _GivenStat
     """Load what fits; returns the parameters' names."""
     whole, taken = optimizer.state_dict(), []
     # A state_dict numbers parameters in the order of the groups.
-    places = [(group, place) for group in optimizer.param_groups for place in range(len(group["params"]))]
+    live = [(group, parameter) for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in whole["param_groups"] for number in group["params"]]
-    for (group, place), number, name in zip(places, numbers, names, strict=True):
+    for (group, parameter), number, name in zip(live, numbers, names, strict=True):
         state = given.get(name)
-        if state is None or state.shape != tuple(group["params"][place].shape):
+        if state is None or state.shape != tuple(parameter.shape):
             continue
         if not of_another_kind(optimizer, group, state.settings):
             whole["state"][number] = dict(state.values)

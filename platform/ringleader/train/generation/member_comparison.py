@@ -72,10 +72,12 @@ class MemberComparison:
         generation = self._member.generation
         self._call = call
         self._due = self._on and self._compared != (generation.number, call)
-        # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
-        silent = call == self._named or self._member.serves
-        variables = 0 if silent else self._member.sections.variables.fingerprint(call)
-        self._said = (self._fingerprint(), variables) if self._due else (0, 0)
+        self._said = (0, 0)
+        if self._due:
+            # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
+            silent = call == self._named or self._member.serves
+            variables = 0 if silent else self._member.sections.variables.fingerprint(call)
+            self._said = (self._fingerprint(), variables)
 
     @property
     def said(self) -> tuple[int, int]:

@@ -27,6 +27,8 @@ class SteppedMode(Mode):
         self._reports: dict[int, SliceReport] = {}
         self._failed = False
         self._pieces: Prefetched | None = None
+        # The lanes that the word has reports of; a mode of several batches reads them batch by batch.
+        self._present: Sequence[int] = ()
 
     @property
     def mid_batch(self) -> bool:
@@ -91,6 +93,9 @@ class SteppedMode(Mode):
     def _give_up(self) -> None:
         """Forget what this member has computed of the broken transaction."""
 
+    def _forget(self) -> None:
+        """Forget what outlives a broken transaction, since the one that it belongs to is dropped."""
+
     def _try(self, act: Callable[[], Any]) -> None:
         """Run a part of the transaction; a broken exchange means that it did not happen."""
         try:
@@ -116,9 +121,10 @@ class SteppedMode(Mode):
         """Which parameters this member's gradients reached, where the word says so."""
         return ()
 
-    @abstractmethod
     def _read(self, reduced: Tensor) -> StepReport:
         """What the summed word says of the transaction as a whole."""
+        member = self._member
+        return member.layout.read(reduced, world=len(member.generation.plan.members), present=self._present)
 
     @abstractmethod
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
@@ -214,6 +220,7 @@ class SteppedMode(Mode):
         again or leave. `first` runs before weights are published."""
         # As after a failure: the slices are loaded and computed again.
         member, self._reports, self._failed = self._member, {}, True
+        self._forget()
         self._give_up()
         member.held.rewind_kept()
         member.buffers.forget()

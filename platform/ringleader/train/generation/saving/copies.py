@@ -34,7 +34,7 @@ class CheckpointCopies:
     def wish(self) -> CheckpointVote:
         """The vote that this member sends with its word. One without a part to save follows the others."""
         member = self._member
-        if not member.saver.on or member.healing.part_to_save(member.generation) is None:
+        if not member.saver.on or member.healing.part_to_save() is None:
             return CheckpointVote.FOLLOWS
         # The last server with a part has it copied behind the step that runs: hence one more.
         at_once = self._alone and member.saver.would_secure(member.progress.step + 1)
@@ -143,7 +143,7 @@ class CheckpointCopies:
         member = self._member
         plan = member.generation.plan
         since = time.perf_counter()
-        part = member.healing.part_to_save(member.generation)
+        part = member.healing.part_to_save()
         if part is not None:
             position = CheckpointPosition(
                 member.progress.step, member.progress.transactions, plan.attempt, plan.generation, final
@@ -157,6 +157,6 @@ class CheckpointCopies:
         """Have memory for the copy prepared: after the generation's first step the state has its final size."""
         member = self._member
         self._expects = False
-        part = member.healing.part_to_save(member.generation)
+        part = member.healing.part_to_save()
         if part is not None and not (member.spec.sync.leased or member.spec.sync.circulates):
             member.saver.expect(member.healing.state_of(part), part)

@@ -308,7 +308,7 @@ class AsyncServerLoop(Mode):
         member, exchange = self._member, self._member.generation.exchange
         assert isinstance(exchange, ParameterServer)
         plan = member.generation.plan
-        number = member.generation.rank - plan.world
+        number = member.generation.server
         held = ServerShare.held(exchange.buckets, plan.held_by, number)
         shown = ServerShare.shown(exchange.buckets, plan.held_by, number)
         # Kept over generations, as are the gradients in it that wait for their update.

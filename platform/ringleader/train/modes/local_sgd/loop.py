@@ -4,7 +4,7 @@ the committed state; the replicas' moves are summed along the canonical tree and
 The loop body sees a replica's H slices in a row, then those of the next owned shard. Nothing travels in between.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -209,19 +209,8 @@ class LocalSgdLoop(SteppedMode):
     def _sees(self) -> bool:
         return self._seen
 
-    def _read(self, reduced: Tensor) -> StepReport:
-        member = self._member
-        return member.layout.read(reduced, world=len(member.generation.plan.members), present=[])
-
-    def _look_first(
-        self,
-        report: StepReport,
-        end: Callable[[], None] = lambda: None,
-        *,
-        first: Callable[[], None] = lambda: None,
-    ) -> None:
+    def _forget(self) -> None:
         self._finished.forget()
-        super()._look_first(report, end, first=first)
 
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Make the outer step and commit."""

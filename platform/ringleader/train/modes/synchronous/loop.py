@@ -27,7 +27,6 @@ class SynchronousLoop(SteppedMode):
         super().__init__(member, sink, device)
         self._last_lane = -1
         self._stops_later = False
-        self._present: Sequence[int] = ()
 
     def request_stop(self) -> None:
         """Ask for the end of the loop. Between two slices of a batch this counts as behind the last one: workers with
@@ -116,10 +115,6 @@ class SynchronousLoop(SteppedMode):
     @property
     def _used(self) -> Sequence[bool]:
         return self._member.generation.exchange.used
-
-    def _read(self, reduced: Tensor) -> StepReport:
-        member = self._member
-        return member.layout.read(reduced, world=len(member.generation.plan.members), present=self._present)
 
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Update and commit."""
