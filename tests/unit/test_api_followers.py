@@ -93,6 +93,38 @@ def test_a_follower_that_goes_takes_nothing_from_those_who_wait_for_the_same(
     assert anyio.run(crowd)[:1] == [1]
 
 
+def test_a_channel_that_ends_while_older_lines_are_read_leaves_no_error(
+    here: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads that are cancelled together end in the same turn of the event loop."""
+    monkeypatch.setattr("ringleader_api.routes.channel.KEPT", 1)
+    job_id = here.running()
+    here.post(job_id, records=[line(n, "x") for n in range(1, 9)])
+    release, errors = threading.Event(), list[str]()
+
+    async def follow() -> None:
+        async for _ in items(here.control, job_id, 0, here.control.feeds.logs, lambda: True):
+            pass
+
+    async def ended() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: errors.append(told["message"]))
+        held = here.control.catching_up.submit(release.wait, HANG_S)
+        reads = [asyncio.create_task(follow())]
+        while not any(channel._older for channel in here.control.channels.values()):
+            await asyncio.sleep(0.001)
+        (channel,) = here.control.channels.values()
+        reads += [asyncio.create_task(channel.older(after)) for after in (1, 2)]
+        while len(channel._older) < 3:
+            await asyncio.sleep(0.001)
+        channel.end()
+        await asyncio.wait(reads, timeout=HANG_S)
+        release.set()
+        await asyncio.wrap_future(held)
+
+    anyio.run(ended)
+    assert errors == []
+
+
 def test_an_event_reaches_all_followers_a_few_in_each_turn_of_the_event_loop(here: Stage) -> None:
     job_id = here.running()
     turn, sent = 0, Counter[int]()

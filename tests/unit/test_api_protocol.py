@@ -269,6 +269,25 @@ def test_who_does_not_read_the_answer_loses_the_connection(pieces: int, close: b
     assert asyncio.run(held()) == 0
 
 
+def test_whoever_sends_on_without_reading_the_answer_loses_the_connection_too() -> None:
+    left: list[str] = []
+    config = answering(128, LARGE // 128, left)
+
+    async def held() -> int:
+        async with listening(config, head_s=HANG_S, read_s=0.2) as (port, among):
+            with socket.create_connection(("127.0.0.1", port)) as deaf:
+                deaf.sendall(GET % b"")
+                await until(lambda: len(among) == 1)
+                (one,) = among._there
+                assert isinstance(one, Http)
+                await until(lambda: one.flow is not None and one.flow.write_paused)
+                deaf.sendall(b"G")
+                await until(lambda: len(among) == 0)
+                return len(left)
+
+    assert asyncio.run(held()) == 1
+
+
 @pytest.mark.parametrize(("pieces", "close"), [(1, b""), (1, b"Connection: close\r\n"), (128, b"")])
 def test_who_reads_slowly_gets_the_whole_answer_however_long_it_takes(pieces: int, close: bytes) -> None:
     config = answering(pieces, LARGE // pieces, [])

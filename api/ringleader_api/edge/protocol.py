@@ -112,13 +112,15 @@ class Http(H11Protocol):
         super().handle_events()
         if self._is_at_work():
             self._await_nothing()
-            self._await_no_reader()
+            # An answer that waits for room keeps its deadline, whatever else the client sends.
+            if not self.flow.write_paused:
+                self._await_no_reader()
             self._among.work(self)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._await_reader()
         if not self._is_at_work():
+            self._await_reader()
             self._await_head()
             self._among.rest(self)
 

@@ -4,7 +4,6 @@ they catch up with it."""
 import asyncio
 import time
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -66,7 +65,7 @@ class Channel(Generic[Item]):
         self._searched = after
         self._has_begun = False
         # The tasks that read older items, by the number behind which they begin.
-        self._older: OrderedDict[int, asyncio.Task[tuple[int, bytes]]] = OrderedDict()
+        self._older: dict[int, asyncio.Task[tuple[int, bytes]]] = {}
         self._some = FEW
         self.base = after
         self.kept_bytes = 0
@@ -115,10 +114,8 @@ class Channel(Generic[Item]):
 
     async def _read_older(self, after: int) -> tuple[int, bytes]:
         # In threads of their own, few and in turn: however much there is to catch up with, other requests find threads.
-        base, read = (
-            self.base,
-            self._here.catching_up.submit(chunk, self._read, self._job_id, after, self._some),
-        )
+        base = self.base
+        read = self._here.catching_up.submit(chunk, self._read, self._job_id, after, self._some)
         # Without any it is `base`, which was stored before the look; a later one may not have been.
         found = await asyncio.wrap_future(read) or (base, b"")
         # Adapted so that a chunk holds about `CHUNK_BYTES`, however long its items are.
@@ -127,12 +124,13 @@ class Channel(Generic[Item]):
         return found
 
     def _keep_older(self, after: int, task: asyncio.Task[tuple[int, bytes]]) -> None:
-        """Keep the chunks that were asked for last; a read that failed or was cancelled leaves none."""
+        """Keep the chunks whose reads began last; a read that failed or was cancelled leaves none."""
         if task.cancelled() or task.exception() is not None:
             del self._older[after]
         kept, left_bytes = 0, self._most_bytes()
         for key, one in reversed(self._older.copy().items()):
-            if one.done():
+            # Others may have been cancelled, or have failed, in the same turn: each leaves by its own callback.
+            if one.done() and not one.cancelled() and one.exception() is None:
                 kept, left_bytes = kept + 1, left_bytes - len(one.result()[1])
                 if kept > OLDER or left_bytes < 0:
                     del self._older[key]
