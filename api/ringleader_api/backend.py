@@ -237,7 +237,7 @@ class RayBackend:
         """Call a method of the cluster; returns its result, or raises its error. Raises OutOfReach."""
         connected = self._connected
         if connected is None:
-            # Only `supervisors`, which begins a round, connects: else every deed of a round would wait for a
+            # Only `supervisors`, which begins a round, connects: else every action of a round would wait for a
             # connection.
             raise OutOfReach(
                 "the control plane has no connection to the cluster.",

@@ -116,20 +116,6 @@ class TooSlow(HTTPException):
         super().__init__(408, message, {"Connection": "close"})
 
 
-class Stalled(TooSlow):
-    """A body of which nothing more comes."""
-
-    def __init__(self, stalled_s: float) -> None:
-        super().__init__(f"no more of the request body arrived for {stalled_s:g} s")
-
-
-class Dribbled(TooSlow):
-    """A body that goes on, and takes longer as a whole than one may."""
-
-    def __init__(self, whole_s: float) -> None:
-        super().__init__(f"the request body did not arrive within {whole_s:g} s")
-
-
 class TooLarge(HTTPException):
     """A body beyond its limit; an HTTPException so that body parsing lets it through."""
 

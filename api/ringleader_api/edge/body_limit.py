@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ringleader_api.edge.requests import REQUEST_ID
-from ringleader_api.problems import Dribbled, Stalled, TooLarge, problem
+from ringleader_api.problems import TooLarge, TooSlow, problem
 
 JSON_BYTES = 1 << 20
 LOGIN_BYTES = 8 << 10
@@ -83,7 +83,11 @@ class BodyLimit:
             with move_on_after(min(stall_s, left_s)) as waited:
                 message = await receive()
             if waited.cancelled_caught:
-                raise Stalled(stall_s) if stall_s < left_s else Dribbled(whole_s)
+                raise TooSlow(
+                    f"no more of the request body arrived for {stall_s:g} s"
+                    if stall_s < left_s
+                    else f"the request body did not arrive within {whole_s:g} s"
+                )
             waited_s += current_time() - began
             seen += len(message.get("body", b""))
             whole = not message.get("more_body", False)

@@ -84,7 +84,7 @@ class Guard:
         elif scope["type"] != "http":
             await _close(scope, send)  # no route is a websocket
         elif (scope["method"], scope["path"]) in OPEN:
-            await self._answer(scope, receive, send)
+            await self._finish(await self._refusal(scope), scope, receive, send)
         elif not (shown := self._shown(Headers(scope=scope))):
             # Before any turn: there is nothing to be looked up.
             await self._refused(_nothing_shown(), scope)(scope, receive, send)
@@ -102,15 +102,12 @@ class Guard:
         """The refusal. A look at a credential costs a thread and a query: those not known to be valid take turns by
         address, since who guesses shows another one each time."""
         if shown in self._known:
-            return await self._refusal(scope)
+            return await self._refusal(scope, shown)
         turn = await self._lookups.begin(source(scope))
         try:
-            return await self._refusal(scope)
+            return await self._refusal(scope, shown)
         finally:
             turn.end()
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._finish(await self._refusal(scope), scope, receive, send)
 
     async def _finish(self, refusal: Response | None, scope: Scope, receive: Receive, send: Send) -> None:
         # A user whose request is refused gets a row in the audit log; a stranger gets the refusal alone.
@@ -121,7 +118,7 @@ class Guard:
         else:
             await refusal(scope, receive, send)
 
-    async def _refusal(self, scope: Scope) -> Response | None:
+    async def _refusal(self, scope: Scope, shown: str = "") -> Response | None:
         """The refusal of the request; None lets it pass. The `PRINCIPAL` is set where only the site is refused: the
         audit log records it, at most as often as the user may send requests."""
         headers = Headers(scope=scope)
@@ -131,7 +128,7 @@ class Guard:
                     self._same_site(scope, headers)
                 return None
             who = await to_thread.run_sync(self._who, scope, headers)
-            self._known.note(self._shown(headers))
+            self._known.note(shown)
             # After the credential, by user: a bound per address would let others behind the same proxy use it up.
             self._asked.spend(who.name if isinstance(who, Caller) else who.job_id)
             scope[PRINCIPAL] = who

@@ -88,7 +88,7 @@ class Refusals:
             beyond, self._beyond = self._beyond, {}
         rows = [self._counted(one) for one in beyond.values()]
         if rows:
-            # No deeds of the request's own: the rows are the deeds here.
+            # No actions of the request's own: the rows are the actions here.
             with self._store.write([]) as session:
                 audit.store(session, rows, REFUSED)
 

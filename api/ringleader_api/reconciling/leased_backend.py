@@ -10,8 +10,8 @@ from ringleader_api.store import RoleLease
 
 
 class RoleLeasedBackend:
-    """`Backend` under a lease. Whatever changes the cluster raises LeaseLost first where the role is not ours; so does
-    a call that may take seconds, so that a round with such calls keeps the role."""
+    """`Backend` under a lease. Whatever changes the cluster raises RoleLeaseLost first where the role is not ours; so
+    does a call that may take seconds, so that a round with such calls keeps the role."""
 
     def __init__(self, backend: Backend, lease: RoleLease) -> None:
         self._backend = backend

@@ -1,6 +1,6 @@
 """The level-triggered loop: compares rows with the living supervisors, and does the one next thing for each job.
 
-Every deed is stored before it is done where doing it twice would matter (an attempt's number before its supervisor),
+Every action is stored before it is done where doing it twice would matter (an attempt's number before its supervisor),
 and after it where losing the note only means doing it again (confirmations). So the process may die between any two
 statements: the next one reads the rows, asks the cluster what lives, and goes on.
 """
@@ -43,7 +43,7 @@ REST, LONGEST_REST_S = 9.0, 1.0
 queue it would keep the interpreter from the requests. Time spent waiting for the cluster does not count, since it kept
 nobody from anything."""
 SLOW_S = 2.0
-"""The seconds from which a failed deed counts as slow: it holds up all others, and may cost the role."""
+"""The seconds from which a failed action counts as slow: it holds up all others, and may cost the role."""
 UNTOLD_S = 5.0
 """The lag, in seconds, of a supervisor's own running time behind the one counted here, from which it is taken to tell
 none."""
@@ -129,7 +129,7 @@ class Reconciler:
         self._wake.set()
 
     def tick(self) -> None:
-        """One round. Raises LeaseLost where another control plane took over in the middle of it."""
+        """One round. Raises RoleLeaseLost where another control plane took over in the middle of it."""
         # Before the lease is asked for: a process that stands by has to know the cluster for its answers to requests.
         alive = self._look()
         if not self._lease.hold():
@@ -150,7 +150,7 @@ class Reconciler:
         actions = {who: partial(self._release_orphan, *who) for who in self._orphans(alive)}
         actions |= {_who(one): partial(self._advance, one, alive, silent) for one in admitted}
         self._slow = [who for who in self._slow if who in actions]
-        # Chosen now: a deed that fails slowly in this round must not come a second time.
+        # Chosen now: a action that fails slowly in this round must not come a second time.
         behind_all = self._slow[:1]
         for who, action in actions.items():
             if who not in self._slow:
@@ -223,8 +223,8 @@ class Reconciler:
             return [facts_of(job) for job in session.scalars(query)]
 
     def _guarded(self, who: Who, action: Callable[[], None]) -> None:
-        """Do one job's deed, so that its failure does not keep the round from the others. One that fails slowly is
-        tried again behind all of them, one such deed in a round: it may take longer than the role lasts."""
+        """Do one job's action, so that its failure does not keep the round from the others. One that fails slowly is
+        tried again behind all of them, one such action in a round: it may take longer than the role lasts."""
         began, slow = self._now(), False
         try:
             action()

@@ -46,7 +46,7 @@ class AuditedAction:
         }
 
 
-CURRENT_ACTION: ContextVar[AuditedAction | None] = ContextVar("deed", default=None)
+CURRENT_ACTION: ContextVar[AuditedAction | None] = ContextVar("current_action", default=None)
 """Set by the guard. The threads that carry out a request inherit it; those of the control plane have none."""
 
 
@@ -73,19 +73,19 @@ def by(who: str, token: str | None) -> None:
 
 
 def current_actions() -> Sequence[AuditedAction]:
-    """The deed of the current request, if it is one that is recorded."""
+    """The action of the current request, if it is one that is recorded."""
     action = CURRENT_ACTION.get()
     return [action] if action is not None else []
 
 
 def add_to(session: Session, actions: Iterable[AuditedAction]) -> list[AuditedAction]:
-    """Add deeds to the transaction that carries them out, each once."""
+    """Add actions to the transaction that carries them out, each once."""
     fresh = [action for action in actions if action.who and not action.recorded]
     store(session, fresh, DONE)
     return fresh
 
 
 def store(session: Session, actions: Sequence[AuditedAction], outcome: str) -> None:
-    """Add deeds to the log, with their outcome."""
+    """Add actions to the log, with their outcome."""
     if actions:
         session.execute(_INSERT, [action.row(outcome) for action in actions])

@@ -43,10 +43,10 @@ class RoleLease(Protocol):
         """Take or keep the role; False while another process has it."""
 
     def require(self) -> None:
-        """Raise LeaseLost unless the role is held now; for acts that cannot be undone."""
+        """Raise RoleLeaseLost unless the role is held now; for acts that cannot be undone."""
 
     def fence(self, session: Session) -> None:
-        """Raise LeaseLost unless the role is still ours when the transaction commits."""
+        """Raise RoleLeaseLost unless the role is still ours when the transaction commits."""
 
     def let_go(self) -> None:
         """Give up the role; another process may take it at once."""
@@ -196,7 +196,7 @@ class Fenced:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction of the role, as `Store.write`. Raises LeaseLost."""
+        """A transaction of the role, as `Store.write`. Raises RoleLeaseLost."""
         with self._store.write() as session:
             self._lease.fence(session)
             yield session

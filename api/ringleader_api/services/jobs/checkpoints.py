@@ -174,7 +174,7 @@ def beginning_of(
         # A "?" in a plain path would be read as the query of a URI.
         return str(path) if "?" not in str(path) else path.as_uri()
     found = checkpoints_of(session, init_from) if source is not None and source.deleted_at is None else []
-    if optimizers and ended and not (found and is_final(found[0])):
+    if optimizers and ended and not has_final(found):
         raise NoneLeft(
             f"{init_from}, with whose optimisers' states this job was to begin, has no checkpoint of its end.",
             hint="Submit again without `init_optimizers`, which begins with its final weights, or with a checkpoint.",
@@ -187,9 +187,9 @@ def beginning_of(
     return found[0].uri
 
 
-def is_final(checkpoint: Checkpoint) -> bool:
-    """Whether it is of the job's end."""
-    order = order_of(checkpoint.uri.rpartition("/")[2])
+def has_final(found: list[Checkpoint]) -> bool:
+    """Whether the newest of them, which is the first, is of the job's end."""
+    order = order_of(found[0].uri.rpartition("/")[2]) if found else None
     return order is not None and order[-1]
 
 

@@ -23,7 +23,7 @@ from ringleader_api.problems import Conflict, Forbidden, NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller, may
 from ringleader_api.scheduling import Hold, Seen, decide
 from ringleader_api.services import packages
-from ringleader_api.services.jobs.checkpoints import checkpoints_of, is_final, leaves_weights
+from ringleader_api.services.jobs.checkpoints import checkpoints_of, has_final, leaves_weights
 from ringleader_api.services.jobs.claims import Register, claim_of_spec, snapshot_of
 from ringleader_api.services.jobs.infeasible import placeable
 from ringleader_api.services.jobs.surplus_told import surplus_told
@@ -98,7 +98,7 @@ class Submissions:
             permit_job(self._store, who, Action.READ, known)
             return Accepted(known)
         spec = self._checked(who, body, seen)
-        # The deed is handed over: the transaction may run in another request's thread.
+        # The action is handed over: the transaction may run in another request's thread.
         asked = _Asked(who, spec, key, digest, CURRENT_ACTION.get())
         try:
             return self._together(asked)
@@ -227,7 +227,7 @@ class Submissions:
                 "is not the ID of a job that you can read",
                 hint=SEE_JOBS,
             ) from None
-        if optimizers and ended and not (saved and is_final(saved[0])):
+        if optimizers and ended and not has_final(saved):
             raise wrong_key(
                 "/init_optimizers",
                 True,

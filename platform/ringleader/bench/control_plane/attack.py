@@ -94,7 +94,7 @@ ATTACK_REQUESTS: Mapping[str, Callable[[], list[AttackRequest]]] = {
 
 
 def strike(target: AttackTarget, requests: list[AttackRequest], began: Callable[[], None]) -> Counter[str]:
-    """Send each blow over and over from a client of its own. Returns how often each status came."""
+    """Send each request over and over from a client of its own. Returns how often each status came."""
     told: Counter[str] = Counter()
 
     def client(request: AttackRequest) -> None:
