@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults import FaultPlan
 from play import Play
 from test_leaving import COPIES, RING, ROUNDS, SERVER, SERVERS, job, made, rows, worker
 from threaded_cast import ThreadedCast
@@ -19,6 +20,7 @@ from ringleader.train.local import run_local
 torch.set_num_threads(1)
 MODES = {"ring": RING, "servers": SERVERS, "local_sgd": ROUNDS}
 LOOPS = 4
+UNDISTURBED = FaultPlan()
 every_mode = pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
 Odd = Callable[[str, int, Any, torch.optim.Optimizer], None]
 
@@ -38,9 +40,17 @@ class Program:
             self.odd(threading.current_thread().name, number, net, optimizer)
 
 
-def played(sync: dict[str, Any], odd: Odd, place: Path, **changes: Any) -> Play:
-    spec = job(sync, workers={"min": 3, "max": 3}, **changes)
-    return ThreadedCast(spec, Program(odd), artifacts=place).play()
+def played(
+    sync: dict[str, Any],
+    odd: Odd,
+    place: Path,
+    faults: FaultPlan = UNDISTURBED,
+    *,
+    least: int = 3,
+    most: int = 3,
+) -> Play:
+    spec = job(sync, workers={"min": least, "max": most})
+    return ThreadedCast(spec, Program(odd), faults, artifacts=place).play()
 
 
 def alone(sync: dict[str, Any], place: Path) -> str:
@@ -205,4 +215,41 @@ def test_a_server_that_is_put_right_keeps_the_optimizers_states(
     play = played(sync, change, tmp_path)
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert [(d["worker"], d["what"]) for d in play.reported("member.differed")] == [("s0", part)]
+    assert play.digest == alone(sync, tmp_path)
+
+
+def dies(sync: dict[str, Any]) -> FaultPlan:
+    """A worker dies in the first step of the third loop."""
+    return FaultPlan().kill(worker(sync, 1), at_step=12, phase="exchange")
+
+
+def joins(sync: dict[str, Any]) -> FaultPlan:
+    """A third worker is in before the first step of the third loop."""
+    faults = FaultPlan().resize(at_step=12, workers_min=2, workers_max=3)
+    for number in range(2):
+        faults = faults.hold(worker(sync, number), at_step=12, for_generation=2)
+    return faults
+
+
+@pytest.mark.parametrize(("faults", "least", "most"), [(dies, 1, 3), (joins, 2, 2)], ids=["kill", "join"])
+@pytest.mark.parametrize("sync", SERVED.values(), ids=SERVED)
+def test_a_server_that_changed_its_part_does_not_publish_it_as_a_generation_begins(
+    sync: dict[str, Any],
+    faults: Callable[[dict[str, Any]], FaultPlan],
+    least: int,
+    most: int,
+    tmp_path: Path,
+) -> None:
+    """Every server of several is alone in having the newest weights of its part, once it has made a step."""
+
+    @torch.no_grad()
+    def change(me: str, number: int, net: Any, optimizer: torch.optim.Optimizer) -> None:
+        if me == "s0" and number == 1:  # in a part of each server, however they share
+            net[0].weight.add_(1.0)
+            net[2].bias.add_(1.0)
+
+    play = played(sync, change, tmp_path, faults(sync), least=least, most=most)
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert len(play.plans) > 1
+    assert {d["worker"] for d in play.reported("member.differed")} == {"s0"}
     assert play.digest == alone(sync, tmp_path)

@@ -52,7 +52,7 @@ class Healing:
             if plan.backups:
                 hand_over(member, lacking=member.progress.lacks_part)
                 member.progress.hold_part()
-            self._publish_if_even()
+            self._publish_if_lacking()
         # Behind the heal, which brings what earlier generations have found.
         self.machines.meet(generation.exchange, plan, generation.rank)
 
@@ -177,7 +177,7 @@ class Healing:
         if found is not None:
             rest = member.held.take(joined(found.states))
             # Without the costs: they are of the links of an earlier attempt, and are measured again.
-            self.restore(rest | {"costs": None}, whole=True)
+            self.restore(rest | {"costs": None, "lacks_weights": False}, whole=True)
             member.reporter.restore(rest["records"])  # the last of them may have been told nowhere
             member.saver.tell_start(found, plan.generation, len(member.progress.calls.finished))
             return
@@ -194,12 +194,17 @@ class Healing:
         served = member.generation.serves and plan.rank_of(donor) < plan.world
         return member.part or (member.held.ever_trained(member.parameters) if served else [])
 
-    def _publish_if_even(self) -> None:
-        """Publish the servers' weights to everybody where all servers are at the same step: each is certain to have the
-        newest of its own part only. Where one is ahead, everybody else has all the weights of the step before."""
-        member = self._member
-        ahead = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
-        ahead[member.generation.rank] = member.ahead
-        if not bool(member.generation.exchange.all_reduce(ahead).any()):
-            member.generation.exchange.publish()
+    def _publish_if_lacking(self) -> None:
+        """Publish the servers' weights to everybody where a member lacks some and all servers are at the same step.
+
+        Where a server is ahead, everybody else has all the weights of the step before. Where nobody lacks any, what
+        servers hold is not sent: lines of the program may have changed it on one of them, which the comparison of
+        members finds only where the others still have their own.
+        """
+        member, plan = self._member, self._member.generation.plan
+        said = torch.zeros(2, len(plan.members), dtype=torch.float64)
+        said[:, member.generation.rank] = torch.tensor([member.ahead, member.progress.lacks_weights])
+        ahead, lacking = member.generation.exchange.all_reduce(said.view(-1)).view(2, -1)
+        if not ahead.any() and (member.spec.sync.leased or lacking.any()):
+            member.publish()
             member.call_back()

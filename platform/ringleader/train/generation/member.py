@@ -230,6 +230,12 @@ class Member:
         """Move weights out of memory that peers may be reading: the program is about to change them."""
         self.laying.own_weights()
 
+    def publish(self) -> None:
+        """Publish the weights that this member updates and take over those that others do. Raises ExchangeBroken."""
+        self.progress.begin_publication()
+        self.generation.exchange.publish()
+        self.progress.end_publication()
+
     def call_back(self) -> None:
         """Run the callbacks that waited until all weights are here."""
         self.held.call_back()
@@ -267,12 +273,12 @@ class Member:
         # Whoever updates commits before it publishes, all others behind that: a member that has the weights then
         # knows that their owners have committed.
         if not exchange.updates:
-            exchange.publish()
+            self.publish()
         self.buffers.forget()
         end()
         self.progress.commit_transaction()
         if exchange.updates:
-            exchange.publish()
+            self.publish()
 
     def finish_call(self, number: int, result: Any = None) -> None:
         """Record that the call is over for all members at this committed step."""

@@ -28,6 +28,7 @@ class Progress:
         updated: global steps applied to the parameters that this member updates; a server of several may be a step
             ahead of all others after a failure. `NO_PART` on a new server that does not have them yet.
         changed: this server has made an update, if only a part of a step.
+        lacks_weights: others may hold newer weights of the parts that they update: a publication began and broke.
         staleness: where items are leased, the number of gradients by the versions between their pull and their update.
     """
 
@@ -43,6 +44,7 @@ class Progress:
     ticked: int = 0
     updated: int = 0
     changed: bool = False
+    lacks_weights: bool = False
     staleness: list[int] = field(default_factory=list)
 
     # --- steps and transactions ---------------------------------------------------------------------------------------
@@ -145,6 +147,16 @@ class Progress:
         if self.lacks_part:
             self.updated = self.step
 
+    # --- weights that others update -----------------------------------------------------------------------------------
+
+    def begin_publication(self) -> None:
+        """Note that others publish weights that are not here yet."""
+        self.lacks_weights = True
+
+    def end_publication(self) -> None:
+        """Note that the newest weights of all parts are here."""
+        self.lacks_weights = False
+
     # --- carried over -------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -156,6 +168,7 @@ class Progress:
             "samples": self.samples,
             "loss": self.loss,
             "changed": self.changed,
+            "lacks_weights": self.lacks_weights,
             "opened": self.opened,
             "ticked": self.ticked,
             "staleness": self.staleness,
@@ -176,6 +189,7 @@ class Progress:
         if whole:
             self.updated = self.step
         self.opened, self.ticked = state["opened"], state["ticked"]
+        self.lacks_weights = state.get("lacks_weights", False)  # checkpoints of 0.1 have none
         self.staleness = state.get("staleness", [])  # checkpoints of 0.1's first months have none
         self.boundary = self.step
         self.heals += 1

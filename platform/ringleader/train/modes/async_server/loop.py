@@ -228,7 +228,7 @@ class AsyncServerLoop(Mode):
             self._finish(loop)
         if server_state is not None:  # of tables only rows are published: those of the whole loop
             exchange.buckets.tables.changed = server_state.touched.after(0)
-        exchange.publish()
+        member.publish()
         if over:
             self._finish(loop)
         member.committed()

@@ -229,7 +229,7 @@ class LocalSgdLoop(SteppedMode):
             member.buffers.commit(member.layout.buffers_of(reduced))
         else:  # the last batch may have fewer rows than there are shards
             member.buffers.forget()
-        exchange.publish()
+        member.publish()
         if member.timeline is not None:
             member.timeline.end()
         self._commit(span, reports)

@@ -131,11 +131,11 @@ class SynchronousLoop(SteppedMode):
             self._report_phase(loop, "update")
             self._update(report, skipped=skipped)
             self._commit(report, reduced, skipped=skipped)
-            exchange.publish()
+            member.publish()
             member.call_back()
         else:
             # Weights first: whoever is at a step has its weights, if the exchange breaks in between.
-            exchange.publish()
+            member.publish()
             self._report_phase(loop, "update")
             self._commit(report, reduced, skipped=skipped)
 
