@@ -7,7 +7,6 @@ fingerprint, of the program's variables, travels beside it: where it differs the
 """
 
 import hashlib
-from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -15,16 +14,12 @@ import torch
 from torch import Tensor
 
 from ringleader.checkpoint.pieces import take_apart
+from ringleader.train.generation import replicated_states
+from ringleader.train.generation.fingerprint_vote import EXACT_BYTES, differ, differing, number_of, right_of
 from ringleader.train.state.fingerprints import first_difference, prints
 
 if TYPE_CHECKING:
     from ringleader.train.generation.member import Member
-
-EXACT_BYTES = 6
-"""Bytes of a fingerprint: as many as a float64 holds exactly, and two entries of a word."""
-
-AGAIN = 1
-"""The bit of a fingerprint that is set where its member has run lines again."""
 
 IN_A_ROW = 3
 """Comparisons in a row with a difference, after which it is the program that makes members differ."""
@@ -68,12 +63,17 @@ class MemberComparison:
         self._unsure |= unsure
 
     def begin(self, call: int) -> None:
-        """Take the state's fingerprint, where one is due, as a transaction of a session call begins."""
+        """Take the state's fingerprint, where one is due, as a transaction of a session call begins.
+
+        Raises:
+            ExchangeBroken: servers that hold the same state compare it here.
+        """
         generation = self._member.generation
         self._call = call
         self._due = self._on and self._compared != (generation.number, call)
         self._said = (0, 0)
         if self._due:
+            self._make_states_alike()
             # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
             silent = call == self._named or self._member.serves
             variables = 0 if silent else self._member.sections.variables.fingerprint(call)
@@ -87,7 +87,7 @@ class MemberComparison:
     def differs(self, reduced: Tensor) -> bool:
         """Whether members give different fingerprints in a reduced word. Where none are due, as in nearly every step,
         the word is not read for them."""
-        return self._due and (_many(self._told(reduced)) or _vary(self._variables(reduced)))
+        return self._due and (differ(self._told(reduced)) or _vary(self._variables(reduced)))
 
     def agreed(self, call: int) -> None:
         """Record that the transaction has happened, so that its call has been compared in this generation."""
@@ -107,7 +107,7 @@ class MemberComparison:
             )
             self._named = self._call
         told = self._told(reduced)
-        if _many(told):
+        if differ(told):
             self._correct(told)
 
     def before_saving(self) -> None:
@@ -118,7 +118,7 @@ class MemberComparison:
         said = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
         said[member.generation.rank] = self._fingerprint()
         told = [int(value) for value in member.generation.exchange.all_reduce(said).tolist()]
-        if _many(told):
+        if differ(told):
             self._correct(told)
 
     def _told(self, reduced: Tensor) -> list[int]:
@@ -131,16 +131,11 @@ class MemberComparison:
 
     def _correct(self, told: list[int]) -> None:
         member = self._member
-        # Who ran all lines for the first time is right; of those, and where there is nobody, the most.
-        firsts = [value for value in told if value and not value & AGAIN]
-        counts = Counter(value | AGAIN for value in firsts or told if value)
-        most = max(counts.values())
-        right = next(value for value in firsts or told if value and counts[value | AGAIN] == most)
-        self._unsure |= not firsts or len(counts) > 1
+        right, certain = right_of(told)
+        self._unsure |= not certain
         donor, me = told.index(right), member.generation.rank
         payload = None
-        # Those that differ in more than the bit of having run lines again.
-        for receiver in [rank for rank, value in enumerate(told) if value and (value ^ right) & ~AGAIN]:
+        for receiver in differing(told, right):
             if me == donor:
                 # Packed once for all: it copies the whole state.
                 if payload is None:
@@ -155,10 +150,19 @@ class MemberComparison:
         # What a server has of optimisers' states may be nowhere else; of weights it has published its part.
         with member.held.keeping_states() if member.serves else nullcontext():
             member.healing.receive(payload, [])
-        what = first_difference(self._mine, self._prints())
-        worker = member.generation.plan.members[member.generation.rank]
-        data = {"worker": worker, "what": what or "a part of the state", "why": WHY}
-        member.reporter.say("member.differed", member.generation.number, data)
+        self._say(first_difference(self._mine, self._prints()) or "a part of the state")
+
+    def _make_states_alike(self) -> None:
+        """Compare what a fingerprint of the whole state leaves out, on servers that stand in for each other."""
+        what, certain = replicated_states.make_alike(self._member)
+        self._unsure |= not certain
+        if what:
+            self._say(what)
+
+    def _say(self, what: str) -> None:
+        generation = self._member.generation
+        data = {"worker": generation.plan.members[generation.rank], "what": what, "why": WHY}
+        self._member.reporter.say("member.differed", generation.number, data)
 
     def _count(self) -> None:
         if self._call == self._differed:  # what differs cannot be made alike: it is not compared here again
@@ -174,9 +178,7 @@ class MemberComparison:
         digest, self._mine = hashlib.blake2b(digest_size=EXACT_BYTES), self._prints()
         for name, value in sorted(self._mine.items()):
             digest.update(name.encode() + value)
-        again = self._member.sections.ran_again
-        # The lowest bit is AGAIN's, and 0 stands for no fingerprint.
-        return (int.from_bytes(digest.digest(), "little") & ~1 | again) or 2
+        return number_of(digest.digest(), again=self._member.sections.ran_again)
 
     def _prints(self) -> dict[str, bytes]:
         """Fingerprints of all that is equal on all members: with servers, not of optimisers' states."""
@@ -198,8 +200,3 @@ class MemberComparison:
 def _vary(told: list[int]) -> bool:
     """Whether members give different fingerprints of variables."""
     return len({value for value in told if value}) > 1
-
-
-def _many(told: list[int]) -> bool:
-    """Whether members give different fingerprints of the state, whether or not they ran lines again."""
-    return len({value | AGAIN for value in told if value}) > 1

@@ -1,7 +1,7 @@
 """Fingerprints of a worker's state: whether another one holds the same bits, found out without sending them."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,6 +38,18 @@ def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = T
     return {name: _print(entry, known) for name, entry in entries.items()}
 
 
+def state_prints(held: TrainingState, parameters: Iterable[Tensor]) -> dict[str, bytes]:
+    """Fingerprints of the optimisers' states of these parameters, by what they are, whatever their order."""
+    names, known = _names(held), dict[EntryPlace, bytes]()
+    entries = [
+        (_state_name(number, names.get(id(parameter))), _in_order(state))
+        for parameter in parameters
+        for number, (optimizer, _) in enumerate(held.optimizers)
+        if (state := optimizer.state.get(parameter))
+    ]
+    return {name: _print(entry, known) for name, entry in entries}
+
+
 def first_difference(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str:
     """The first name whose fingerprint differs, or is not on both sides; empty where there is none."""
     names = [*theirs, *(name for name in mine if name not in theirs)]
@@ -45,17 +57,37 @@ def first_difference(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> 
 
 
 def _entries(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool) -> Iterator[tuple[str, Any]]:
-    names: dict[int, str] = {}
+    names = _names(held)
     for number, model in enumerate(held.models):
-        prefix = f"{number}." if len(held.models) > 1 else ""
-        names |= {id(p): prefix + name for name, p in model.named_parameters()}
+        prefix = _prefix(held, number)
         yield from ((prefix + name, entry) for name, entry in model.state_dict().items())
     for number, (optimizer, _) in enumerate(held.optimizers if optimizers else ()):
         for parameter, state in optimizer.state.items():
             if state:
-                name = names.get(id(parameter), "another tensor")
-                yield f"optimizer {number}'s state of {name}", state
+                yield _state_name(number, names.get(id(parameter))), state
     yield from ((f"kept object {name!r}", state) for name, state in kept.items())
+
+
+def _names(held: TrainingState) -> dict[int, str]:
+    """The names of parameters, by id."""
+    return {
+        id(parameter): _prefix(held, number) + name
+        for number, model in enumerate(held.models)
+        for name, parameter in model.named_parameters()
+    }
+
+
+def _in_order(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a parameter with its keys in order: one that was handed over may have them in another."""
+    return dict(sorted(state.items(), key=lambda entry: entry[0]))
+
+
+def _prefix(held: TrainingState, number: int) -> str:
+    return f"{number}." if len(held.models) > 1 else ""
+
+
+def _state_name(number: int, parameter: str | None) -> str:
+    return f"optimizer {number}'s state of {parameter or 'another tensor'}"
 
 
 def _print(entry: Any, known: dict[EntryPlace, bytes]) -> bytes:
