@@ -45,6 +45,7 @@ class ProgramSections:
 
     Attributes:
         bound_bytes: the bound of all recorded tensors.
+        on_recorded: the lines since the last call ran on what was recorded, or on a part of it.
         ran_again: lines have run here on what was recorded, so that this member may differ from those that ran them
             for the first time.
     """
@@ -58,6 +59,8 @@ class ProgramSections:
         self._boundaries: list[CallBoundary] = []
         self._goal = -1
         self._newest: _Newest | None = None
+        self._returns = False
+        self.on_recorded = False
         self.ran_again = False
         self._aside: _Newest | None = None
         self._touches: TensorAccess | None = None
@@ -70,11 +73,6 @@ class ProgramSections:
     def catches_up(self) -> bool:
         """Whether this member has yet to reach the call in which its state was made."""
         return self._goal >= 0
-
-    @property
-    def on_recorded(self) -> bool:
-        """Whether the lines since the last call ran on what was recorded, or on a part of it."""
-        return self._newest is not None
 
     def before(self, number: int) -> CallBoundary | None:
         """The boundary that the lines before call `number` began with; None at the top of the program."""
@@ -100,9 +98,10 @@ class ProgramSections:
         """Begin the lines behind call `number`, on the recorded state where the live one is newer."""
         held = self._member.held
         if self._goal > number:
-            self.ran_again = True
-            # Once only: what is live behind the first of these sections is no newest state.
-            self._newest = self._newest or _Newest(held, tensors=self._exact)
+            self.ran_again = self.on_recorded = True
+            if self._returns:
+                # Once only: what is live behind the first of these sections is no newest state.
+                self._newest = self._newest or _Newest(held, tensors=self._exact)
             self._swap(self._newest, number)
         self._running = number
         if not self._exact:
@@ -130,7 +129,7 @@ class ProgramSections:
     def arrive(self, number: int) -> None:
         """Begin call `number`: where the newest state is of this call, take it up."""
         if self._goal == number:
-            newest, self._newest, self._goal = self._newest, None, -1
+            newest, self._newest, self._goal, self.on_recorded = self._newest, None, -1, False
             if newest is not None:
                 newest.put_back(self._member.held)
                 self._member.held.take_anew(newest.optimizers)
@@ -151,13 +150,13 @@ class ProgramSections:
             aside.put_back(self._member.held)
 
     def run_until(self, number: int) -> None:
-        """Have the lines behind the calls before `number` run on what was recorded, beside the state that this member
-        began with: those calls are over, and no newer state was given yet."""
-        self._newest, self._goal = None, number
+        """Have the lines behind the calls before `number` run on what was recorded: those calls are over, and no newer
+        state was given yet. What the lines make stays live until one is: the program may hold parts of it."""
+        self._newest, self._goal, self._returns, self.on_recorded = None, number, False, False
 
     def healed(self, place: int) -> None:
         """Note that a state was taken from a member, or a checkpoint, whose newest call was number `place`."""
-        self._newest = None
+        self._newest, self._returns, self.on_recorded = None, True, False
         self._goal = place if place > self._member.progress.calls.next - 1 else -1
 
     def state(self, since: int = 0) -> tuple[int, list[tuple[Any, ...]]]:
@@ -211,11 +210,12 @@ class ProgramSections:
             self._boundaries.append(CallBoundary.of(self._member.held))
         return self._boundaries[number]
 
-    def _swap(self, live: "_Newest", number: int) -> None:
-        """Make the boundary of call `number` live, with the state that was live kept in `live`."""
+    def _swap(self, live: "_Newest | None", number: int) -> None:
+        """Make the boundary of call `number` live, with the state that was live kept in `live`, if it still counts."""
         boundary = self._boundary(number)
         if boundary.tensors:
-            live.copy()
+            if live is not None:
+                live.copy()
             # They are about to be overwritten, and peers may be reading them in shared memory.
             self._member.own_weights()
         boundary.put_back(self._member.held)
@@ -228,8 +228,8 @@ class ProgramSections:
         self._member.own_weights()
         boundary = self._boundary(self._running)
         if self._goal > self._running:
-            assert self._newest is not None
-            self._newest.copy()
+            if self._newest is not None:
+                self._newest.copy()
             if kind not in boundary.tensors:
                 self._guess(boundary.line or calling_line())
         elif kind not in boundary.tensors:
