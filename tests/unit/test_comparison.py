@@ -9,7 +9,7 @@ import pytest
 import torch
 from faults import FaultPlan
 from play import Play
-from test_leaving import COPIES, RING, ROUNDS, SERVER, SERVERS, job, made, rows, worker
+from test_leaving import COPIES, LEASED, RING, ROUNDS, SERVER, SERVERS, job, made, rows, worker
 from threaded_cast import ThreadedCast
 from torch import nn
 from torch.nn import functional as F
@@ -18,7 +18,8 @@ from ringleader.train import Session
 from ringleader.train.local import run_local
 
 torch.set_num_threads(1)
-MODES = {"ring": RING, "servers": SERVERS, "local_sgd": ROUNDS}
+MODES = {"ring": RING, "servers": SERVERS, "local_sgd": ROUNDS, "leased": LEASED}
+SERVED = {"server": SERVER, "servers": SERVERS, "copies": COPIES, "leased": LEASED | {"servers": 2}}
 LOOPS = 4
 UNDISTURBED = FaultPlan()
 every_mode = pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
@@ -28,11 +29,13 @@ Odd = Callable[[str, int, Any, torch.optim.Optimizer], None]
 class Program:
     """Loops with lines between them that do on some members what they do not do on others."""
 
-    def __init__(self, odd: Odd) -> None:
+    def __init__(self, odd: Odd, sync: dict[str, Any]) -> None:
         self.odd = odd
+        # Refused where servers that lease items hold parts.
+        self.clip_norm = None if sync == SERVED["leased"] else 1.0
 
     def __call__(self, session: Session) -> None:
-        net, data = made(session), rows()
+        net, data = made(session, self.clip_norm), rows()
         optimizer = session._held.optimizers[0][0]
         for number in range(LOOPS):
             for x, y in session.batches(data):
@@ -50,11 +53,11 @@ def played(
     most: int = 3,
 ) -> Play:
     spec = job(sync, workers={"min": least, "max": most})
-    return ThreadedCast(spec, Program(odd), faults, artifacts=place).play()
+    return ThreadedCast(spec, Program(odd, sync), faults, artifacts=place).play()
 
 
 def alone(sync: dict[str, Any], place: Path) -> str:
-    finished, _ = run_local(job(sync), Program(lambda *_: None), place / "alone")
+    finished, _ = run_local(job(sync), Program(lambda *_: None, sync), place / "alone")
     return finished.digest
 
 
@@ -154,8 +157,9 @@ def test_members_that_differ_again_and_again_make_the_result_say_so(
     assert play.outcome == "failed" or all("members differed at 3 session calls" in why for why in whys)
 
 
-def test_undisturbed_members_never_differ(tmp_path: Path) -> None:
-    play = played(RING, lambda *_: None, tmp_path)
+@every_mode
+def test_undisturbed_members_never_differ(sync: dict[str, Any], tmp_path: Path) -> None:
+    play = played(sync, lambda *_: None, tmp_path)
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.reported("member.differed") == []
 
@@ -192,9 +196,6 @@ def test_a_variable_that_members_have_otherwise_is_named_before_a_step_is_made_w
         ("confusion", "differs between workers"),
     ]
     assert all("confusion" in finished.reproducible_why for finished in play.finished.values())
-
-
-SERVED = {"server": SERVER, "servers": SERVERS, "copies": COPIES}
 
 
 @pytest.mark.parametrize("part", ["settings 0", "2.bias"])
@@ -294,7 +295,7 @@ def test_states_that_every_server_changes_alike_do_not_differ(sync: dict[str, An
             optimizer.state.clear()
 
     play = played(sync, forget, tmp_path, FaultPlan().kill("s0", at_step=13, phase="exchange"))
-    finished, _ = run_local(job(sync), Program(forget), tmp_path / "alone")
+    finished, _ = run_local(job(sync), Program(forget, sync), tmp_path / "alone")
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.reported("member.differed") == []
     assert play.digest == finished.digest

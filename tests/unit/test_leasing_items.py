@@ -43,6 +43,26 @@ def test_clipping_by_several_ssp_servers_is_refused_by_name(tmp_path: Path) -> N
     assert "clip_norm" in play.message
 
 
+@pytest.mark.parametrize(
+    ("mode", "refused"), [(SSP | {"servers": 2}, True), (ASYNC | {"servers": 2}, True), (SSP, False)]
+)
+def test_an_average_by_servers_that_hold_parts_is_refused_by_name(mode, refused, tmp_path: Path) -> None:
+    """A server would average the newest weights of its own part with old ones of all others."""
+
+    def train(session: Session) -> None:
+        net = session.model(copy.deepcopy(NET))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05))
+        ema = torch.optim.swa_utils.AveragedModel(net)
+        session.keep("ema", ema)
+        session.on_commit(lambda: ema.update_parameters(net))
+        for x, y in session.batches(DATA):
+            session.step(F.cross_entropy(net(x), y))
+
+    play = ThreadedCast(job(mode), train, artifacts=tmp_path).play()
+    assert play.outcome == ("failed" if refused else "succeeded"), (play.reason, play.message)
+    assert not refused or "kept object 'ema'" in play.message
+
+
 @pytest.mark.parametrize("servers", [1, 2])
 def test_an_asynchronous_item_is_clipped_by_its_whole_norm(servers: int, tmp_path: Path) -> None:
     """One worker, so that one server's order is two servers' order; every gradient is far above the bound."""

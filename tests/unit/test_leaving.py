@@ -56,7 +56,7 @@ def rows() -> TensorDataset:
     return TensorDataset((numbers * 7 % 11) / 11, torch.arange(72) % 3)
 
 
-def made(session: Session) -> nn.Module:
+def made(session: Session, clip_norm: float | None = 1.0) -> nn.Module:
     """A net without a random number: all members are threads of one process."""
     net = nn.Sequential(
         nn.utils.skip_init(nn.Linear, 5, 8), nn.BatchNorm1d(8), nn.utils.skip_init(nn.Linear, 8, 3)
@@ -65,7 +65,7 @@ def made(session: Session) -> nn.Module:
         for parameter in net.parameters():
             parameter.copy_(torch.arange(parameter.numel()).reshape(parameter.shape).remainder(5) / 5 - 0.3)
     session.model(net)
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), clip_norm=1.0)
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), clip_norm=clip_norm)
     return net
 
 

@@ -36,7 +36,8 @@ class MemberComparison:
 
     def __init__(self, member: "Member") -> None:
         self._member = member
-        self._on = member.spec.sync.same_bits and not member.spec.sync.leased
+        self._leased = member.spec.sync.leased
+        self._on = member.spec.sync.same_bits
         self._compared = (-1, -1)
         self._call = self._differed = self._named = -1
         self._due = False
@@ -113,7 +114,9 @@ class MemberComparison:
     def before_saving(self) -> None:
         """Compare members at the boundary that all are about to copy for a checkpoint. Raises ExchangeBroken."""
         member = self._member
-        if not self._on:
+        if (
+            not self._on or self._leased
+        ):  # there members were compared as the loop began, and no lines have run since
             return
         said = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
         said[member.generation.rank] = self._fingerprint()
@@ -122,8 +125,11 @@ class MemberComparison:
             self._correct(told)
 
     def _told(self, reduced: Tensor) -> list[int]:
-        generation = self._member.generation
-        return self._member.layout.fingerprints(reduced, world=len(generation.plan.members))
+        plan = self._member.generation.plan
+        told = self._member.layout.fingerprints(reduced, world=len(plan.members))
+        # Leased items are applied here and there: nothing is comparable once a server has made a step of the loop.
+        begun = self._leased and not all(told[plan.world :])
+        return [0] * len(told) if begun else told
 
     def _variables(self, reduced: Tensor) -> list[int]:
         generation = self._member.generation
@@ -172,8 +178,9 @@ class MemberComparison:
         self._on = self._in_a_row < IN_A_ROW
 
     def _fingerprint(self) -> int:
-        """This member's fingerprint; 0 where its state rightly differs, on a server that is a step ahead."""
-        if self._member.ahead:
+        """This member's fingerprint; 0 where its state rightly differs: on a server that is a step ahead, and inside a
+        loop of leased items."""
+        if self._member.ahead or (self._leased and self._member.progress.calls.offset):
             return 0
         digest, self._mine = hashlib.blake2b(digest_size=EXACT_BYTES), self._prints()
         for name, value in sorted(self._mine.items()):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ringleader.checkpoint.pieces import take_apart
-from ringleader.train.state.training_state import TrainingState
+from ringleader.train.state.training_state import Stateful, TrainingState
 
 PRINT_BYTES = 8
 
@@ -48,6 +48,11 @@ def state_prints(held: TrainingState, parameters: Iterable[Tensor]) -> dict[str,
         if (state := optimizer.state.get(parameter))
     ]
     return {name: _print(entry, known) for name, entry in entries}
+
+
+def kept_prints(kept: Mapping[str, Stateful]) -> dict[str, bytes]:
+    """Fingerprints of kept objects, by what they are."""
+    return {f"kept object {name!r}": _print(each.state_dict(), {}) for name, each in kept.items()}
 
 
 def first_difference(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str:

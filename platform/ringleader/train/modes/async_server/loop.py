@@ -132,18 +132,27 @@ class AsyncServerLoop(Mode):
         return False
 
     def _meet(self, loop: BatchLoop) -> None:
-        """Check that all members are at this loop; the error names two that differ."""
+        """Check that all members are at this loop, with the same state before its first step; the error names two that
+        are not at the same call."""
         member, exchange = self._member, self._member.generation.exchange
         self._worker.item_source = None
-        word = member.layout.write(
-            rank=member.generation.rank,
-            call=loop.number,
-            kind=BATCHES + loop.index,
-            # The loop's first step: inside the loop members are at different ones.
-            step=member.progress.step - member.progress.calls.offset,
-            pending=False,
-        )
-        member.check(exchange.meet(word))
+        while True:
+            member.comparison.begin(loop.number)
+            word = member.layout.write(
+                rank=member.generation.rank,
+                call=loop.number,
+                kind=BATCHES + loop.index,
+                # The loop's first step: inside the loop members are at different ones.
+                step=member.progress.step - member.progress.calls.offset,
+                pending=False,
+                said=member.comparison.said,
+            )
+            reduced = exchange.meet(word)
+            member.check(reduced)
+            if not member.comparison.differs(reduced):
+                member.comparison.agreed(loop.number)
+                return
+            member.comparison.correct(reduced)
 
     def _broke(self, error: ExchangeBroken) -> None:
         self._worker.item_source = None

@@ -1,16 +1,19 @@
 """The commit of a step on the server that completes it, where items are leased: the new position and a record."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 import numpy as np
 
+from ringleader.errors import StepMisuse
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.settled_records import StepRecord
 from ringleader.train.modes.async_server.server.apply_updates import AppliedItem
 from ringleader.train.modes.async_server.server.gradient_sums import ReportMeans
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.step_checks import StepRecorder
+from ringleader.train.state.fingerprints import first_difference, kept_prints
 
 
 class StepCommits:
@@ -40,10 +43,29 @@ class StepCommits:
         rows = sum(len(_rows(loop, one.push.item)) for one in counted)
         member.progress.commit_step(rows=rows, loss=means.loss)
         member.progress.commit_update()
-        member.held.after_update(member.spec.seed, member.progress.step)
+        with self._guarded():
+            member.held.after_update(member.spec.seed, member.progress.step)
         self._recorder.follow(1)
         member.reporter.open([self._record(loop, counted, means, names)])
         self._progress(loop, "committed")
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Refuse callbacks that change a kept object where this server has newest weights of its own part only: what it
+        keeps lies in checkpoints, and goes to joiners. Raises StepMisuse."""
+        held, sync = self._member.held, self._member.spec.sync
+        if not (held.callbacks and held.kept) or self._member.generation.exchange.part is None:
+            yield
+            return
+        before = kept_prints(held.kept)
+        yield
+        changed = first_difference(before, kept_prints(held.kept))
+        if changed:
+            raise StepMisuse(
+                f"an on_commit callback changed the {changed}. With consistency: {sync.consistency} each of "
+                f"{sync.server_count} servers has the weights of a new step for its own part only.",
+                hint="Use servers: 1 or consistency: sync, or change it between loops.",
+            )
 
     def _record(
         self, loop: BatchLoop, counted: Sequence[AppliedItem], means: ReportMeans, names: Sequence[str]
