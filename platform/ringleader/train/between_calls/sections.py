@@ -23,8 +23,9 @@ from ringleader.train.between_calls.boundaries import (
     settings_of,
     storages_of,
 )
+from ringleader.train.between_calls.findings import NO_HARM
 from ringleader.train.between_calls.tensor_access import TensorAccess
-from ringleader.train.between_calls.variables import NO_HARM, ProgramVariables
+from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.source.assigned_names import assigned_now
 from ringleader.train.source.current_line import calling_line, running_frames
 from ringleader.train.source.loop_bodies import text_of

@@ -18,6 +18,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ringleader.train.between_calls.boundaries import MODELS
+from ringleader.train.between_calls.findings import (
+    BODY_CURE,
+    CARRIED_ADVICE,
+    CARRIED_CURE,
+    DIFFERS,
+    NO_HARM,
+    VariableFinding,
+)
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
 from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
@@ -30,15 +38,6 @@ CALLS = 64
 """The number of session calls, the newest ones, whose variables are kept."""
 SENTENCE_BYTES = 400
 MOST_NAMED = 3
-BODY_CURE = (
-    "read session.loss, pass the value to session.step(loss, name=value) for the log, or compute it with "
-    "session.evaluate"
-)
-CARRIED_ADVICE = (
-    "Count with session.global_step; accumulate values of rows in a buffer of a model passed to session.model; put a "
-    "whole sequence into one row."
-)
-CARRIED_CURE = "a worker runs the body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
 CURE = (
     "compute it from session.params, session.loss or the result of session.evaluate, seed generators, and keep state "
     "from outside of the program with session.keep(name, object)"
@@ -50,31 +49,6 @@ SLOTS = 1 << 15
 """The slots, by hashes of names, of the table in which members compare variables once some differ. Two names that share
 a slot are both reported."""
 Texts = dict[str, str]
-DIFFERS = "program.differs"
-NO_HARM = "nothing has gone wrong yet"
-
-
-@dataclass(frozen=True, slots=True)
-class VariableFinding:
-    """A variable that is not what it was, with "file:line" of what set it.
-
-    Attributes:
-        how: the words, behind its name and line, for what is wrong with it.
-    """
-
-    variable: str
-    line: str
-    cure: str
-    how: str = "has another value when its lines run again"
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.variable} ({self.line}) {self.how}: {self.cure}"
-
-    @property
-    def beforehand(self) -> dict[str, Any]:
-        """The event's data for a finding made before lines ran again anywhere."""
-        return asdict(self) | {"cure": f"{NO_HARM}: {self.cure}", "beforehand": True}
 
 
 @dataclass(frozen=True, slots=True)

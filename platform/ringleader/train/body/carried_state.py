@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
-from ringleader.train.between_calls.variables import CARRIED_CURE, VariableFinding, is_users, place_of
+from ringleader.train.between_calls.variables import is_users, place_of
 from ringleader.train.rows.own_generators import own_generators
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import SourceText, text_of

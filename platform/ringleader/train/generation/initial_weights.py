@@ -13,7 +13,7 @@ from ringleader.checkpoint.snapshot import checkpoint_at
 from ringleader.checkpoint.weights_file import SUFFIX, weights_at
 from ringleader.elastic import Plan
 from ringleader.spec.job import JOB_ID
-from ringleader.train.between_calls.variables import VariableFinding
+from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.generation.initial_optimizers import take_optimizers
 from ringleader.train.generation.saving.saver import joined
 from ringleader.train.matched_weights import MatchedWeights, told

@@ -26,7 +26,7 @@ from ringleader.comm.seal import Seal, new_secret
 from ringleader.lifeline import LEAST_URGENT
 from ringleader.spec import JobSpec
 from ringleader.train.between_calls.boundaries import live_tensors, size_bytes
-from ringleader.train.between_calls.variables import DIFFERS, NO_HARM, VariableFinding
+from ringleader.train.between_calls.findings import DIFFERS, NO_HARM, VariableFinding
 
 if TYPE_CHECKING:
     from ringleader.train.generation.member import Member

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ringleader.train.between_calls.variables import CARRIED_ADVICE, VariableFinding
+from ringleader.train.between_calls.findings import CARRIED_ADVICE, VariableFinding
 from ringleader.train.generation.control_word import StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.synchronous.loop import SynchronousLoop

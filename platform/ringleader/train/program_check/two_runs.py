@@ -22,7 +22,8 @@ from torch.utils.data import Subset
 from ringleader.errors import EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.spec.entrypoint import python_path
-from ringleader.train.between_calls.variables import BODY_CURE, escaped
+from ringleader.train.between_calls.findings import BODY_CURE
+from ringleader.train.between_calls.variables import escaped
 from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.evaluation import Score
 from ringleader.train.generation.initial_weights import Beginning

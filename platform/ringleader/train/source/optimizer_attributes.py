@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torch.optim import Optimizer
 
 from ringleader.parsing import parse
-from ringleader.train.between_calls.variables import VariableFinding
+from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.statement_order import binds, first
 

@@ -1,0 +1,39 @@
+"""Findings about the program's variables: one that is not what it was, where, why, and the cure."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+DIFFERS = "program.differs"
+NO_HARM = "nothing has gone wrong yet"
+BODY_CURE = (
+    "read session.loss, pass the value to session.step(loss, name=value) for the log, or compute it with "
+    "session.evaluate"
+)
+CARRIED_ADVICE = (
+    "Count with session.global_step; accumulate values of rows in a buffer of a model passed to session.model; put a "
+    "whole sequence into one row."
+)
+CARRIED_CURE = "a worker runs the body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class VariableFinding:
+    """A variable that is not what it was, with "file:line" of what set it.
+
+    Attributes:
+        how: the words, behind its name and line, for what is wrong with it.
+    """
+
+    variable: str
+    line: str
+    cure: str
+    how: str = "has another value when its lines run again"
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.variable} ({self.line}) {self.how}: {self.cure}"
+
+    @property
+    def beforehand(self) -> dict[str, Any]:
+        """The event's data for a finding made before lines ran again anywhere."""
+        return asdict(self) | {"cure": f"{NO_HARM}: {self.cure}", "beforehand": True}
