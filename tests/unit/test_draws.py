@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ringleader.train import Session
-from ringleader.train.generation.member import Member
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.local import run_local
 from ringleader.train.state.training_state import TrainingState
 from ringleader.train.state.update_randomness import IN_PARTS, UpdateRandomness
@@ -84,8 +84,8 @@ def watched(in_part: bool, **sync: Any) -> UpdateRandomness:
     parameters = list(model.parameters())
     job = spec(sync=SERVERS | sync)
     generation = SimpleNamespace(exchange=exchange)
-    group = SimpleNamespace(spec=job, held=held, current=generation, parameters=parameters)
-    return UpdateRandomness(cast(Member, group))
+    context = SimpleNamespace(spec=job, held=held, current=generation, parameters=parameters)
+    return UpdateRandomness(cast(MemberContext, context))
 
 
 HOW: dict[str, Callable[[UpdateRandomness], Any]] = {

@@ -14,6 +14,7 @@ from torch.nn import Parameter
 
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.spec import JobSpec
+from ringleader.train.generation.loop_position import LoopPosition
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.token_ring.token_exchange import WEIGHTS
@@ -184,7 +185,7 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
         spec=JobSpec.parse({"name": "a", "entrypoint": "m:f", "sync": "token_ring"}),
         trained=SimpleNamespace(parameters=[Parameter(torch.ones(20))]),
         progress=Progress(heals=1),
-        saved_loop_state={},
+        inside=LoopPosition(),
     )
     tokens = WorkerTokens(group)
     epoch = Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False)

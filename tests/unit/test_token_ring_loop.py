@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import ringleader
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
+from ringleader.train.generation.loop_position import LoopPosition
 from ringleader.train.local import RecordedOutput, run_local
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.token_ring.loop import TokenRingLoop
@@ -250,7 +251,7 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         spec=given,
         parameters=[Parameter(torch.ones(20))],
         progress=Progress(heals=heals, opened=opened, transactions=applied or 5),
-        saved_loop_state={},
+        inside=LoopPosition(),
         timeline=None,
         held=SimpleNamespace(models=()),
         trained=SimpleNamespace(parameters=[Parameter(torch.ones(20))]),

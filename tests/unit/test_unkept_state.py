@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.generation.member import Member
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.local import run_local
 from ringleader.train.state.hidden_state import HiddenState
 
@@ -216,8 +216,8 @@ def test_what_modules_keep_for_themselves_is_no_such_state(kind: str, tmp_path: 
 def found(model: nn.Module, *lengths: int) -> str:
     """What turns with texts of these lengths show."""
     held = SimpleNamespace(models=[model])
-    group = SimpleNamespace(spec=spec(), held=held, current=None)
-    unkept = HiddenState(cast(Member, group))
+    context = SimpleNamespace(spec=spec(), held=held, current=None)
+    unkept = HiddenState(cast(MemberContext, context))
     for length in lengths:
         unkept.begin_turn()
         model(torch.ones(2, length, WIDTH))

@@ -1,11 +1,8 @@
 """Warnings of a job: requests that are not met and failures that are foreseen, each sent once as an event."""
 
-from typing import TYPE_CHECKING
-
+from ringleader.train.generation.context import MemberContext
+from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.unmet_requests import unmet
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
 
 WARNING = "warning"
 
@@ -16,8 +13,9 @@ class JobWarnings:
     A warning found before a generation is under way is reported once it is.
     """
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
+    def __init__(self, context: MemberContext, laying: ExchangeLayout) -> None:
+        self._context = context
+        self._laying = laying
         self._known: set[tuple[str, str]] = set()
         self._unsaid: list[dict[str, str]] = []
 
@@ -33,22 +31,22 @@ class JobWarnings:
             return
         self._known.add((about, message))
         self._unsaid.append({"about": about, "message": message, "hint": hint})
-        if self._member.reporter.in_generation:
+        if self._context.reporter.in_generation:
             self.tell()
 
     def look(self) -> None:
         """Warn of requests that the new generation cannot use, and report what was found before it."""
-        member = self._member
-        workers = member.spec.workers
-        devices = bool(workers.gpus) and (workers.device != "auto" or member.device.type == "cuda")
-        summed = [parameter for parameter in member.laying.exchanged if parameter not in member.tables]
-        for found in unmet(member.spec, summed, member.generation.transport, on_devices=devices):
+        context = self._context
+        workers, tables = context.spec.workers, self._laying.named_tables
+        devices = bool(workers.gpus) and (workers.device != "auto" or context.device.type == "cuda")
+        summed = [parameter for parameter in self._laying.exchanged if parameter not in tables]
+        for found in unmet(context.spec, summed, context.generation.transport, on_devices=devices):
             self.add(*found)
         self.tell()
 
     def tell(self) -> None:
         """Report the warnings found so far."""
-        generation, unsaid, self._unsaid = self._member.generation, self._unsaid, []
+        generation, unsaid, self._unsaid = self._context.generation, self._unsaid, []
         for warning in unsaid:
-            if self._member.reporter.tell(WARNING, generation.number, warning):
+            if self._context.reporter.tell(WARNING, generation.number, warning):
                 print(f"ringleader: {warning['message']} {warning['hint']}")

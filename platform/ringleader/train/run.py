@@ -212,11 +212,11 @@ def _why_other_bits(session: Session) -> str:
     """The reasons for which the weights may differ from another run's; empty where there are none."""
     member = session._member
     parts = (
-        member.healing.machines,
+        member.machines,
         member.unkept,
         member.draws,
         member.sections,
-        member.sections.variables,
+        member.variables,
         member.comparison,
     )
     found = [part.why_other_bits for part in parts]
@@ -240,7 +240,7 @@ def _leave_behind(session: Session, sink: RecordSink, artifacts: Path) -> None:
     member.draws.tell()
     member.sections.tell()
     member.beside.end()
-    member.sections.variables.tell()
+    member.variables.tell()
     member.securing.end(look)
     if rank == 0:
         weights_file.write(session._held.module, artifacts / WEIGHTS, len(session._held.models))

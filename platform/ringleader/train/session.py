@@ -21,10 +21,12 @@ from ringleader.train.body.dry_turn import CodeLine, DryTurn, calling_place
 from ringleader.train.body.training_modes import TrainingModes
 from ringleader.train.commit_callbacks import CallbackState
 from ringleader.train.evaluation import Evaluation, EvaluationRequest, Score
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.environment_check import device_of
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.settled_records import SettledRecords
+from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.job_warnings import WARNING
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.registry import mode_of
@@ -69,6 +71,8 @@ class Session:
         near: Near | None = None,
         *,
         device: torch.device | None = None,
+        saver: CheckpointSaver | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
         self._spec = spec
         self._device = device or device_of(spec)
@@ -78,7 +82,7 @@ class Session:
         progress = Progress()
         self._calls = progress.calls
         self._split = TimeSplit(Timeline() if spec.debug.trace else None)
-        self._member = Member(
+        context = MemberContext(
             spec=spec,
             device=self._device,
             held=self._held,
@@ -86,7 +90,11 @@ class Session:
             reporter=SettledRecords(sink),
             coordinator=coordinator,
             split=self._split,
-            saver=CheckpointSaver(spec, checkpoints, sink),
+        )
+        self._member = Member(
+            context,
+            saver or CheckpointSaver(spec, checkpoints, sink),
+            beginning or Beginning(spec.init_from, optimizers=spec.init_optimizers),
         )
         if spec.workers.gpus and self._device.type == "cpu":
             self._member.warnings.add("device", NO_CUDA, "Set workers.device: cuda to fail instead.")
@@ -181,7 +189,7 @@ class Session:
         self._states.add(optimizer)
         if sync.same_bits:
             for finding in carried_by(optimizer):
-                self._member.sections.variables.find(finding)
+                self._member.variables.find(finding)
         return optimizer
 
     def scheduler(self, scheduler: S) -> S:
@@ -369,7 +377,7 @@ class Session:
         if index == 0:
             # Before the first step: else it would fail when the job's weights are written.
             check_writable(self._held.module)
-            self._member.sections.variables.warn()
+            self._member.variables.warn()
         if not self._calls.is_finished(number) or self._dry_turn.needs(place, number):
             epoch = Epoch.shuffled(
                 rows=len(dataset),
@@ -526,7 +534,7 @@ class Session:
         self._steps.turns.leave()
         self._sink.within()
         number = self._calls.begin()
-        sections.variables.look(number)
+        self._member.variables.look(number)
         sections.arrive(number)
         if self._calls.is_finished(number):
             # A worker without a seat may pass many finished calls: if it is wanted, it asks for a seat here.

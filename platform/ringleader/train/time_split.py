@@ -55,6 +55,10 @@ class TimeSplit:
             if self.timeline is not None:
                 self.timeline.add(TRAINING, "exposed", start, until)
 
+    def add_exposed(self, waited_s: float) -> None:
+        """Count what an exchange that ends has been waited for."""
+        self.exposed_s += waited_s
+
     @contextmanager
     def recovery(self) -> Iterator[None]:
         """Count the block as recovery, from a broken exchange (or a boundary) to the next generation's first slice."""

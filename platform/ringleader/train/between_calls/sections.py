@@ -9,7 +9,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,15 +25,13 @@ from ringleader.train.between_calls.boundaries import (
 )
 from ringleader.train.between_calls.findings import NO_HARM
 from ringleader.train.between_calls.tensor_access import TensorAccess
-from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.generation.context import MemberContext
+from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.source.assigned_names import assigned_now
 from ringleader.train.source.current_line import calling_line, running_frames
 from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.state.optimizer_state import put_states
 from ringleader.train.state.training_state import TrainingState
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
 
 KEPT_BYTES = 1 << 30
 """The bound of the tensors of all boundaries together; what the program touches beyond it is not recorded."""
@@ -51,10 +49,11 @@ class ProgramSections:
             for the first time.
     """
 
-    def __init__(self, member: "Member") -> None:
+    def __init__(self, context: MemberContext, laying: ExchangeLayout) -> None:
         self.bound_bytes = KEPT_BYTES
-        self._member = member
-        sync = member.spec.sync
+        self._context = context
+        self._laying = laying
+        sync = context.spec.sync
         # Elsewhere weights and optimisers may change behind the program's back: only small things are put back.
         self._exact = sync.same_bits or not (sync.leased or sync.circulates)
         self._boundaries: list[CallBoundary] = []
@@ -68,7 +67,6 @@ class ProgramSections:
         self._running = -1
         self._before: list[CodeType] = []
         self._guessed: list[str] = []
-        self.variables = ProgramVariables(member)
 
     @property
     def catches_up(self) -> bool:
@@ -82,7 +80,7 @@ class ProgramSections:
     @property
     def place(self) -> int:
         """The number of the call in which the live state was made."""
-        return self._goal if self.catches_up else self._member.progress.calls.next - 1
+        return self._goal if self.catches_up else self._context.progress.calls.next - 1
 
     @property
     def why_other_bits(self) -> str:
@@ -97,7 +95,7 @@ class ProgramSections:
 
     def begin(self, number: int) -> None:
         """Begin the lines behind call `number`, on the recorded state where the live one is newer."""
-        held = self._member.held
+        held = self._context.held
         if self._goal > number:
             self.ran_again = self.on_recorded = True
             if self._returns:
@@ -132,23 +130,23 @@ class ProgramSections:
         if self._goal == number:
             newest, self._newest, self._goal, self.on_recorded = self._newest, None, -1, False
             if newest is not None:
-                newest.put_back(self._member.held)
-                self._member.held.take_anew(newest.optimizers)
-            self._member.held.take_rest()
+                newest.put_back(self._context.held)
+                self._context.held.take_anew(newest.optimizers)
+            self._context.held.take_rest()
 
     def put_aside(self, number: int) -> None:
         """Set aside what the lines behind the loop of call `number`, left by `break`, have made. The loop's end has yet
         to be agreed on, which happens on the committed state."""
         if not self._exact:
             return
-        self._aside = _Newest(self._member.held)
+        self._aside = _Newest(self._context.held)
         self._swap(self._aside, number)
 
     def take_up(self) -> None:
         """Take up what the lines made, now that the end is agreed on, unless a newer state was given meanwhile."""
         aside, self._aside = self._aside, None
         if aside is not None and not self.catches_up:
-            aside.put_back(self._member.held)
+            aside.put_back(self._context.held)
 
     def run_until(self, number: int) -> None:
         """Have the lines behind the calls before `number` run on what was recorded: those calls are over, and no newer
@@ -158,7 +156,7 @@ class ProgramSections:
     def healed(self, place: int) -> None:
         """Note that a state was taken from a member, or a checkpoint, whose newest call was number `place`."""
         self._newest, self._returns, self.on_recorded = None, True, False
-        self._goal = place if place > self._member.progress.calls.next - 1 else -1
+        self._goal = place if place > self._context.progress.calls.next - 1 else -1
 
     def state(self, since: int = 0) -> tuple[int, list[tuple[Any, ...]]]:
         """The number `since`, and the boundaries from that call on."""
@@ -197,18 +195,18 @@ class ProgramSections:
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
-        member = self._member
+        context = self._context
         if not self._exact:
             return
-        said = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
-        said[member.generation.rank] = bool(self._guessed)
-        if bool(member.generation.exchange.all_reduce(said).any()) and not self._guessed:
+        said = torch.zeros(len(context.generation.plan.members), dtype=torch.float64)
+        said[context.generation.rank] = bool(self._guessed)
+        if bool(context.generation.exchange.all_reduce(said).any()) and not self._guessed:
             self._guessed = ["on another worker, whose log names them"]
 
     def _boundary(self, number: int) -> CallBoundary:
         """The boundary of call `number`. Checkpoints of earlier versions have none: the live state stands in for it."""
         while number >= len(self._boundaries):
-            self._boundaries.append(CallBoundary.of(self._member.held))
+            self._boundaries.append(CallBoundary.of(self._context.held))
         return self._boundaries[number]
 
     def _swap(self, live: "_Newest | None", number: int) -> None:
@@ -218,15 +216,15 @@ class ProgramSections:
             if live is not None:
                 live.copy()
             # They are about to be overwritten, and peers may be reading them in shared memory.
-            self._member.own_weights()
-        boundary.put_back(self._member.held)
+            self._laying.own_weights()
+        boundary.put_back(self._context.held)
 
     @torch.inference_mode(False)  # the program may have it on: training has no use for what is made in it
     @torch.no_grad()
     def _touched(self, kind: str) -> frozenset[str]:
         """Copy tensors of a kind before the program reads or writes them: weights, an optimiser's state or a large kept
         object. Returns the kinds that need no watching any more."""
-        self._member.own_weights()
+        self._laying.own_weights()
         boundary = self._boundary(self._running)
         if self._goal > self._running:
             if self._newest is not None:
@@ -238,26 +236,26 @@ class ProgramSections:
         return frozenset((kind,)) | boundary.tensors.keys()
 
     def _record(self, boundary: CallBoundary, kind: str) -> None:
-        boundary.keep_tensors(self._member.held, kind)
+        boundary.keep_tensors(self._context.held, kind)
         if self.tensor_bytes > self.bound_bytes:
             boundary.tensors, boundary.tensor_bytes, boundary.line = {}, 0, calling_line()
             self._say(boundary.line)
 
     def _say(self, line: str) -> None:
         told = [boundary.line for boundary in self._boundaries if boundary.line]
-        generation = self._member.current
+        generation = self._context.current
         if told.count(line) > 1 or generation is None:
             return
         variable = self._variable()
         data = {"line": line, "variable": variable, "bound_bytes": self.bound_bytes, "cure": CURE}
-        if self._member.reporter.tell("boundary.unrecorded", generation.number, data):
+        if self._context.reporter.tell("boundary.unrecorded", generation.number, data):
             most = f"more than {self.bound_bytes >> 20} MiB"
             made = f"{variable or self._nameless()} is computed from weights that are not recorded ({most})"
             print(f"ringleader: {NO_HARM}, but in {line}: {made}: {CURE}.")
 
     def _variable(self) -> str:
         """The variable that the running line sets; empty where it sets none, or its text is not known."""
-        held = self._member.held
+        held = self._context.held
         optimizers = [optimizer for optimizer, _ in held.optimizers]
         frames = list(running_frames())
         return assigned_now(frames, self._before, [*held.models, *optimizers, *held.kept.values()])

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import inf
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -26,13 +26,13 @@ from ringleader.train.between_calls.findings import (
     NO_HARM,
     VariableFinding,
 )
+from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
+from ringleader.train.generation.context import MemberContext
+from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
 from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
 from ringleader.train.source.value_flow import Key
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
 
 CALLS = 64
 """The number of session calls, the newest ones, whose variables are kept."""
@@ -63,9 +63,11 @@ class _Spot:
 class ProgramVariables:
     """One member's variables. Those seen at calls, and the findings, are healed and checkpointed."""
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
-        self._matters = member.spec.sync.same_bits
+    def __init__(self, context: MemberContext, sections: ProgramSections, warnings: JobWarnings) -> None:
+        self._context = context
+        self._sections = sections
+        self._warnings = warnings
+        self._matters = context.spec.sync.same_bits
         self._seen: dict[int, Texts] = {}
         self._own: Texts = {}
         self._named: Texts = {}
@@ -91,12 +93,12 @@ class ProgramVariables:
         if not self._matters:
             return
         self._tell_found()
-        sections = self._member.sections
+        sections = self._sections
         self._named = {}
         if sections.catches_up and not sections.on_recorded:
             return
         self._own, self._lines, self._own_call = {}, {}, number
-        self._read(number, ValueReader(self._member.held, self._known))
+        self._read(number, ValueReader(self._context.held, self._known))
         if sections.catches_up:
             self._named = {}  # what they made is compared with what the others saw
             self._compare(self._seen.get(number, {}))
@@ -108,11 +110,13 @@ class ProgramVariables:
         """Warn, as the first loop begins, of variables that by the program's text will differ by worker."""
         frames = list(running_frames())
         buffers = {
-            name.rpartition(".")[2] for model in self._member.held.models for name, _ in model.named_buffers()
+            name.rpartition(".")[2]
+            for model in self._context.held.models
+            for name, _ in model.named_buffers()
         }
         for escape, file in escapes(frames):
             name, place = escape.key[1].lstrip("."), Path(file).name
-            self._member.warnings.add(
+            self._warnings.add(
                 "variable",
                 f"the body of a loop over session.batches changes {name} ({place}:{escape.line}), and it is read "
                 f"after the loop ({place}:{escape.read}): each worker's body sees other rows, so its value differs "
@@ -123,7 +127,7 @@ class ProgramVariables:
             name, place = carry.key[1].lstrip("."), Path(file).name
             if name in buffers:
                 continue
-            self._member.warnings.add(
+            self._warnings.add(
                 "variable",
                 f"the body of a loop over session.batches changes {name} ({place}:{carry.line}), and a later turn "
                 f"reads it ({place}:{carry.read}): a worker runs the body for its own slices only, so the weights "
@@ -144,7 +148,7 @@ class ProgramVariables:
     def name_differing(self, ranks: Sequence[int]) -> None:
         """Find out which variables differ between members of these ranks, who came to a call with different ones. All
         members call this together. Raises ExchangeBroken."""
-        generation = self._member.generation
+        generation = self._context.generation
         said = torch.zeros(len(generation.plan.members), SLOTS, dtype=torch.float64)
         mine = {name: _number(name) % SLOTS for name in self._named} if generation.rank in ranks else {}
         for name, slot in mine.items():
@@ -164,7 +168,7 @@ class ProgramVariables:
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
-        generation = self._member.generation
+        generation = self._context.generation
         if not self._matters:
             return
         said = torch.zeros(len(generation.plan.members), SENTENCE_BYTES, dtype=torch.float64)
@@ -183,7 +187,7 @@ class ProgramVariables:
     def restore(self, state: dict[str, Any]) -> None:
         """Take over others' variables and findings. Their state is of the call that has begun here, or a later one."""
         seen: dict[int, Texts] = state.get("seen", {})
-        if self._own_call == self._member.progress.calls.next - 1:
+        if self._own_call == self._context.progress.calls.next - 1:
             self._compare(seen.get(self._own_call, {}))
         self._seen |= seen
         for finding in state.get("found", []):
@@ -215,11 +219,11 @@ class ProgramVariables:
 
     def _tell_found(self) -> None:
         """Report findings, once there is a seat: a worker that never gets one makes no difference."""
-        generation = self._member.current
+        generation = self._context.current
         if generation is not None:
             untold, self._untold = self._untold, []
             for told in untold:
-                self._member.reporter.say(DIFFERS, generation.number, told)
+                self._context.reporter.say(DIFFERS, generation.number, told)
 
     def _read(self, number: int, reader: ValueReader) -> None:
         frames = list(running_frames())
@@ -260,7 +264,7 @@ class ProgramVariables:
 
     def _read_state(self, number: int, frames: list[FrameType], reader: ValueReader) -> None:
         """Read the session's state as the lines left it: settings, small kept objects, weights that were touched."""
-        held, before = self._member.held, self._member.sections.before(number)
+        held, before = self._context.held, self._sections.before(number)
         for place, (optimizer, _) in enumerate(held.optimizers):
             which = f"optimizers[{place}]" if len(held.optimizers) > 1 else "optimizer"
             for group_number, group in enumerate(optimizer.param_groups):

@@ -7,22 +7,20 @@ of features, a generator that has drawn) depends on who computes what, unless th
 import inspect
 from collections.abc import Collection, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
-from ringleader.train.between_calls.variables import is_users, place_of
+from ringleader.train.between_calls.variables import ProgramVariables, is_users, place_of
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.own_generators import own_generators
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
 
 HOW = "is carried from one turn of a loop's body to the next"
 MODULE_HOW = "is a model that is not registered, and changes in a loop's body"
@@ -40,9 +38,10 @@ _Marks = dict[str, tuple[Any, VariableFinding]]
 class CarriedState:
     """The watch over one member's carried state. Called from its training thread."""
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
-        self._matters = member.spec.sync.same_bits
+    def __init__(self, context: MemberContext, variables: ProgramVariables) -> None:
+        self._context = context
+        self._variables = variables
+        self._matters = context.spec.sync.same_bits
         self._turns = 0
         self._before: _Marks = {}
         self._known: set[int] = set()
@@ -50,7 +49,7 @@ class CarriedState:
     def begin_loop(self, dataset: Any) -> None:
         """Begin a loop over these rows: lines before it may have changed anything."""
         self._before = {}
-        self._known = {id(part) for part in _known(self._member.held, dataset)}
+        self._known = {id(part) for part in _known(self._context.held, dataset)}
 
     def begin_turn(self) -> None:
         """Look at the state before the body gets a slice: differences since its last slice are the body's changes."""
@@ -61,7 +60,7 @@ class CarriedState:
         self._turns += 1
         for name, (mark, finding) in now.items():
             if name in self._before and self._before[name][0] != mark:
-                self._member.sections.variables.find(finding)
+                self._variables.find(finding)
         self._before = now
 
     def _look(self, *, everything: bool) -> _Marks:
@@ -78,7 +77,7 @@ class CarriedState:
         return marks
 
     def _variable(self, frame: FrameType, name: str, line: str) -> _Marks:
-        told, found = name.lstrip("."), self._member.sections.variables.found
+        told, found = name.lstrip("."), self._variables.found
         if told in found:
             return {}
         values = [value for each, value in _named(frame) if each == name or each.endswith(f".{told}")]
@@ -110,7 +109,7 @@ class CarriedState:
         """A mark that differs once the value has changed; that of a value that cannot be read differs in each turn."""
         if isinstance(value, Tensor):
             return _mark_of_tensor(value)
-        told = ValueReader(self._member.held, {}).text(value)
+        told = ValueReader(self._context.held, {}).text(value)
         return self._turns if told is None else told
 
 

@@ -84,7 +84,7 @@ class DryTurn:
         """
         held = self._member.held
         # The body may change them in place, and peers may be reading them in shared memory.
-        self._member.own_weights()
+        self._member.laying.own_weights()
         weights = [(p, p.detach().clone()) for p in held.weights if p not in self._member.tables]
         settings, kept = held.settings(), held.copied_kept()
         optimizers = [optimizer for optimizer, _ in held.optimizers]

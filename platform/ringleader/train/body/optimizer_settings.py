@@ -8,17 +8,15 @@ a flag says whether a body has set anything, and only then the settings are exch
 from collections.abc import Callable
 from itertools import chain, zip_longest
 from operator import is_not
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ringleader.errors import StepMisuse
+from ringleader.exchange import Exchange
 from ringleader.train.body.saved_settings import SavedSettings, SettingChange
 from ringleader.train.body.setting_numbers import ABSENT, CONSTANTS, Row, leaves, plain, shown, take, unfit
-
-if TYPE_CHECKING:
-    from ringleader.exchange import Exchange
-    from ringleader.train.generation.member import Member
+from ringleader.train.generation.context import MemberContext
 
 Said = tuple[bool, Row | None]
 """Whether slices have set something, and all settings as the last one left them."""
@@ -46,11 +44,11 @@ class OptimizerSettings:
         said: all settings as their `session.step` found them; None where no slice came to it.
     """
 
-    def __init__(self, member: "Member", line: Callable[[str], str]) -> None:
-        sync = member.spec.sync
+    def __init__(self, context: MemberContext, line: Callable[[str], str]) -> None:
+        sync = context.spec.sync
         self.sets = False
         self.said: Row | None = None
-        self._member = member
+        self._context = context
         self._line = line
         self._served = sync.leased or (sync.circulates and sync.server_count > 0)
         self._free = sync.circulates and not sync.server_count  # each worker steps for itself
@@ -71,8 +69,8 @@ class OptimizerSettings:
         """Put back the committed settings, with which all slices begin."""
         if self._free:
             return
-        if self._committed is None or self._heals != self._member.progress.heals or self._served:
-            self._heals = self._member.progress.heals
+        if self._committed is None or self._heals != self._context.progress.heals or self._served:
+            self._heals = self._context.progress.heals
             self._committed = self._now()
         self.rewind()
         self._returned = self._committed
@@ -97,7 +95,7 @@ class OptimizerSettings:
         if not self._in_rounds:
             self._hear((changed is not None, row), "slice of a batch")
             return
-        if changed is not None and self._member.held.schedulers:
+        if changed is not None and self._context.held.schedulers:
             raise self._misuse("was set although a schedule is registered", changed.key, ALONE)
         self._replica = (self._replica[0] or changed is not None, row)
 
@@ -159,14 +157,14 @@ class OptimizerSettings:
         """Begin a transaction of which no slice has been computed."""
         self.sets, self.said = False, None
 
-    def agree(self, exchange: "Exchange") -> Row:
+    def agree(self, exchange: Exchange) -> Row:
         """Exchange the settings, where some slice has set something; returns the agreed ones, for `take`.
 
         Raises:
             ExchangeBroken: nothing has changed here.
             StepMisuse: slices of different members have set different things.
         """
-        generation = self._member.generation
+        generation = self._context.generation
         length = len(self._encoded())
         # A row for each member and a sum: every row has one writer, and float64 keeps each setting's bits.
         said = torch.zeros(len(generation.plan.members), 1 + length, dtype=torch.float64)
@@ -210,7 +208,7 @@ class OptimizerSettings:
 
     @property
     def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer, _ in self._member.held.optimizers for group in optimizer.param_groups]
+        return [group for optimizer, _ in self._context.held.optimizers for group in optimizer.param_groups]
 
     def _now(self) -> list[SavedSettings]:
         """The live settings: the same list, with the same entries, as long as nothing has changed."""
@@ -266,7 +264,7 @@ class OptimizerSettings:
 
     @property
     def _in_rounds(self) -> bool:
-        return self._member.spec.sync.architecture == "local_sgd"
+        return self._context.spec.sync.architecture == "local_sgd"
 
     def _hear(self, said: "Said", of: str) -> None:
         sets, row = said

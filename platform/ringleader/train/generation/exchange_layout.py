@@ -4,19 +4,20 @@ An exchange is opened over nothing, as a joiner does not know what is trained be
 where rounds are the transaction, before the first one; and once more whenever that changes.
 """
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Buckets
+from ringleader.comm.simulator import ClusterCosts
 from ringleader.exchange import Coding, Exchange, open_exchange
 from ringleader.exchange.local_sums import reusable
+from ringleader.train.chosen_schedules import ChosenSchedules
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.ports import Seat
 from ringleader.train.state.parameters.sparse import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
+from ringleader.train.state.parameters.trained import TrainedParameters
 
 
 class ExchangeLayout:
@@ -24,13 +25,16 @@ class ExchangeLayout:
 
     Attributes:
         coding: how gradients are coded, from the first exchange on; None where they are not.
+        costs: measured costs of links and additions; None until an exchange has had to choose by them.
     """
 
-    def __init__(self, member: "Member") -> None:
+    def __init__(self, context: MemberContext, trained: TrainedParameters, choice: ChosenSchedules) -> None:
         self.coding: Coding | None = None
-        self._member = member
+        self.costs: ClusterCosts | None = None
+        self._context = context
+        self._trained = trained
+        self._choice = choice
         self._opened = self._laid = False
-        self._parameters: list[Parameter] | None = None
         self._tables: tuple[tuple[int, ...], dict[int, str]] | None = None
         self._dense: set[Parameter] = set()
         self._outer: OuterStep | None = None
@@ -38,87 +42,91 @@ class ExchangeLayout:
         self._counted_bytes = 0
 
     @property
-    def parameters(self) -> list[Parameter]:
-        """Every parameter, frozen ones too; `TrainedParameters` knows which of them are trained."""
-        if self._parameters is None:
-            self._parameters = self._member.held.parameters
-        return self._parameters
-
-    @property
     def tables(self) -> dict[int, str]:
         """The names of the trained parameters whose gradients travel as rows, by number."""
-        member, numbers = self._member, self._member.trained.numbers
+        context, numbers = self._context, self._trained.numbers
         # By identity, which costs nothing at every step: the tuple is replaced as a whole where it changes.
         if self._tables is None or self._tables[0] is not numbers:
-            travel = member.spec.sync.architecture in ROWS_TRAVEL
-            found = tables_of(member.held.models, member.held.spoken_parameters, numbers) if travel else {}
+            travel = context.spec.sync.architecture in ROWS_TRAVEL
+            found = tables_of(context.held.models, context.held.spoken_parameters, numbers) if travel else {}
             self._tables = numbers, found
         return self._tables[1]
 
     @property
-    def outer(self) -> OuterStep | None:
-        """The outer step, where a round of several batches is the transaction."""
-        kind = self._member.spec.sync.outer_step
-        if self._outer is None and kind is not None and self.parameters:
-            self._outer = OuterStep(self._member.held, self.parameters, self._member.spec.shards, kind)
-        return self._outer
+    def named_tables(self) -> dict[Parameter, str]:
+        """The same names, by parameter."""
+        return {self._context.parameters[number]: name for number, name in self.tables.items()}
 
     @property
-    def outdated(self) -> bool:
+    def outer(self) -> OuterStep | None:
+        """The outer step, where a round of several batches is the transaction."""
+        kind = self._context.spec.sync.outer_step
+        if self._outer is None and kind is not None and self._context.parameters:
+            self._outer = OuterStep(
+                self._context.held, self._context.parameters, self._context.spec.shards, kind
+            )
+        return self._outer
+
+    def due(self, call: int) -> bool:
+        """Whether the loop of that call begins with an agreement on what is trained, as far as this member knows."""
+        return self._trained.may_change(call) and (self._trained.outdated or self._outdated)
+
+    @property
+    def _outdated(self) -> bool:
         """Whether optimisers have other parameters than those that rounds were laid for in this generation."""
         outer = self.outer if self._laid else None
-        return outer is not None and outer.outdated(self._member.trained.numbers)
+        return outer is not None and outer.outdated(self._trained.numbers)
 
     @property
     def exchanged(self) -> list[Parameter]:
         """The parameters whose gradients are summed."""
-        return [] if self._member.spec.sync.circulates else self._member.trained.parameters
+        return [] if self._context.spec.sync.circulates else self._trained.parameters
 
     def open(self, seat: Seat) -> Exchange:
         """Open a generation's exchange, over nothing yet."""
-        member = self._member
-        sync = member.spec.sync
+        context = self._context
+        sync = context.spec.sync
         self._laid = False
         self.settle()
-        parameters = [] if self.outer is not None or sync.circulates else self.parameters
+        parameters = [] if self.outer is not None or sync.circulates else self._context.parameters
         return open_exchange(
             architecture=sync.architecture,
             algorithm=sync.algorithm or "auto",
-            same_bits=member.same_bits,
+            same_bits=context.same_bits,
             plan=seat.plan,
             rank=seat.rank,
             transport=seat.transport,
             parameters=parameters,
-            word_length=member.layout.length,
+            word_length=context.layout.length,
             buckets=None,
             coding=self.coding,
-            timeline=member.timeline,
+            timeline=context.timeline,
             leased=sync.leased,
             active=(),
             # Servers share these out behind the others, so that an owner never changes.
-            later=[number for number in range(len(parameters)) if number not in member.trained.first],
+            later=[number for number in range(len(parameters)) if number not in self._trained.first],
         )
 
     def settle(self) -> None:
         """Fix, once, what follows from what is trainable at the first session call, whatever a joiner's lines freeze
         before it has a seat."""
-        member, codec = self._member, self._member.spec.sync.codec
+        context, codec = self._context, self._context.spec.sync.codec
         if self._opened:
             return
         self._opened = True
         self._refuse_optimizers()
         self.make_dense()
-        member.held.commit_kept()
-        self.coding = None if codec == "none" else Coding(codec, list(member.held.named_parameters))
+        context.held.commit_kept()
+        self.coding = None if codec == "none" else Coding(codec, list(context.held.named_parameters))
         # Both are worked out when first read: that has to be now.
-        _ = member.trained.first, member.layout
+        _ = self._trained.first, context.layout
 
     def lay(self) -> None:
         """Lay the exchange over what is trained. All members call this at the same point. Raises ExchangeBroken."""
-        member, exchange = self._member, self._member.generation.exchange
-        if member.spec.sync.circulates:
+        context, exchange = self._context, self._context.generation.exchange
+        if context.spec.sync.circulates:
             return
-        opened, parameters, active = exchange.buckets, self.parameters, member.trained.numbers
+        opened, parameters, active = exchange.buckets, self._context.parameters, self._trained.numbers
         owners = opened.owners
         if self.outer is not None:
             self.outer.lay(active)
@@ -128,8 +136,8 @@ class ExchangeLayout:
         self._buckets = reusable(self._buckets, parameters, owners, self.tables, shared=shared, active=active)
         exchange.lay(self._buckets)
         # The first generation that sends over links measures them; who joins later heals what it found.
-        member.costs = exchange.measure(member.costs)
-        exchange.go_by(member.costs)
+        self.costs = exchange.measure(self.costs)
+        exchange.go_by(self.costs)
         self._laid = True
 
     def lay_first(self) -> None:
@@ -137,20 +145,19 @@ class ExchangeLayout:
         optimisers that rounds go by."""
         if not self._laid:
             self.lay()
-            self._member.choice.tell()
+            self._choice.tell()
 
     def lay_anew(self) -> None:
         """Lay the exchange again: the trained parameters have changed, or the optimisers that train them."""
         self._refuse_optimizers()
-        self._member.donations.void()
         self.lay()
-        self._member.choice.tell()
+        self._choice.tell()
 
     def make_dense(self) -> None:
         """Give all that a backward can reach dense gradients only, where rows do not travel."""
-        if self._member.spec.sync.architecture not in ROWS_TRAVEL:
+        if self._context.spec.sync.architecture not in ROWS_TRAVEL:
             # torch adds a hook each time: a second one would run as well.
-            new = {p for p in self.parameters if p.requires_grad} - self._dense
+            new = {p for p in self._context.parameters if p.requires_grad} - self._dense
             make_dense(new)
             self._dense |= new
 
@@ -173,6 +180,21 @@ class ExchangeLayout:
         before, self._counted_bytes = self._counted_bytes, coded + rows
         return {"comm_bytes": float(self._counted_bytes - before)}
 
+    def state(self) -> dict[str, Any]:
+        """What a peer or a checkpoint is given of it."""
+        return {"costs": self.costs, "outer": self.outer.state_dict() if self.outer else {}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` gave. The trained parameters are those of the peer already."""
+        self.costs = state["costs"]
+        if self.outer:
+            self.outer.load_state_dict(state["outer"], self._trained.numbers)
+
+    def owe(self, steps: int) -> None:
+        """Owe what coded gradients have lost, where peers applied so many steps that this member did not."""
+        if self.coding is not None:
+            self.coding.heal(steps=steps)
+
     def release(self) -> None:
         """Release the buckets at the end of training; weights stay."""
         if self._buckets is not None:
@@ -181,5 +203,5 @@ class ExchangeLayout:
             self._buckets = None
 
     def _refuse_optimizers(self) -> None:
-        member = self._member
-        refuse_optimizers(member.held.optimizers, member.tables, member.spec.sync.architecture)
+        context = self._context
+        refuse_optimizers(context.held.optimizers, self.named_tables, context.spec.sync.architecture)

@@ -1,155 +1,170 @@
-"""This worker's place among the members: its seat, its exchange, and the way from one generation to the next."""
+"""A member of the group that trains: its parts, and what they do together at commits and at session calls."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ringleader.comm.simulator import ClusterCosts
-from ringleader.elastic import Plan
-from ringleader.elastic.state import PAUSE, SHORT
 from ringleader.errors import ExchangeBroken
-from ringleader.spec import JobSpec
 from ringleader.train.between_calls.sections import ProgramSections
+from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.carried_state import CarriedState
 from ringleader.train.body.optimizer_settings import OptimizerSettings
 from ringleader.train.chosen_schedules import ChosenSchedules
 from ringleader.train.generation.agreement import agreed
+from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.control_word import WordLayout
+from ringleader.train.generation.environment_check import EnvironmentCheck
 from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.generation.generation import Generation
 from ringleader.train.generation.heal import Healing
-from ringleader.train.generation.initial_weights import Beginning
+from ringleader.train.generation.joining.briefing import CatchUp, JoinBriefing
 from ringleader.train.generation.joining.donor import JoinDonor
 from ringleader.train.generation.joining.follower import JoinFollower
 from ringleader.train.generation.member_comparison import MemberComparison
 from ringleader.train.generation.saving.copies import CheckpointCopies
 from ringleader.train.generation.saving.saver import CheckpointSaver
-from ringleader.train.generation.settled_records import SettledRecords
+from ringleader.train.generation.seating import Seating
+from ringleader.train.generation.starting.attempt_start import AttemptStart
+from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
-from ringleader.train.ports import Coordinator, ParkReport, Seat
 from ringleader.train.program_check.background import BackgroundCheck
 from ringleader.train.source.current_line import line_setting
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import HiddenState
-from ringleader.train.state.loss_scale import LossScale
 from ringleader.train.state.parameters.trained import TrainedParameters
-from ringleader.train.state.progress import Progress
-from ringleader.train.state.training_state import TrainingState
 from ringleader.train.state.update_randomness import UpdateRandomness
-from ringleader.train.time_split import TimeSplit
 
 
 class Member:
     """One worker's committed position and current generation. `enter` brings it into the next one.
 
-    Attributes:
-        progress: the committed position.
-        current: the generation that this member takes part in; None before its first, between two, and at the end.
-        costs: measured costs of links and additions; None until an exchange has had to choose by them.
-        former: the members of the generation before this one; empty for a worker that was in none.
-        on_generation_open: called when a generation's exchange is open, before anybody heals.
-        loop_state: gives what a running loop holds beyond whole steps, at a boundary, for a checkpoint.
-        gather_loop_state: puts together what members know of the running loop: called by all of them where a generation
-            begins, before what one member alone holds is copied.
-        saved_loop_state: the value of `loop_state` in the checkpoint that this attempt began with.
-        scaling: the loss scale of fp16; None in other precisions.
+    No part knows the member: each has the context that all share, and the parts made before it that it calls.
     """
 
-    def __init__(
-        self,
-        *,
-        spec: JobSpec,
-        device: torch.device,
-        held: TrainingState,
-        progress: Progress,
-        reporter: SettledRecords,
-        coordinator: Coordinator,
-        split: TimeSplit,
-        saver: CheckpointSaver,
-    ) -> None:
-        self.spec = spec
-        self.device = device
-        self.held = held
-        self.progress = progress
-        self.reporter = reporter
-        self.coordinator = coordinator
-        self.split = split
-        self.timeline = split.timeline
+    def __init__(self, context: MemberContext, saver: CheckpointSaver, beginning: Beginning) -> None:
+        self._context = context
+        self.spec = context.spec
+        self.held = context.held
+        self.progress = context.progress
+        self.inside = context.inside
+        self.reporter = context.reporter
+        self.coordinator = context.coordinator
+        self.split = context.split
+        self.timeline = context.timeline
+        self.same_bits = context.same_bits
+        self.scaling = context.scaling
         self.saver = saver
-        self.costs: ClusterCosts | None = None
-        self.on_generation_open: Callable[[], None] = lambda: None
-        self.loop_state: Callable[[], dict[str, Any]] = dict
-        self.gather_loop_state: Callable[[], None] = lambda: None
-        self.saved_loop_state: dict[str, Any] = {}
-        self.former: tuple[str, ...] = ()
-        self.current: Generation | None = None
-        self._seat: Seat | None = None
-        self.same_bits = spec.sync.same_bits
-        self._leaving, self._must_park = "", True
-        self._buffers: CommittedBuffers | None = None
-        self._layout: WordLayout | None = None
-        self.trained = TrainedParameters(self)
-        self.laying = ExchangeLayout(self)
-        self.scaling = LossScale() if spec.precision == "fp16" else None
+        self.beginning = beginning
+        self.trained = TrainedParameters(context)
+        self._choice = ChosenSchedules(context)
+        self.laying = ExchangeLayout(context, self.trained, self._choice)
+        self.warnings = JobWarnings(context, self.laying)
         self._make_program_state()
         self._make_handovers()
-        self._make_notices()
-        self.beginning = Beginning(spec.init_from, optimizers=spec.init_optimizers)
 
     def _make_program_state(self) -> None:
-        """The parts that record and compare what the program's own lines make."""
-        self.sections = ProgramSections(self)
-        self.comparison = MemberComparison(self)
-        self.unkept = HiddenState(self)
-        self.carrying = CarriedState(self)
-        self.settings = OptimizerSettings(self, line_setting)
-        self.draws = UpdateRandomness(self)
+        """The parts that record and compare what the program's own lines make, and the state that goes to peers."""
+        context = self._context
+        self.sections = ProgramSections(context, self.laying)
+        self.variables = ProgramVariables(context, self.sections, self.warnings)
+        self.unkept = HiddenState(context)
+        self.carrying = CarriedState(context, self.variables)
+        self.settings = OptimizerSettings(context, line_setting)
+        self.draws = UpdateRandomness(context)
+        self.machines = EnvironmentCheck(context.spec, context.device)
+        self.state = CommittedState(context, self.laying, self.sections, self.variables)
+        self.comparison = MemberComparison(context, self.state, self.sections, self.variables)
+        self.state.carry(
+            trained=self.trained,
+            machines=self.machines,
+            unkept=self.unkept,
+            draws=self.draws,
+            comparison=self.comparison,
+        )
 
     def _make_handovers(self) -> None:
         """The parts that give state to other members, or to a checkpoint, and take it from them."""
-        self.healing = Healing(self)
-        self.donations = JoinDonor(self)
-        self.securing = CheckpointCopies(self)
-        self.join_follower = JoinFollower(self)
+        context, state = self._context, self.state
+        recorded = (self.sections, self.variables, self.trained)
+        brief = partial(JoinBriefing.of, self.progress.calls, *recorded)
+        self.donations = JoinDonor(context, state, self.laying, self.trained, brief)
+        follower = JoinFollower(context, state, CatchUp(self.progress, *recorded), self.draws)
+        self.securing = CheckpointCopies(context, state, self.comparison, self.saver)
+        self.beside = BackgroundCheck(context, state, self.sections, self.variables)
+        start = AttemptStart(
+            context,
+            state=state,
+            beginning=self.beginning,
+            saver=self.saver,
+            follower=follower,
+            warnings=self.warnings,
+            variables=self.variables,
+        )
+        healing = Healing(
+            context,
+            state=state,
+            laying=self.laying,
+            sections=self.sections,
+            machines=self.machines,
+            start=start,
+        )
+        self.seating = Seating(
+            context,
+            laying=self.laying,
+            healing=healing,
+            donations=self.donations,
+            copies=self.securing,
+            follower=follower,
+            begun=self._tell_choices,
+        )
 
-    def _make_notices(self) -> None:
-        """The parts that tell users what was chosen and what was found."""
-        self.choice = ChosenSchedules(self)
-        self.warnings = JobWarnings(self)
-        self.beside = BackgroundCheck(self)
+    @property
+    def current(self) -> Generation | None:
+        """The generation that this member takes part in; None before its first, between two, and at the end."""
+        return self._context.current
 
     @property
     def generation(self) -> Generation:
         """The generation that this member takes part in. Raises LookupError where there is none."""
-        if self.current is None:
-            raise LookupError("this worker takes part in no generation")
-        return self.current
+        return self._context.generation
+
+    @property
+    def serves(self) -> bool:
+        """Whether this member is a server."""
+        return self._context.serves
+
+    @property
+    def ahead(self) -> bool:
+        """See `MemberContext.ahead`."""
+        return self._context.ahead
 
     @property
     def seated(self) -> bool:
         """Whether this worker has been given a seat."""
-        return self._seat is not None
-
-    @property
-    def buffers(self) -> CommittedBuffers:
-        # Made at first use: the program registers its models after this member is made.
-        if self._buffers is None:
-            self._buffers = CommittedBuffers(self.held.models)
-        return self._buffers
+        return self.seating.seated
 
     @property
     def parameters(self) -> list[Parameter]:
         """Every parameter, frozen ones too; `trained` knows which of them are trained."""
-        return self.laying.parameters
+        return self._context.parameters
 
     @property
     def tables(self) -> dict[Parameter, str]:
         """The names of the trained parameters whose gradients travel as rows."""
-        return {self.parameters[number]: name for number, name in self.laying.tables.items()}
+        return self.laying.named_tables
+
+    @property
+    def buffers(self) -> CommittedBuffers:
+        return self._context.buffers
+
+    @property
+    def layout(self) -> WordLayout:
+        return self._context.layout
 
     @property
     def outer(self) -> OuterStep | None:
@@ -157,90 +172,80 @@ class Member:
         return self.laying.outer
 
     @property
-    def part(self) -> list[Parameter] | None:
-        """The parameters that this server of several updates, or has updated; None: all that any member updates."""
-        share = self.generation.exchange.part
-        return None if share is None else self.held.ever_trained(share)
-
-    @property
-    def layout(self) -> WordLayout:
-        if self._layout is None:
-            # There are never more workers than logical shards: the job file is refused otherwise.
-            self._layout = WordLayout(
-                members=self.spec.shards + self.spec.sync.server_count,
-                shards=self.spec.shards * self.spec.sync.round_steps,
-                parameters=len(self.parameters),
-                buffers=self.buffers.word_length,
-            )
-        return self._layout
-
-    @property
     def lanes(self) -> int:
         """Terms of the gradient's sum: logical shards, or workers where a worker's slices run as one."""
-        if self.same_bits:
-            return self.spec.shards
-        return self.generation.plan.world
+        return self.spec.shards if self.same_bits else self.generation.plan.world
 
-    @property
-    def ahead(self) -> bool:
-        """Whether this server has already applied the running step: it takes part again without a second update."""
-        return self.progress.updated > self.progress.step and not self.spec.sync.leased
-
-    @property
-    def serves(self) -> bool:
-        """Whether this member is a server."""
-        return self.current is not None and self.current.serves
+    # --- generations --------------------------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Enter the next generation if one is due, waiting for its plan. A worker that has no seat yet stays without
-        one where it is told that the call that it has come to is over."""
-        while self._must_park or self.current is None:
-            with self.split.recovery() if self.seated else self.split.idle():
-                self._change_generation()
-            if not self.seated:
-                return
+        """See `Seating.enter`."""
+        self.seating.enter()
 
     def heed(self) -> None:
         """Ask for a seat, at the begin of a call that is over, where this worker has none yet and was interrupted."""
         if not self.seated and self.coordinator.interrupted():
             self.enter()
 
-    def committed(self) -> None:
-        """Run what follows a commit: all that is applied is committed and published."""
-        self.securing.committed()
-        self.donations.committed(leaves=self._must_park)
-        self.beside.committed()
-
     def leave_at_planned_boundary(self) -> None:
-        """End this generation: the reduced word named a newer plan."""
-        self._must_park = True
-        self._leaving = ""
+        """See `Seating.leave_at_planned_boundary`."""
+        self.seating.leave_at_planned_boundary()
 
     def broke(self, error: ExchangeBroken) -> None:
-        """Undo the running transaction, which did not happen; the next plan says where to go on."""
-        self._must_park = True
-        self._leaving = str(error)
-        self.donations.void()
-        if self.timeline is not None:
-            self.timeline.unwind(self._leaving)
-        self.held.rewind_kept()
-        self.buffers.forget()
+        """See `Seating.broke`."""
+        self.seating.broke(error)
 
-    def own_weights(self) -> None:
-        """Move weights out of memory that peers may be reading: the program is about to change them."""
-        self.laying.own_weights()
+    def lay_anew(self) -> None:
+        """Lay the exchange again: the trained parameters have changed, or the optimisers that train them."""
+        self.donations.void()
+        self.laying.lay_anew()
+
+    def close(self) -> None:
+        """Leave the group for good; weights stay."""
+        self.donations.void()
+        self.beside.close()
+        self.saver.close()
+        self._context.leave()
+        self.laying.release()
+
+    def _tell_choices(self) -> None:
+        """Report what was chosen for a generation, and what cannot be met in it."""
+        self._choice.tell()
+        self.warnings.look()
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def check(self, reduced: Tensor) -> bool:
+        """Whether the step happens: nobody has left the loop before it. Raises CallMismatch where members differ."""
+        plan = self.generation.plan
+        self.securing.hear(reduced, plan)
+        stays = agreed(self.layout, reduced, plan, self.generation.rank, self.progress.step)
+        others = self.layout.lays(reduced, world=len(plan.members))
+        return stays and not others and not self.comparison.differs(reduced)
 
     def publish(self) -> None:
-        """Publish the weights that this member updates and take over those that others do. Raises ExchangeBroken."""
-        self.progress.begin_publication()
-        self.generation.exchange.publish()
-        self.progress.end_publication()
+        """See `MemberContext.publish`."""
+        self._context.publish()
 
     def call_back(self) -> None:
         """Run the callbacks that waited until all weights are here."""
-        self.held.call_back()
-        if self.held.callbacks:
+        self._context.call_back()
+
+    def committed(self) -> None:
+        """Run what follows a commit: all that is applied is committed and published."""
+        self.securing.committed()
+        self.donations.committed(leaves=self.seating.leaves)
+        self.beside.committed()
+
+    # --- session calls ------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Commit, as a call begins, what the lines before it made of buffers and kept objects."""
+        if not self.seated:
+            return
+        if not (self.spec.sync.order_free or self.spec.sync.circulates):
             self.buffers.adopt()
+        self.held.commit_kept()
 
     def take_back(self) -> None:
         """Undo what a loop's body, left in its middle, did to buffers and kept objects since the commit."""
@@ -252,14 +257,6 @@ class Member:
         """Set every `.grad` to None between calls: what is left there differs by worker."""
         for parameter in self.held.weights:
             parameter.grad = None
-
-    def take_over(self) -> None:
-        """Commit, as a call begins, what the lines before it made of buffers and kept objects."""
-        if not self.seated:
-            return
-        if not (self.spec.sync.order_free or self.spec.sync.circulates):
-            self.buffers.adopt()
-        self.held.commit_kept()
 
     def leave_call(self, number: int) -> None:
         """End the loop of call `number`, which was left at this committed step."""
@@ -284,123 +281,3 @@ class Member:
         """Record that the call is over for all members at this committed step."""
         self.progress.finish_call(number, result)
         self.sections.finished(number)
-
-    def close(self) -> None:
-        """Leave the group for good; weights stay."""
-        self.donations.void()
-        self.beside.close()
-        self.saver.close()
-        self._leave()
-        self.laying.release()
-
-    def check(self, reduced: Tensor) -> bool:
-        """Whether the step happens: nobody has left the loop before it. Raises CallMismatch where members differ."""
-        plan = self.generation.plan
-        self.securing.hear(reduced, plan)
-        stays = agreed(self.layout, reduced, plan, self.generation.rank, self.progress.step)
-        others = self.layout.lays(reduced, world=len(plan.members))
-        return stays and not others and not self.comparison.differs(reduced)
-
-    def _leave(self) -> None:
-        """Close the current generation, if there is one."""
-        if self.current is not None:
-            # The count of the exchange goes with it.
-            self.split.exposed_s += self.current.exchange.exposed_s
-            self.current.exchange.close()
-            self.current = None
-
-    def _change_generation(self) -> None:
-        parked = self._park()
-        self._seat = seat = self._next_seat(parked)
-        if seat is None:
-            if self.timeline is not None:
-                self.timeline.end()
-            return
-        self._take_seat(seat, newcomer=not parked.generation)
-        try:
-            self.securing.begin()
-            self.current = Generation.of(seat, self.laying.open(seat))
-            self.on_generation_open()
-            self.healing.heal()
-        except ExchangeBroken as error:
-            self.broke(error)
-            return
-        self._begin_generation(seat)
-
-    def _park(self) -> ParkReport:
-        """End the generation that this member was in, and report where it stands."""
-        generation = self._seat.plan.generation if self._seat else 0
-        self.reporter.end_generation()
-        if self.spec.followed:
-            self.buffers.rewind()  # the loop's body may have changed them behind the step
-        self.donations.end_generation()
-        self._leave()
-        if self.timeline is not None:
-            self.timeline.begin("regroup", left=generation)
-        self.former = self._seat.plan.members if self._seat else ()
-        # -1 parks a new server that has no parts yet as one that was never a member: it holds nothing to go on from.
-        progress = self.progress
-        step = progress.updated if progress.lacks_part else max(progress.step, progress.updated)
-        call = max(0, progress.calls.next - 1)
-        return ParkReport(generation, progress.transactions, step, self._leaving, call=call)
-
-    def _take_seat(self, seat: Seat, *, newcomer: bool) -> None:
-        """Go on from parking. `newcomer`: this worker was in no generation before."""
-        self._must_park = False
-        self._leaving = ""
-        # Its parts are with other servers: it counts as a holder of them only once it has them.
-        plan = seat.plan
-        if newcomer and seat.rank >= plan.world and self._begun(plan):
-            self.progress.lack_part()
-        if self.timeline is not None:
-            self.timeline.end()
-            self.timeline.begin("heal", generation=plan.generation)
-
-    def _begin_generation(self, seat: Seat) -> None:
-        """Begin the work of a generation in which all are healed."""
-        plan = seat.plan
-        if self.timeline is not None:
-            self.timeline.end()
-        # Where items are leased server 0 counts them, and so it speaks.
-        speaker = plan.world if self.spec.sync.leased and plan.servers else 0
-        self.reporter.begin_generation(speaks=seat.rank == speaker, recorded_step=plan.recorded_step)
-        try:
-            if plan.cause in (PAUSE, SHORT):
-                self._stop(plan)
-                return
-            self.securing.begun(plan)
-        except ExchangeBroken as error:
-            self.broke(error)
-            return
-        self.choice.tell()
-        self.warnings.look()
-
-    def _begun(self, plan: Plan) -> bool:
-        """Whether servers may have made updates before this plan, which steps do not show where items are leased."""
-        return (
-            plan.backups > 0 and plan.generation > 1 if self.spec.sync.leased else plan.start_transaction > 0
-        )
-
-    def _next_seat(self, parked: ParkReport) -> Seat | None:
-        """Ask for the next seat, following a member meanwhile if told to. None: there are lines to run first."""
-        self.join_follower.catching.arrive()
-        while True:
-            match self.coordinator.next_seat(parked):
-                case Seat() as seat:
-                    return seat
-                case task:
-                    self.laying.settle()
-                    told = self.join_follower.follow(task)
-                    if told is None:
-                        return None
-                    parked = told
-
-    def _stop(self, plan: Plan) -> None:
-        """Save the boundary at which this generation begins, which is its only purpose. Raises ExchangeBroken."""
-        if plan.cause == SHORT:
-            self.securing.rest()
-        else:
-            self.securing.pause()
-            # All have met at this boundary since, so nothing takes it back.
-            self.reporter.settle()
-        self._must_park = True

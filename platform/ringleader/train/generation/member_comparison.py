@@ -8,18 +8,18 @@ fingerprint, of the program's variables, travels beside it: where it differs the
 
 import hashlib
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ringleader.checkpoint.pieces import take_apart
-from ringleader.train.generation import replicated_states
+from ringleader.train.between_calls.sections import ProgramSections
+from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.fingerprint_vote import EXACT_BYTES, differ, differing, number_of, right_of
+from ringleader.train.generation.replicated_states import ReplicatedStates
 from ringleader.train.state.fingerprints import first_difference, prints
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
 
 IN_A_ROW = 3
 """Comparisons in a row with a difference, after which it is the program that makes members differ."""
@@ -34,10 +34,20 @@ WHY = (
 class MemberComparison:
     """One member's part in the comparison. Called from its training thread."""
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
-        self._leased = member.spec.sync.leased
-        self._on = member.spec.sync.same_bits
+    def __init__(
+        self,
+        context: MemberContext,
+        state: CommittedState,
+        sections: ProgramSections,
+        variables: ProgramVariables,
+    ) -> None:
+        self._context = context
+        self._state = state
+        self._sections = sections
+        self._program_variables = variables
+        self._replicated = ReplicatedStates(context, sections)
+        self._leased = context.spec.sync.leased
+        self._on = context.spec.sync.same_bits
         self._compared = (-1, -1)
         self._call = self._differed = self._named = -1
         self._due = False
@@ -69,15 +79,15 @@ class MemberComparison:
         Raises:
             ExchangeBroken: servers that hold the same state compare it here.
         """
-        generation = self._member.generation
+        generation = self._context.generation
         self._call = call
         self._due = self._on and self._compared != (generation.number, call)
         self._said = (0, 0)
         if self._due:
             self._make_states_alike()
             # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
-            silent = call == self._named or self._member.serves
-            variables = 0 if silent else self._member.sections.variables.fingerprint(call)
+            silent = call == self._named or self._context.serves
+            variables = 0 if silent else self._program_variables.fingerprint(call)
             self._said = (self._fingerprint(), variables)
 
     @property
@@ -92,7 +102,7 @@ class MemberComparison:
 
     def agreed(self, call: int) -> None:
         """Record that the transaction has happened, so that its call has been compared in this generation."""
-        generation = self._member.generation
+        generation = self._context.generation
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
             self._compared, self._due, self._said = (generation.number, call), False, (0, 0)
             if call != self._differed:
@@ -103,9 +113,7 @@ class MemberComparison:
         variables differ. Raises ExchangeBroken."""
         variables = self._variables(reduced)
         if _vary(variables):
-            self._member.sections.variables.name_differing(
-                [rank for rank, value in enumerate(variables) if value]
-            )
+            self._program_variables.name_differing([rank for rank, value in enumerate(variables) if value])
             self._named = self._call
         told = self._told(reduced)
         if differ(told):
@@ -113,66 +121,64 @@ class MemberComparison:
 
     def before_saving(self) -> None:
         """Compare members at the boundary that all are about to copy for a checkpoint. Raises ExchangeBroken."""
-        member = self._member
-        if (
-            not self._on or self._leased
-        ):  # there members were compared as the loop began, and no lines have run since
-            return
-        said = torch.zeros(len(member.generation.plan.members), dtype=torch.float64)
-        said[member.generation.rank] = self._fingerprint()
-        told = [int(value) for value in member.generation.exchange.all_reduce(said).tolist()]
+        context = self._context
+        if not self._on or self._leased:
+            return  # where items are leased members were compared as the loop began, and no lines have run since
+        said = torch.zeros(len(context.generation.plan.members), dtype=torch.float64)
+        said[context.generation.rank] = self._fingerprint()
+        told = [int(value) for value in context.generation.exchange.all_reduce(said).tolist()]
         if differ(told):
             self._correct(told)
 
     def _told(self, reduced: Tensor) -> list[int]:
-        plan = self._member.generation.plan
-        told = self._member.layout.fingerprints(reduced, world=len(plan.members))
+        plan = self._context.generation.plan
+        told = self._context.layout.fingerprints(reduced, world=len(plan.members))
         # Leased items are applied here and there: nothing is comparable once a server has made a step of the loop.
         begun = self._leased and not all(told[plan.world :])
         return [0] * len(told) if begun else told
 
     def _variables(self, reduced: Tensor) -> list[int]:
-        generation = self._member.generation
-        return self._member.layout.variables(reduced, world=len(generation.plan.members))
+        generation = self._context.generation
+        return self._context.layout.variables(reduced, world=len(generation.plan.members))
 
     def _correct(self, told: list[int]) -> None:
-        member = self._member
+        context = self._context
         right, certain = right_of(told)
         self._unsure |= not certain
-        donor, me = told.index(right), member.generation.rank
+        donor, me = told.index(right), context.generation.rank
         payload = None
         for receiver in differing(told, right):
             if me == donor:
                 # Packed once for all: it copies the whole state.
                 if payload is None:
-                    payload = member.healing.payload(since=0)
-                member.generation.exchange.send_state(receiver, payload)
+                    payload = self._state.payload(since=0)
+                context.generation.exchange.send_state(receiver, payload)
             elif me == receiver:
-                self._take(member.generation.exchange.receive_state(donor))
+                self._take(context.generation.exchange.receive_state(donor))
         self._count()
 
     def _take(self, payload: Tensor) -> None:
-        member = self._member
+        context = self._context
         # What a server has of optimisers' states may be nowhere else; of weights it has published its part.
-        with member.held.keeping_states() if member.serves else nullcontext():
-            member.healing.receive(payload, [])
+        with context.held.keeping_states() if context.serves else nullcontext():
+            self._state.receive(payload)
         self._say(first_difference(self._mine, self._prints()) or "a part of the state")
 
     def _make_states_alike(self) -> None:
         """Compare what a fingerprint of the whole state leaves out, on servers that stand in for each other."""
-        what, certain = replicated_states.make_alike(self._member)
+        what, certain = self._replicated.make_alike()
         self._unsure |= not certain
         if what:
             self._say(what)
 
     def _say(self, what: str) -> None:
-        generation = self._member.generation
+        generation = self._context.generation
         data = {"worker": generation.plan.members[generation.rank], "what": what, "why": WHY}
-        self._member.reporter.say("member.differed", generation.number, data)
+        self._context.reporter.say("member.differed", generation.number, data)
 
     def _count(self) -> None:
         if self._call == self._differed:  # what differs cannot be made alike: it is not compared here again
-            self._compared, self._unsure = (self._member.generation.number, self._call), True
+            self._compared, self._unsure = (self._context.generation.number, self._call), True
         self._in_a_row += self._call != self._differed
         self._differed = self._call
         self._on = self._in_a_row < IN_A_ROW
@@ -180,19 +186,19 @@ class MemberComparison:
     def _fingerprint(self) -> int:
         """This member's fingerprint; 0 where its state rightly differs: on a server that is a step ahead, and inside a
         loop of leased items."""
-        if self._member.ahead or (self._leased and self._member.progress.calls.offset):
+        if self._context.ahead or (self._leased and self._context.progress.calls.offset):
             return 0
         digest, self._mine = hashlib.blake2b(digest_size=EXACT_BYTES), self._prints()
         for name, value in sorted(self._mine.items()):
             digest.update(name.encode() + value)
-        return number_of(digest.digest(), again=self._member.sections.ran_again)
+        return number_of(digest.digest(), again=self._sections.ran_again)
 
     def _prints(self) -> dict[str, bytes]:
         """Fingerprints of all that is equal on all members: with servers, not of optimisers' states."""
-        member = self._member
-        held = member.held
+        context = self._context
+        held = context.held
         kept = {name: kept.state_dict() for name, kept in held.kept.items()}
-        found = prints(held, kept, optimizers=not member.spec.sync.server_count)
+        found = prints(held, kept, optimizers=not context.spec.sync.server_count)
         small = {"settings": held.settings(), "schedules": [s.state_dict() for s in held.schedulers]}
         for name, values in small.items():
             for number, value in enumerate(values):

@@ -1,7 +1,6 @@
 """The handover of parts to servers that are new to their slots, from the servers that hold them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import Parameter
@@ -10,9 +9,9 @@ from ringleader.comm.buckets import Buckets
 from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.elastic import Plan
 from ringleader.elastic.parts import gifts
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
+from ringleader.train.between_calls.sections import ProgramSections
+from ringleader.train.generation.generation import Generation
+from ringleader.train.state.training_state import TrainingState
 
 
 def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
@@ -27,7 +26,9 @@ def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
     return any(me in servers and other not in servers for servers in plan.held_by)
 
 
-def hand_over(member: "Member", *, lacking: bool) -> None:
+def hand_over(
+    generation: Generation, held: TrainingState, sections: ProgramSections, *, lacking: bool
+) -> None:
     """Send parts to the servers that lack them. All members call it together, once all servers that have their parts
     are at the same step.
 
@@ -37,7 +38,6 @@ def hand_over(member: "Member", *, lacking: bool) -> None:
     Raises:
         ExchangeBroken: the parts received by then stay.
     """
-    generation, held = member.generation, member.held
     exchange = generation.exchange
     plan, me = generation.plan, generation.server
     said = torch.zeros(len(plan.members), dtype=torch.float64)
@@ -46,15 +46,14 @@ def hand_over(member: "Member", *, lacking: bool) -> None:
     # All go through the same list in the same order, so each send meets its receive.
     for receiver, donor, parts in gifts(plan.held_by, without):
         if donor == me:
-            state = held.state_of(parameters_of(exchange.buckets, parts)) | {
-                "boundaries": member.sections.states()
-            }
+            given = parameters_of(exchange.buckets, parts)
+            state = held.state_of(given) | {"boundaries": sections.states()}
             exchange.send_state(plan.world + receiver, packed(state, exchange.seal))
         elif receiver == me:
             given = parameters_of(exchange.buckets, parts)
             received = unpacked_of_any_type(exchange.receive_state(plan.world + donor), exchange.seal)
             held.take_part(received, given)
-            member.sections.add_states(received["boundaries"])
+            sections.add_states(received["boundaries"])
             # Nobody knows which rows of these the workers lack: all of them are published once.
             exchange.buckets.tables.all_changed(given)
 

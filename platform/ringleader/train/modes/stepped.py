@@ -44,7 +44,7 @@ class SteppedMode(Mode):
         self._begin_loop(loop)
         self._pieces, loaded_in = None, -1
         while not loop.over(member):
-            if member.trained.due(loop.number):
+            if member.laying.due(loop.number):
                 # An agreement alone: no slice is computed for a set that is about to change.
                 self._try(lambda: self._pass(loop))
                 continue
@@ -161,7 +161,7 @@ class SteppedMode(Mode):
             stop=self._stop,
             wish=member.securing.wish,
             said=member.comparison.said,
-            lays=member.trained.due(loop.number),
+            lays=member.laying.due(loop.number),
             sets=member.settings.sets,
             stance=self._leaving.stance(turns=self._computes),
             slices=self._reports,
@@ -207,7 +207,7 @@ class SteppedMode(Mode):
         numbers = trained.agree()
         self._look_first(report, lambda: trained.go_by(numbers, loop.number))
         if not report.pending:  # the next generation is laid so
-            self._member.laying.lay_anew()
+            self._member.lay_anew()
 
     def _look_first(
         self,

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +27,10 @@ from ringleader.lifeline import LEAST_URGENT
 from ringleader.spec import JobSpec
 from ringleader.train.between_calls.boundaries import live_tensors, size_bytes
 from ringleader.train.between_calls.findings import DIFFERS, NO_HARM, VariableFinding
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
+from ringleader.train.between_calls.sections import ProgramSections
+from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.context import MemberContext
 
 AFTER_S = 20.0
 """The training time before the first check: a shorter job is not checked, for which there is `ringleader check`."""
@@ -78,8 +79,17 @@ class BackgroundCheck:
     """The check by one member. Called from its training thread. The member that has rank 0 when it first commits
     checks, once, or twice where session calls are long: joiners are compared anyway."""
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
+    def __init__(
+        self,
+        context: MemberContext,
+        state: CommittedState,
+        sections: ProgramSections,
+        variables: ProgramVariables,
+    ) -> None:
+        self._context = context
+        self._state = state
+        self._sections = sections
+        self._variables = variables
         self._place: CheckWorkspace | None = None
         self._since: float | None = None
         self._checked = NEVER
@@ -116,20 +126,20 @@ class BackgroundCheck:
             run.stop()
 
     def _due(self, after_s: float) -> bool:
-        member = self._member
-        call = member.progress.calls.next - 1
+        context = self._context
+        call = context.progress.calls.next - 1
         if self._since is None:
             # Who was given a state has been compared on its way here.
-            self._since, self._checked = monotonic(), call if member.progress.heals else NEVER
-            self._place = self._place if member.generation.rank == 0 else None
+            self._since, self._checked = monotonic(), call if context.progress.heals else NEVER
+            self._place = self._place if context.generation.rank == 0 else None
         if self._checked >= CALL:
             self._place = None
         new = self._checked == NEVER or self._checked < CALL <= call
         late = new and monotonic() - self._since >= after_s
-        return late and self._place is not None and not member.sections.catches_up
+        return late and self._place is not None and not self._sections.catches_up
 
     def _start(self, place: CheckWorkspace) -> None:
-        member = self._member
+        context = self._context
         why = self._why_not() or (self._room.refused if self._room else "")
         if why:
             print(f"ringleader: the background check of the program is skipped: {why}.")
@@ -139,19 +149,19 @@ class BackgroundCheck:
         if self._room.memory is None:
             return  # at a later boundary
         room, self._room = self._room.memory, None
-        self._checked = member.progress.calls.next - 1
+        self._checked = context.progress.calls.next - 1
         secret = new_secret()
-        state = member.held.payload(member.healing.rest({}), Seal(secret, SCOPE), room)
+        state = context.held.payload(self._state.rest({}), Seal(secret, SCOPE), room)
         order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}
-        self._run = _Run(place, member.spec, order, state)
+        self._run = _Run(place, context.spec, order, state)
 
     def _why_not(self) -> str:
         """The reason why the program cannot be checked here; empty where it can."""
-        member = self._member
-        if not member.spec.sync.same_bits:
+        context = self._context
+        if not context.spec.sync.same_bits:
             return "this sync mode is not reproducible"
         beforehand = "`ringleader check` runs it on a few batches on the CPU"
-        if member.device.type != "cpu":
+        if context.device.type != "cpu":
             return f"the job trains on a GPU, and a check on the CPU would give other bits; {beforehand}"
         size = self._size_bytes()
         if size > MOST_BYTES:
@@ -160,7 +170,7 @@ class BackgroundCheck:
         return ""
 
     def _size_bytes(self) -> int:
-        return size_bytes(live_tensors(self._member.held)) + self._member.sections.tensor_bytes
+        return size_bytes(live_tensors(self._context.held)) + self._sections.tensor_bytes
 
     def _hear(self, run: "_Run") -> None:
         answer = run.answer
@@ -169,14 +179,14 @@ class BackgroundCheck:
         self._run = None
         print(f"ringleader: {_told(answer, self._checked)}")
         for found in answer.found:
-            self._member.sections.variables.find_beforehand(VariableFinding(**found))
+            self._variables.find_beforehand(VariableFinding(**found))
         for raised in answer.raised:
             self._raises(VariableFinding(**raised))
 
     def _raises(self, finding: VariableFinding) -> None:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
-        generation, line = self._member.generation, finding.line
-        self._member.reporter.say(DIFFERS, generation.number, finding.beforehand)
+        generation, line = self._context.generation, finding.line
+        self._context.reporter.say(DIFFERS, generation.number, finding.beforehand)
         print(
             f"ringleader: {NO_HARM}, but a worker that joins later would raise here ({line}): {finding.cure}."
         )

@@ -22,7 +22,7 @@ from ringleader.comm.seal import Seal
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train.body.dry_turn import CodeLine
-from ringleader.train.generation.initial_weights import Beginning
+from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.program_check.background import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
 from ringleader.train.program_check.two_runs import CheckedSession, FarEnough, call, in_one_process, raised
@@ -65,7 +65,7 @@ class JoinerSession(CheckedSession):
 
     @property
     def found(self) -> list[dict[str, Any]]:
-        return [asdict(found) for found in self._member.sections.variables.found.values()]
+        return [asdict(found) for found in self._member.variables.found.values()]
 
     def _run_batches(self, dataset: Any, place: CodeLine, **options: Any) -> Any:
         self._loops = True

@@ -51,7 +51,7 @@ class RepeatedSteps(SynchronousLoop):
             self._first = gradients
             return True
         if gradients != self._first:
-            self._member.sections.variables.find(VariableFinding(NAME, self.line, CURE, HOW))
+            self._member.variables.find(VariableFinding(NAME, self.line, CURE, HOW))
         self._number, self._first = loop.number, None
         self._compared()
         return False

@@ -26,8 +26,8 @@ from ringleader.train.between_calls.findings import BODY_CURE
 from ringleader.train.between_calls.variables import escaped
 from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.evaluation import Score
-from ringleader.train.generation.initial_weights import Beginning
 from ringleader.train.generation.saving.saver import CheckpointSaver
+from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.local import RecordedOutput, SingleMember, alone, copies
 from ringleader.train.ports import ParkReport, Seat
 from ringleader.train.program_check.repeated_step import NAME, RepeatedSteps
@@ -62,11 +62,16 @@ class CheckedSession(Session):
     ) -> None:
         device = None if torch.cuda.is_available() else torch.device("cpu")
         coordinator = SingleMember(spec.shards) if given is None else _Later(spec.shards)
-        super().__init__(spec, coordinator, RecordedOutput(), near=copied, device=device)
-        self._member.beginning = beginning
+        super().__init__(
+            spec,
+            coordinator,
+            RecordedOutput(),
+            near=copied,
+            device=device,
+            saver=None if given is None else _Given(spec, given),
+            beginning=beginning,
+        )
         self._steps = self._repeated = RepeatedSteps(self._member, self._sink, self._device, self._compared)
-        if given is not None:
-            self._member.saver = _Given(spec, given)
         self._most = most
         self._until = time.monotonic() + BUDGET_S
         self.called = 0
@@ -83,7 +88,7 @@ class CheckedSession(Session):
 
     def take(self) -> dict[str, Any]:
         """The state that a joiner would be given now."""
-        return self._held.state(self._member.healing.rest({}))
+        return self._member.state.whole()
 
     def _compared(self) -> None:
         """React to a loop's first step having been computed twice."""
@@ -152,7 +157,7 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
         session = CheckedSession(few, near(few, place), _beginning(spec), most, given)
         try:
             error = call(function, session)
-            found = [asdict(finding) for finding in session._member.sections.variables.found.values()]
+            found = [asdict(finding) for finding in session._member.variables.found.values()]
             if again:
                 return [*found, *([raised(error)] if error is not None else [])]
             if error is not None:

@@ -10,18 +10,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.state.parameters.tensor_version import version_of
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
 
 IN_A_ROW = 3
 """Inspected turns in a row in which a value must change to count: tables that grow with the longest text do not."""
@@ -37,9 +35,9 @@ _VALUES = (Tensor, str, bytes, int, float, complex, np.generic)
 class HiddenState:
     """The findings of this worker, of its donors and of earlier attempts, which are healed and checkpointed."""
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
-        self._matters = member.spec.sync.same_bits
+    def __init__(self, context: MemberContext) -> None:
+        self._context = context
+        self._matters = context.spec.sync.same_bits
         self._turns = 0
         self._before: dict[str, _Seen] | None = None
         self._in_a_row: Counter[str] = Counter()
@@ -61,7 +59,7 @@ class HiddenState:
         often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
         new = [path for path in often if may_matter(*self._owner(path))]
         self._found += new
-        generation = self._member.current
+        generation = self._context.current
         if new and generation is not None and generation.rank == 0:
             print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
 
@@ -84,11 +82,11 @@ class HiddenState:
         self._found += [path for path in state if path not in self._found]
 
     def _look(self) -> dict[str, "_Seen"]:
-        return {path: _Seen.of(value) for path, _, value in unkept_values(self._member.held.models)}
+        return {path: _Seen.of(value) for path, _, value in unkept_values(self._context.held.models)}
 
     def _owner(self, path: str) -> tuple[type[nn.Module], str]:
         """The class of the module that has the value, and the attribute's name."""
-        part = next(part for each, part, _ in unkept_values(self._member.held.models) if each == path)
+        part = next(part for each, part, _ in unkept_values(self._context.held.models) if each == path)
         return type(part), path.partition("[")[0].rpartition(".")[2]
 
 

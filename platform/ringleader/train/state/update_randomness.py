@@ -4,17 +4,14 @@ import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.own_generators import Generator, generators_of_optimizers, seed_own
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.hidden_state import looked_at
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
 
 IN_PARTS = (
     "optimisers draw random numbers, and each parameter server draws its own for its part of the weights: use "
@@ -25,15 +22,15 @@ IN_PARTS = (
 class UpdateRandomness:
     """One member's draws. The finding is healed and checkpointed."""
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
-        self._matters = member.spec.sync.same_bits and member.spec.sync.in_parts
+    def __init__(self, context: MemberContext) -> None:
+        self._context = context
+        self._matters = context.spec.sync.same_bits and context.spec.sync.in_parts
         self._found = False
         self._updates = 0
 
     def begin(self, *stream: int | str) -> None:
         """Begin an update: set the global streams, and the generators that optimisers keep, to streams of its own."""
-        seed = self._member.spec.seed
+        seed = self._context.spec.seed
         seed_all(seed, "update", *stream)
         seed_own(self._own, seed, "update", *stream)
 
@@ -51,7 +48,7 @@ class UpdateRandomness:
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one server has found. Raises ExchangeBroken."""
-        generation = self._member.generation
+        generation = self._context.generation
         if not self._matters:
             return
         said = torch.zeros(len(generation.plan.members), dtype=torch.float64)
@@ -72,13 +69,13 @@ class UpdateRandomness:
     @property
     def _in_part(self) -> bool:
         """Whether others update weights that this member does not."""
-        generation = self._member.current
+        generation = self._context.current
         part = generation.exchange.part if generation is not None else None
-        return part is not None and len(part) < len(self._member.parameters)
+        return part is not None and len(part) < len(self._context.parameters)
 
     @property
     def _own(self) -> list[tuple[str, Generator]]:
-        return generators_of_optimizers(optimizer for optimizer, _ in self._member.held.optimizers)
+        return generators_of_optimizers(optimizer for optimizer, _ in self._context.held.optimizers)
 
     def _stand(self) -> list[bytes]:
         """The states of all streams, as bytes."""

@@ -8,13 +8,13 @@ calls before it, and the lines between them have been run.
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ringleader.train.between_calls.session_calls import FinishedCall
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
-
+from ringleader.train.between_calls.sections import ProgramSections
+from ringleader.train.between_calls.session_calls import FinishedCall, SessionCalls
+from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.state.parameters.trained import TrainedParameters
+from ringleader.train.state.progress import Progress
 
 NEAR_S = 0.1
 """Seconds of lines that the others may wait for, at the pace of those run so far."""
@@ -44,18 +44,23 @@ class JoinBriefing:
     trained: tuple[tuple[int, ...], int]
 
     @classmethod
-    def of(cls, member: "Member") -> "JoinBriefing":
+    def of(
+        cls,
+        calls: SessionCalls,
+        sections: ProgramSections,
+        variables: ProgramVariables,
+        trained: TrainedParameters,
+    ) -> "JoinBriefing":
         """The briefing by a member whose transaction has just committed."""
-        calls = member.progress.calls
         # Without the running call: a commit says that all members have begun it, and nothing of its end.
         until = max(0, calls.next - 1)
         return cls(
             until=until,
             finished=tuple(calls.finished[:until]),
             left=tuple(sorted(number for number in calls.left if number < until)),
-            boundaries=tuple(member.sections.state()[1][:until]),
-            variables=member.sections.variables.state(),
-            trained=member.trained.state(),
+            boundaries=tuple(sections.state()[1][:until]),
+            variables=variables.state(),
+            trained=trained.state(),
         )
 
     def since(self, known: int) -> dict[str, Any]:
@@ -81,8 +86,17 @@ class CatchUp:
         runs: it runs the lines that it was told of.
     """
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
+    def __init__(
+        self,
+        progress: Progress,
+        sections: ProgramSections,
+        variables: ProgramVariables,
+        trained: TrainedParameters,
+    ) -> None:
+        self._progress = progress
+        self._sections = sections
+        self._variables = variables
+        self._trained = trained
         self.begun = self.runs = False
         # Infinite until lines were timed: before that none of them count as few.
         self._since = self._line_s = inf
@@ -91,23 +105,23 @@ class CatchUp:
     def arrive(self) -> None:
         """Measure the lines just run: the program has come to a call of which nothing is known, or shall stop here."""
         if self.runs:
-            ran = max(1, self._member.progress.calls.next - 1 - self._from)
+            ran = max(1, self._progress.calls.next - 1 - self._from)
             self.runs, self._line_s = False, (monotonic() - self._since) / ran
 
     def hear(self, told: dict[str, Any]) -> bool:
         """Take over what `JoinBriefing.since` gave. Returns whether nothing is left to run before the worker's seat."""
-        member = self._member
-        member.progress.take_finished(told["finished"])
+        progress = self._progress
+        progress.take_finished(told["finished"])
         for number in told["left"]:
-            member.progress.leave_loop(number)
-        member.sections.restore(told["boundaries"])
-        member.sections.variables.restore(told["variables"])
-        member.trained.restore(told["trained"])
-        here = member.progress.calls.next - 1
-        count = len(member.progress.calls.finished) - here
+            progress.leave_loop(number)
+        self._sections.restore(told["boundaries"])
+        self._variables.restore(told["variables"])
+        self._trained.restore(told["trained"])
+        here = progress.calls.next - 1
+        count = len(progress.calls.finished) - here
         if self._near(count):
             return True
-        member.sections.run_until(len(member.progress.calls.finished))
+        self._sections.run_until(len(progress.calls.finished))
         self.begun = self.runs = True
         self._since, self._from = monotonic(), here
         return False

@@ -10,9 +10,9 @@ fingerprints of all that is not sent: a joiner that is level by then, and holds 
 import copy
 import queue
 import threading
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,12 +24,13 @@ from ringleader.comm.objects import packed, unpacked
 from ringleader.comm.transports import Transport
 from ringleader.errors import ExchangeBroken
 from ringleader.exchange.side_channel import SideChannel
+from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.control_word import StepReport
+from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.generation.joining.briefing import JoinBriefing
 from ringleader.train.state.fingerprints import prints
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
+from ringleader.train.state.parameters.trained import TrainedParameters
 
 DONOR, JOINER = 0, 1
 """The two ranks on their connection."""
@@ -50,8 +51,20 @@ ALIGNED = 64
 class JoinDonor:
     """One member's donations. Called from its training thread."""
 
-    def __init__(self, member: "Member") -> None:
-        self._member = member
+    def __init__(
+        self,
+        context: MemberContext,
+        state: CommittedState,
+        laying: ExchangeLayout,
+        trained: TrainedParameters,
+        brief: Callable[[], JoinBriefing],
+    ) -> None:
+        """`brief` makes a briefing behind a commit."""
+        self._context = context
+        self._state = state
+        self._laying = laying
+        self._trained = trained
+        self._brief = brief
         self._donations: list[JoinerDonation] = []
         self._weights: list[Parameter] = []
         self._marks: list[tuple[int, int]] = []
@@ -66,13 +79,13 @@ class JoinDonor:
             self.answer()
             for donation in self._donations:
                 if donation.waits:
-                    donation.copy(*take_apart(self._state()), self._member.held.updated_places())
+                    donation.copy(*take_apart(self._state.briefed()), self._context.held.updated_places())
         if any(donation.follows for donation in self._donations):
-            self._marks = self._member.held.marks(self._weights)
+            self._marks = self._context.held.marks(self._weights)
 
     def answer(self) -> None:
         """Begin with new joiners, behind a commit in a generation that goes on."""
-        for transport in self._member.coordinator.joiners():
+        for transport in self._context.coordinator.joiners():
             self._begin(transport)
         self._donations = [donation for donation in self._donations if not donation.over]
 
@@ -93,13 +106,13 @@ class JoinDonor:
         if not following:
             return
         reached = [used and not skipped for used in report.used]
-        grads = [p.grad for p, used in zip(self._member.parameters, reached, strict=True) if used]
+        grads = [p.grad for p, used in zip(self._context.parameters, reached, strict=True) if used]
         head = {
             "kind": STEP,
             "used": reached,
             "skipped": skipped,
             "factor": 1.0 if report.weight == rows else rows / report.weight,
-            "settings": self._member.held.settings(),
+            "settings": self._context.held.settings(),
             # Copies: the program goes on changing these while a thread sends.
             "kept": copy.deepcopy(self._changed(self._kept())),
             "loss": report.loss,
@@ -125,30 +138,28 @@ class JoinDonor:
     def _following(self) -> list["JoinerDonation"]:
         """The joiners that have had all that this member has: none, once its program changed weights meanwhile."""
         following = [donation for donation in self._donations if donation.follows]
-        if not following or self._marks == self._member.held.marks(self._weights):
+        if not following or self._marks == self._context.held.marks(self._weights):
             return following
         for donation in following:
             donation.void()
         return []
 
     def _begin(self, transport: Transport) -> None:
-        member, rooms = self._member, None
-        if member.spec.followed and not member.tables:  # their gradients are rows
-            self._weights = member.held.weights
-            rooms = CopyMemory(room_for(take_apart(self._state())[1]), room_for(member.trained.parameters))
-        self._donations.append(JoinerDonation(transport, JoinBriefing.of(member), rooms))
-
-    def _state(self) -> dict[str, Any]:
-        member = self._member
-        return member.held.state(member.healing.rest({}, since=member.sections.count))
+        context, rooms = self._context, None
+        if context.spec.followed and not self._laying.tables:  # their gradients are rows
+            self._weights = context.held.weights
+            rooms = CopyMemory(
+                room_for(take_apart(self._state.briefed())[1]), room_for(self._trained.parameters)
+            )
+        self._donations.append(JoinerDonation(transport, self._brief(), rooms))
 
     def _rest(self) -> dict[str, Any]:
-        held = self._member.held
+        held = self._context.held
         kept = self._kept()
         small = {name: state for name, state in kept.items() if _size(*take_apart(state)) <= SMALL_BYTES}
         sent = small | self._changed(kept)
         return {
-            "rest": self._member.healing.rest({}),
+            "rest": self._state.rest({}),
             "schedulers": [scheduler.state_dict() for scheduler in held.schedulers],
             "settings": held.settings(),
             "kept": sent,
@@ -156,12 +167,12 @@ class JoinDonor:
         }
 
     def _kept(self) -> dict[str, Any]:
-        return {name: kept.state_dict() for name, kept in self._member.held.kept.items()}
+        return {name: kept.state_dict() for name, kept in self._context.held.kept.items()}
 
     def _changed(self, kept: dict[str, Any]) -> dict[str, Any]:
         """The states of kept objects that differ from what the last step's callbacks left: the program, which does not
         run in a joiner that follows, has changed them since."""
-        left = self._member.held.committed_kept
+        left = self._context.held.committed_kept
         return {name: state for name, state in kept.items() if not _same(state, left.get(name))}
 
 

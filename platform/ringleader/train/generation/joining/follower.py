@@ -8,7 +8,7 @@ through `.data`, shows at the boundary in fingerprints that differ: then this wo
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,14 +19,14 @@ from ringleader.comm.communicator import Communicator
 from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.errors import ExchangeBroken
 from ringleader.exchange.side_channel import SideChannel
+from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.joining.briefing import CatchUp
 from ringleader.train.generation.joining.donor import BOUNDARY, DONOR, STATE, views
 from ringleader.train.ports import FollowTask, ParkReport
 from ringleader.train.state.fingerprints import first_difference, prints
 from ringleader.train.state.norms import scale_by
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
+from ringleader.train.state.update_randomness import UpdateRandomness
 
 
 class JoinFollower:
@@ -38,18 +38,22 @@ class JoinFollower:
         catching: the catching up of its program with that of the others.
     """
 
-    def __init__(self, member: "Member") -> None:
+    def __init__(
+        self, context: MemberContext, state: CommittedState, catching: CatchUp, draws: UpdateRandomness
+    ) -> None:
         self.stale = False
-        self._member = member
+        self._context = context
+        self._state = state
+        self._draws = draws
         self._in_sync = self._caught_up = False
-        self.catching = CatchUp(member)
+        self.catching = catching
 
     def follow(self, task: FollowTask) -> ParkReport | None:
         """Follow the donor until both stand at a boundary, or it is gone. None: calls are over that the program has not
         come to here, and their lines run first."""
-        member = self._member
+        context = self._context
         # Before anything is taken over: with it this worker parks as the newcomer that it was.
-        fresh = member.healing.rest({})
+        fresh = self._state.rest({})
         communicator = Communicator(task.transport)
         self._in_sync = self._caught_up = False
         astray = why = ""
@@ -64,15 +68,15 @@ class JoinFollower:
             return None
         if why or astray:
             # It parks as a newcomer again: the next plan heals it whole.
-            member.healing.restore(fresh, whole=True)
+            self._state.restore(fresh, whole=True)
         self.stale = bool(why or astray) or self.catching.begun
         parked = ParkReport(
             0,
-            member.progress.transactions,
-            member.progress.step,
+            context.progress.transactions,
+            context.progress.step,
             why,
             astray=astray,
-            call=member.progress.calls.next - 1,
+            call=context.progress.calls.next - 1,
         )
         return replace(parked, caught_up=self._caught_up)
 
@@ -95,7 +99,7 @@ class JoinFollower:
 
     def _ask(self, side: SideChannel) -> bool:
         """Ask for the calls that are over for all members. Returns whether this worker follows now."""
-        side.send_state(DONOR, packed(len(self._member.progress.calls.finished), side.seal))
+        side.send_state(DONOR, packed(len(self._context.progress.calls.finished), side.seal))
         told = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
         stays = self.catching.hear(told)
         side.all_reduce(torch.tensor([float(stays)], dtype=torch.float64))
@@ -104,41 +108,42 @@ class JoinFollower:
 
     def _take(self, head: dict[str, Any], memory: Tensor) -> None:
         state = put_together(head["skeleton"], views(memory, head["kinds"]))
-        self._member.healing.restore(self._member.held.take(state), whole=True)
+        self._state.restore(self._context.held.take(state), whole=True)
 
     @torch.no_grad()
     def _apply(self, head: dict[str, Any], memory: Tensor) -> None:
         """Apply the sums of a step as every member does. Raises ExchangeBroken where the followed member's program has
         come to lines that register or unfreeze something, which have not run here."""
-        member = self._member
+        context = self._context
         if not (
-            len(head["used"]) == len(member.parameters) and member.held.knows(head["settings"], head["kept"])
+            len(head["used"]) == len(context.parameters)
+            and context.held.knows(head["settings"], head["kept"])
         ):
             why = "the followed member has registered or unfrozen something since"
             raise ExchangeBroken(rank=-1, phase="follow", bucket=None, why=why)
-        used = [p for p, reached in zip(member.parameters, head["used"], strict=True) if reached]
-        for parameter in member.parameters:
+        used = [p for p, reached in zip(context.parameters, head["used"], strict=True) if reached]
+        for parameter in context.parameters:
             parameter.grad = None
         grads = views(memory, [(p.dtype, tuple(p.shape)) for p in used])
         for parameter, grad in zip(used, grads, strict=True):
             parameter.grad = laid_out_as(parameter, grad)
             if head["factor"] != 1:
                 scale_by(parameter.grad, head["factor"])
-        member.draws.begin(member.progress.step)
+        self._draws.begin(context.progress.step)
         # Before the update and the callbacks: no program runs here that would have set them.
-        member.held.set(head["settings"])
-        member.held.set_kept(head["kept"])
+        context.held.set(head["settings"])
+        context.held.set_kept(head["kept"])
         if not head["skipped"]:
-            member.held.update()
+            context.held.update()
         if head["buffers"] is not None:
-            member.buffers.commit(head["buffers"])
-        member.progress.replay_step(head["loss"])
-        member.held.after_update(member.spec.seed, member.progress.step, skipped=head["skipped"])
-        if member.held.callbacks:
-            member.buffers.adopt()  # as members do
-        if member.scaling is not None:
-            member.scaling.commit(overflowed=head["skipped"])
-        for parameter in member.parameters:
+            context.buffers.commit(head["buffers"])
+        context.progress.replay_step(head["loss"])
+        context.held.after_update(context.spec.seed, context.progress.step, skipped=head["skipped"])
+        if context.held.callbacks:
+            context.buffers.adopt()  # as members do
+        if context.scaling is not None:
+            context.scaling.commit(overflowed=head["skipped"])
+        for parameter in context.parameters:
             parameter.grad = None
 
     def _joins(self, side: SideChannel) -> bool:
@@ -147,12 +152,12 @@ class JoinFollower:
 
     def _stand(self, state: dict[str, Any]) -> str:
         """Take, at the boundary, everything that no gradient tells. Returns what differs all the same."""
-        held = self._member.held
+        held = self._context.held
         for scheduler, saved in zip(held.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         held.set(state["settings"])
         held.set_kept(state["kept"])
         held.commit_kept()
-        self._member.healing.restore(state["rest"], whole=True)
+        self._state.restore(state["rest"], whole=True)
         kept = {name: own.state_dict() for name, own in held.kept.items() if name not in state["kept"]}
         return first_difference(prints(held, kept), state["prints"])

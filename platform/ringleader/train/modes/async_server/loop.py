@@ -48,8 +48,8 @@ class AsyncServerLoop(Mode):
         self._rows: ReceiveBuffers | None = None
         self._staleness: Counter[int] = Counter()
         self._commits = StepCommits(member, self.recorder, self._report_phase)
-        member.on_generation_open = self._on_generation_open
-        member.loop_state = self._loop_state
+        member.seating.on_open = self._on_generation_open
+        member.inside.tell(self._loop_state)
 
     @property
     def mid_batch(self) -> bool:
@@ -361,10 +361,10 @@ class AsyncServerLoop(Mode):
         )  # of earlier loops, if elsewhere
         server_state = ServerState(member, loop, committed, self._worker.blocks, self._staleness)
         server_queue = ServerQueue(member, server_state)
-        if member.saved_loop_state.get("call") == loop.number:
-            server_state.go_on(member.saved_loop_state)
         # Once an attempt: in later generations the server's own state is the newer one.
-        member.saved_loop_state = {}
+        given = member.inside.take()
+        if given.get("call") == loop.number:
+            server_state.go_on(given)
         return server_queue
 
     def _loop_state(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class TokenRingLoop(Mode):
         self._left: list[int] = []
         self._open = self._finished = False
         self._leaves = False
-        member.loop_state, member.gather_loop_state = self._loop_state, self._gather_loop_state
+        member.inside.tell(self._loop_state, gather=self._gather_loop_state)
 
     @property
     def _work(self) -> WorkPlan:
@@ -362,7 +362,7 @@ class TokenRingLoop(Mode):
     def _loop_state(self) -> dict[str, Any]:
         """The position for a checkpoint, while all members are at one state; until an attempt has met in its loop, the
         position that it began with."""
-        return self._member.saved_loop_state or self.tokens.position()
+        return self._member.inside.given or self.tokens.position()
 
     def _gather_loop_state(self) -> None:
         self.tokens.stand(self._member.generation.exchange, self._loop)

@@ -91,8 +91,7 @@ class WorkerTokens:
         if self._heals != self._member.progress.heals:
             self.spans.forget()
             self._heals, self._buffers_of = self._member.progress.heals, -1
-            self._go_on(loop, self._member.saved_loop_state)
-            self._member.saved_loop_state = {}
+            self._go_on(loop, self._member.inside.take())
 
     def position(self) -> dict[str, Any]:
         """Each token's list while all members have the same copies, for a checkpoint: `call` is the loop whose items

@@ -5,16 +5,12 @@ comes in with the first transaction of the next loop, in which all members agree
 what is frozen is neither sent nor held, and a joiner, or an attempt from a checkpoint, goes by what was agreed.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch.nn import Parameter
 
 from ringleader.errors import CallMismatch, StepMisuse
 from ringleader.train.generation.agreement import BRANCH_ON
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
+from ringleader.train.generation.context import MemberContext
 
 Agreed = tuple[tuple[int, ...], int]
 
@@ -26,9 +22,9 @@ class TrainedParameters:
         settled: the set cannot change: items and tokens are on their way while the program's lines run.
     """
 
-    def __init__(self, member: "Member") -> None:
-        self.settled = member.spec.sync.leased or member.spec.sync.circulates
-        self._member = member
+    def __init__(self, context: MemberContext) -> None:
+        self.settled = context.spec.sync.leased or context.spec.sync.circulates
+        self._context = context
         self._first: tuple[int, ...] | None = None
         self._numbers: tuple[int, ...] | None = None
         self._call = -1
@@ -54,7 +50,7 @@ class TrainedParameters:
     @property
     def parameters(self) -> list[Parameter]:
         """The parameters that are trained."""
-        return [self._member.parameters[number] for number in self.numbers]
+        return [self._context.parameters[number] for number in self.numbers]
 
     def left(self) -> None:
         """Note what is trainable as a loop ends: changes from here on are those of the lines behind it. What a body has
@@ -76,12 +72,14 @@ class TrainedParameters:
                 hint="Call requires_grad_(True) before the loop for the parameters to train.",
             )
 
-    def due(self, call: int) -> bool:
-        """Whether the loop of that call begins with an agreement, as far as this member knows."""
-        # Only the first transaction of a loop agrees on the set, and only once.
-        if self._member.progress.calls.offset or self._call == call:
-            return False
-        return self._wanted() != self.numbers or self._member.laying.outdated
+    def may_change(self, call: int) -> bool:
+        """Whether the loop of that call may begin with an agreement: its first transaction alone, and once."""
+        return not self._context.progress.calls.offset and self._call != call
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the lines before this loop have frozen or unfrozen parameters, as far as this member knows."""
+        return self._wanted() != self.numbers
 
     def agree(self) -> tuple[int, ...]:
         """Agree with all members on the numbers of the parameters to train. Raises ExchangeBroken.
@@ -89,9 +87,9 @@ class TrainedParameters:
         Raises:
             CallMismatch: some have unfrozen a parameter, and others have not.
         """
-        generation = self._member.generation
+        generation = self._context.generation
         members = generation.plan.members
-        said = torch.zeros(len(members), len(self._member.parameters), dtype=torch.float64)
+        said = torch.zeros(len(members), len(self._context.parameters), dtype=torch.float64)
         said[generation.rank, list(self._wanted())] = 1.0
         told = generation.exchange.all_reduce(said.view(-1)).view(said.shape)
         for number in (told.min(dim=0).values < told.max(dim=0).values).nonzero().flatten().tolist():
@@ -137,11 +135,11 @@ class TrainedParameters:
         Raises:
             StepMisuse: naming such a parameter.
         """
-        held = self._member.held
+        held = self._context.held
         mine = {p for optimizer, _ in held.optimizers for g in optimizer.param_groups for p in g["params"]}
         late = [name for name, parameter in self._idle if parameter.requires_grad and parameter in mine]
         if late and self.settled:
-            sync = self._member.spec.sync
+            sync = self._context.spec.sync
             raise StepMisuse(
                 f"the parameter {late[0]!r} (one of {len(late)}) was frozen at the first session call, where the "
                 f"trained parameters are fixed with sync: {sync.architecture}"
@@ -154,13 +152,13 @@ class TrainedParameters:
         return tuple(sorted((frozenset(self.numbers) | self._thawed) - self._frozen))
 
     def _trainable(self) -> frozenset[int]:
-        return frozenset(number for number, p in enumerate(self._member.parameters) if p.requires_grad)
+        return frozenset(number for number, p in enumerate(self._context.parameters) if p.requires_grad)
 
     def _look_at_idle(self) -> None:
         trained = frozenset(self.numbers)
-        named = enumerate(self._member.held.spoken_parameters.items())
+        named = enumerate(self._context.held.spoken_parameters.items())
         self._idle = [entry for number, entry in named if number not in trained]
-        self._member.held.idle = frozenset(parameter for _, parameter in self._idle)
+        self._context.held.idle = frozenset(parameter for _, parameter in self._idle)
 
     def _name(self, number: int) -> str:
-        return list(self._member.held.spoken_parameters)[number]
+        return list(self._context.held.spoken_parameters)[number]

@@ -4,7 +4,7 @@ Every process that runs the program takes them over, model by model as they are 
 `session.model` see the same weights in all of them. A peer's state or a checkpoint is taken over afterwards.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,13 +14,13 @@ from ringleader.checkpoint.weights_file import SUFFIX, weights_at
 from ringleader.elastic import Plan
 from ringleader.spec.job import JOB_ID
 from ringleader.train.between_calls.findings import VariableFinding
-from ringleader.train.generation.initial_optimizers import take_optimizers
-from ringleader.train.generation.saving.saver import joined
+from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.generation.saving.saver import CheckpointSaver, joined
+from ringleader.train.generation.starting.initial_optimizers import take_optimizers
+from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.matched_weights import MatchedWeights, told
 from ringleader.train.source.current_line import running_place
-
-if TYPE_CHECKING:
-    from ringleader.train.generation.member import Member
+from ringleader.train.state.training_state import TrainingState
 
 FEW = 0.5
 """A job that takes over a smaller share of its models' numbers was probably given another model, or other names."""
@@ -72,8 +72,11 @@ class Beginning:
         if matched.taken:
             model.load_state_dict({name: given[name] for name in matched.taken}, strict=False)
 
-    def begin(self, member: "Member", plan: Plan) -> None:
+    def begin(self, plan: Plan, warnings: JobWarnings, variables: ProgramVariables | None) -> None:
         """Drop the weights at this process's first seat: its program's lines have seen them, or they have not.
+
+        Args:
+            variables: get the finding that lines have run again without them; None where that changes no bits.
 
         Raises:
             CheckpointUnreadable: they cannot be read, and nothing is trained yet. Later that ends no job: a joiner has
@@ -85,13 +88,15 @@ class Beginning:
         self._others = [MatchedWeights.of({}, given) for given in self._given or ()]
         self._given = []
         if self._unread is None:
-            self._warn(member)
+            self._warn(warnings)
         elif plan.attempt == 1 and plan.start_transaction == 0:
             raise self._unread
         else:
-            self._missed(member, self._unread)
+            self._missed(self._unread, variables)
 
-    def tell(self, member: "Member", generation: int) -> None:
+    def tell(
+        self, held: TrainingState, saver: CheckpointSaver, warnings: JobWarnings, generation: int
+    ) -> None:
         """Report the weights that the job begins with, and take over the optimisers' states, where it asks for them.
         Called on the member that the others are healed from, before the first step.
 
@@ -106,17 +111,17 @@ class Beginning:
             raise BeginningUnreadable(
                 self._uri, "it has no entry with the name and shape of a weight of this job's models"
             )
-        numbered = len(member.held.models) > 1
+        numbered = len(held.models) > 1
         taken = told([*self._models, *self._others], numbered=numbered)
         if self._with_optimizers:
-            taken["optimizers"] = self._optimizers(member, self._uri)
-        member.saver.tell_weights(self._uri, taken, generation)
+            taken["optimizers"] = self._optimizers(held, warnings, self._uri)
+        saver.tell_weights(self._uri, taken, generation)
 
-    def _optimizers(self, member: "Member", uri: str) -> int:
+    def _optimizers(self, held: TrainingState, warnings: JobWarnings, uri: str) -> int:
         """Take over the optimisers' states; returns of how many parameters. Raises CheckpointUnreadable."""
-        taken = take_optimizers(member.held, uri)
+        taken = take_optimizers(held, uri)
         if not taken:
-            member.warnings.add(
+            warnings.add(
                 "init_optimizers",
                 f"init_from {uri} gives no state for any of this job's optimisers: all begin anew.",
                 "It takes parameters of the same name and shape, and an optimiser of the same kind that was "
@@ -124,11 +129,11 @@ class Beginning:
             )
         return len(taken)
 
-    def _warn(self, member: "Member") -> None:
+    def _warn(self, warnings: JobWarnings) -> None:
         taken = sum(model.taken_numel for model in self._models)
         own = sum(model.own_numel for model in self._models)
         if taken < FEW * own:
-            member.warnings.add(
+            warnings.add(
                 "init_from",
                 f"init_from {self._uri} has {taken:,} of the {own:,} numbers of this job's models: the others have "
                 f"another "
@@ -138,14 +143,14 @@ class Beginning:
                 "wrapping a model, for example with torch.compile, adds a prefix to its names.",
             )
 
-    def _missed(self, member: "Member", error: CheckpointUnreadable) -> None:
+    def _missed(self, error: CheckpointUnreadable, variables: ProgramVariables | None) -> None:
         print(
             f"ringleader: init_from: {error.message} Training continues with the state of the other members."
         )
-        if member.same_bits:
+        if variables is not None:
             how = "could not be read when lines ran again, which saw the program's own weights instead"
             cure = "keep the job or file that init_from names until this job has ended"
-            member.sections.variables.find(VariableFinding("weights of init_from", self._line, cure, how))
+            variables.find(VariableFinding("weights of init_from", self._line, cure, how))
 
 
 def _models_at(uri: str) -> list[dict[str, Any]]:

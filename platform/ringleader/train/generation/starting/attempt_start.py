@@ -1,0 +1,60 @@
+"""The start of an attempt: from the newest checkpoint, with the weights of another job, or from nothing."""
+
+from ringleader.comm.communicator import end_process
+from ringleader.elastic import Plan
+from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.context import MemberContext
+from ringleader.train.generation.joining.follower import JoinFollower
+from ringleader.train.generation.saving.saver import CheckpointSaver, joined
+from ringleader.train.generation.starting.initial_weights import Beginning
+from ringleader.train.job_warnings import JobWarnings
+
+
+class AttemptStart:
+    """One member's part in the start of its attempt. Called from the training thread."""
+
+    def __init__(
+        self,
+        context: MemberContext,
+        *,
+        state: CommittedState,
+        beginning: Beginning,
+        saver: CheckpointSaver,
+        follower: JoinFollower,
+        warnings: JobWarnings,
+        variables: ProgramVariables,
+    ) -> None:
+        self._context = context
+        self._state = state
+        self._beginning = beginning
+        self._saver = saver
+        self._follower = follower
+        self._warnings = warnings
+        self._variables = variables
+
+    def begin(self, plan: Plan, me: str) -> None:
+        """Begin the attempt, where this member's first seat, or the attempt's first generation, is this one's."""
+        context, progress = self._context, self._context.progress
+        self._beginning.begin(plan, self._warnings, self._variables if context.same_bits else None)
+        receivers = {receiver for receiver, _ in plan.heals}
+        if plan.start_transaction or progress.transactions or progress.changed or me in receivers:
+            return
+        if self._follower.stale:
+            end_process("the attempt starts from step 0, but this process holds weights of a lost member")
+        if not (plan.attempt > 1 and self._resume(plan)):
+            self._beginning.tell(context.held, self._saver, self._warnings, plan.generation)
+
+    def _resume(self, plan: Plan) -> bool:
+        """Take up the newest checkpoint, on the member that the others heal from. Returns whether there is one."""
+        found = self._saver.newest()
+        if found is None:
+            self._saver.tell_nothing(plan.generation)
+            return False
+        context = self._context
+        rest = context.held.take(joined(found.states))
+        # Without the costs: they are of the links of an earlier attempt, and are measured again.
+        self._state.restore(rest | {"costs": None, "lacks_weights": False}, whole=True)
+        context.reporter.restore(rest["records"])  # the last of them may have been told nowhere
+        self._saver.tell_start(found, plan.generation, len(context.progress.calls.finished))
+        return True
