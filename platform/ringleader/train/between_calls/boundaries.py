@@ -87,6 +87,10 @@ class CallBoundary:
         self.tensors |= copied_tensors(held, (KINDS if few else {kind}) - self.tensors.keys())
         self.tensor_bytes = size_bytes(self.tensors)
 
+    def drop_tensors(self, line: str) -> None:
+        """Record no tensors: those that the program touches at that line are too many."""
+        self.tensors, self.tensor_bytes, self.line = {}, 0, line
+
     @property
     def states(self) -> States | None:
         """The recorded states of optimisers; None: none was touched; empty: they were too large."""

@@ -1,5 +1,6 @@
 """Session calls, numbered in program order. Finished ones with their results are committed state."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,18 @@ class SessionCalls:
 
     def is_finished(self, number: int) -> bool:
         return number < len(self.finished)
+
+    def count_step(self) -> None:
+        """Count a step committed inside the running loop."""
+        self.offset += 1
+
+    def skip_to(self, offset: int) -> None:
+        """Stand behind so many steps of the running loop."""
+        self.offset = offset
+
+    def take(self, finished: Iterable[FinishedCall]) -> None:
+        """Append calls that are over for the others."""
+        self.finished += finished
 
     def finish(self, number: int, ended: FinishedCall) -> None:
         # Once: a member that was healed past the end of the call knows it already.

@@ -55,7 +55,7 @@ class Progress:
     def commit_step(self, *, rows: int, loss: float) -> None:
         """Count a step of the running loop."""
         self.step += 1
-        self.calls.offset += 1
+        self.calls.count_step()
         self.samples += rows
         self.loss = loss
 
@@ -65,7 +65,7 @@ class Progress:
     def follow_step(self) -> None:
         """Count a step that server 0 has committed; its rows and its loss come with `take_counts`."""
         self.step += 1
-        self.calls.offset += 1
+        self.calls.count_step()
 
     def replay_step(self, loss: float) -> None:
         """Count a step on a follower. The call that it belongs to comes with the donor's state."""
@@ -74,12 +74,12 @@ class Progress:
 
     def skip_to(self, offset: int) -> None:
         """Pass over batches of the running loop that are no steps."""
-        self.calls.offset = offset
+        self.calls.skip_to(offset)
 
     def catch_up(self, offset: int, *, samples: int, loss: float | None) -> None:
         """Take over the position of a member that has settled more steps of the running loop."""
         self.step += offset - self.calls.offset
-        self.calls.offset = offset
+        self.calls.skip_to(offset)
         self.samples, self.loss = samples, loss
 
     def take_counts(self, *, samples: int, loss: float | None, staleness: Sequence[int]) -> None:
@@ -115,7 +115,7 @@ class Progress:
 
     def take_finished(self, finished: Sequence[FinishedCall]) -> None:
         """Append calls that are over for the others."""
-        self.calls.finished += finished
+        self.calls.take(finished)
 
     def tick(self) -> None:
         """Count a step for which schedules and callbacks run."""

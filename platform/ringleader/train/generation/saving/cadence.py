@@ -31,7 +31,7 @@ class CheckpointCadence:
         self._clock = clock
         self._since_s: float | None = None
         self._least_s = 0.0
-        self.step = 0
+        self._secured = 0
 
     @property
     def asked_for(self) -> bool:
@@ -63,9 +63,13 @@ class CheckpointCadence:
         # Clocks differ, and all have to save behind the same step: so this is a vote.
         return CheckpointVote.WANTS if self._elapsed_s >= self._every_s else CheckpointVote.FOLLOWS
 
+    def begin_at(self, step: int) -> None:
+        """Begin with a checkpoint of that step: up to it no work is at risk."""
+        self._secured = step
+
     def at_risk(self, step: int) -> bool:
         """Whether steps were made since the last whole copy, in a job that has checkpoints by time."""
-        return self._every_s is not None and step > self.step
+        return self._every_s is not None and step > self._secured
 
     def copied(self, step: int, pause_s: float, *, whole: bool) -> None:
         """Record a copy of `step`, for which training waited `pause_s` seconds.
@@ -76,7 +80,7 @@ class CheckpointCadence:
         """
         self._since_s, self._least_s = self._clock(), SHARE * pause_s
         if whole:
-            self.step = step
+            self._secured = step
 
     def written(self, took_s: float) -> None:
         """Record that the copy's files were written, in `took_s` seconds."""

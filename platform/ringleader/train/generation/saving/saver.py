@@ -159,7 +159,7 @@ class CheckpointSaver:
     def tell_start(self, found: FoundCheckpoint, generation: int, calls: int) -> None:
         """Report the checkpoint with which a later attempt begins, and how many session calls are finished in it."""
         at = found.manifest.position
-        self.cadence.step = at.step  # up to here no work is at risk
+        self.cadence.begin_at(at.step)
         data = {"uri": found.place, "step": at.step, "attempt": at.attempt, "calls": calls}
         self._sink.event("checkpoint.restored", generation, data)
 
