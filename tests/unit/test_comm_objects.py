@@ -35,6 +35,7 @@ from ringleader.train.modes.local_sgd.replicas import Replica
 from ringleader.train.modes.token_ring.gossip import Gossip
 from ringleader.train.modes.token_ring.node_group import GroupCall, GroupCallKind, NodeGroup
 from ringleader.train.modes.token_ring.regeneration import TokenCopy
+from ringleader.train.state.state_transfer import StateTransfer
 from ringleader.train.state.training_state import TrainingState
 
 SEAL = Seal(bytes(range(32)), "job/1.1")
@@ -199,10 +200,10 @@ def pair(foreign: Seal) -> tuple[InProcessTransport, InProcessTransport]:
 
 
 def test_a_strangers_state_heals_nobody(sign: Path):
-    held = TrainingState()
+    transfer = StateTransfer(TrainingState())
     for payload in strangers({"models": Harm(sign)}):
         with pytest.raises(ObjectRefused):
-            held.restore(payload, SEAL)
+            transfer.restore(payload, SEAL)
     assert not sign.exists()
 
 

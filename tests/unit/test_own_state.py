@@ -21,6 +21,7 @@ from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local
 from ringleader.train.rows.own_generators import own_generators, seed_own
+from ringleader.train.state.state_transfer import StateTransfer
 from ringleader.train.state.training_state import TrainingState
 
 ROWS, BATCH, EPOCHS = 70, 32, 4
@@ -171,7 +172,7 @@ def test_an_optimiser_state_of_another_type_than_its_weight_is_healed_bit_for_bi
     sums = torch.tensor([[1 / 3, 2 / 3, 1e-9]], dtype=torch.float64)
     optimizer.state[weight] = {"sum": sums}
     receiver, own, healed = held()
-    receiver.restore(donor.payload({}, WITHIN), WITHIN)
+    StateTransfer(receiver).restore(StateTransfer(donor).payload({}, WITHIN), WITHIN)
     assert torch.equal(healed.state[own]["sum"], sums)
     assert healed.state[own]["sum"].dtype == torch.float64
 
@@ -231,8 +232,8 @@ def test_a_state_that_came_through_flat_memory_lies_in_the_order_of_its_weight()
     made.optimizers.append((optimizer, None))
     sums = torch.arange(48.0).view(4, 3, 2, 2)
     optimizer.state[weight] = {"momentum_buffer": sums.to(memory_format=torch.channels_last)}
-    skeleton, tensors = take_apart(made.state({}))
-    made.take(put_together(skeleton, [tensor.contiguous() for tensor in tensors]))
+    skeleton, tensors = take_apart(StateTransfer(made).state({}))
+    StateTransfer(made).take(put_together(skeleton, [tensor.contiguous() for tensor in tensors]))
     taken = optimizer.state[weight]["momentum_buffer"]
     assert torch.equal(taken, sums)
     assert taken.stride() == weight.stride()
@@ -253,7 +254,7 @@ def test_a_server_that_keeps_its_part_keeps_its_optimiser_state_of_it() -> None:
 
     mine, theirs = made(1.0), made(2.0)
     part = mine.parameters[:1]
-    mine.restore(theirs.payload({}, WITHIN), WITHIN, part)
+    StateTransfer(mine).restore(StateTransfer(theirs).payload({}, WITHIN), WITHIN, part)
     (optimizer, _), (weight, bias) = mine.optimizers[0], mine.parameters
     assert torch.equal(optimizer.state[weight]["momentum_buffer"], torch.ones(2, 2))
     assert torch.equal(weight, torch.ones(2, 2))

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from ringleader.train.body.saved_settings import SavedSettings
+from ringleader.train.state.parameters.tensor_version import marks
 from ringleader.train.state.training_state import TrainingState
 
 
@@ -25,11 +26,11 @@ def test_an_optimiser_s_state_of_inference_mode_is_watched_by_its_identity() -> 
     ((optimizer, _),) = held.optimizers
     states = [state["momentum_buffer"] for state in optimizer.state.values()]
     assert all(state.is_inference() for state in states)
-    before = held.marks(held.weights)
-    assert held.marks(held.weights) == before
+    before = marks(held.weights, [optimizer])
+    assert marks(held.weights, [optimizer]) == before
     first = next(iter(optimizer.state.values()))
     first["momentum_buffer"] = first["momentum_buffer"].clone()
-    assert held.marks(held.weights) != before
+    assert marks(held.weights, [optimizer]) != before
 
 
 def test_a_rate_of_inference_mode_is_a_setting_like_any_other() -> None:

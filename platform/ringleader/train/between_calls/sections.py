@@ -131,8 +131,8 @@ class ProgramSections:
             newest, self._newest, self._goal, self.on_recorded = self._newest, None, -1, False
             if newest is not None:
                 newest.put_back(self._context.held)
-                self._context.held.take_anew(newest.optimizers)
-            self._context.held.take_rest()
+                self._context.transfer.take_anew(newest.optimizers)
+            self._context.transfer.take_rest()
 
     def put_aside(self, number: int) -> None:
         """Set aside what the lines behind the loop of call `number`, left by `break`, have made. The loop's end has yet
@@ -238,7 +238,7 @@ class ProgramSections:
     def _record(self, boundary: CallBoundary, kind: str) -> None:
         boundary.keep_tensors(self._context.held, kind)
         if self.tensor_bytes > self.bound_bytes:
-            boundary.tensors, boundary.tensor_bytes, boundary.line = {}, 0, calling_line()
+            boundary.drop_tensors(calling_line())
             self._say(boundary.line)
 
     def _say(self, line: str) -> None:

@@ -51,6 +51,7 @@ class OptimizerSettings:
         self._context = context
         self._line = line
         self._served = sync.leased or (sync.circulates and sync.server_count > 0)
+        self._in_rounds = sync.architecture == "local_sgd"
         self._free = sync.circulates and not sync.server_count  # each worker steps for itself
         self._latest: list[SavedSettings] = []
         self._committed: list[SavedSettings] | None = None
@@ -261,10 +262,6 @@ class OptimizerSettings:
     def _encoded(self) -> Row:
         """All numbers of the settings."""
         return tuple(chain.from_iterable(saved.row for saved in self._now()))
-
-    @property
-    def _in_rounds(self) -> bool:
-        return self._context.spec.sync.architecture == "local_sgd"
 
     def _hear(self, said: "Said", of: str) -> None:
         sets, row = said

@@ -43,22 +43,22 @@ class CommittedState:
 
     def whole(self) -> dict[str, Any]:
         """All of it, between two loops: the live objects' own tensors."""
-        return self._context.held.state(self.rest({}))
+        return self._context.transfer.state(self.rest({}))
 
     def briefed(self) -> dict[str, Any]:
         """All but the boundaries of calls, which the briefing of a joiner has told."""
-        return self._context.held.state(self.rest({}, since=self._sections.count))
+        return self._context.transfer.state(self.rest({}, since=self._sections.count))
 
     def saved(self) -> dict[str, Any]:
         """All of it, as a checkpoint holds it."""
         context = self._context
-        state = context.held.state(self.rest(context.inside.newest()))
+        state = context.transfer.state(self.rest(context.inside.newest()))
         return state | {"names": context.held.optimized_names()}
 
     def saved_part(self) -> dict[str, Any]:
         """The part that this server alone updates, as a checkpoint holds it."""
         context = self._context
-        return context.held.state_of(context.part or []) | {"boundaries": self._sections.states()}
+        return context.transfer.state_of(context.part or []) | {"boundaries": self._sections.states()}
 
     def payload(self, since: int) -> Tensor:
         """(n,) uint8 of all of it, sealed for a peer that has the boundaries of calls before `since`."""
@@ -66,14 +66,14 @@ class CommittedState:
         plan, inside = context.generation.plan, context.inside
         given = {} if plan.start_transaction else inside.given
         rest = self.rest((inside.live() if plan.backups else {}) or given, since)
-        return context.held.payload(rest, context.generation.exchange.seal)
+        return context.transfer.payload(rest, context.generation.exchange.seal)
 
     def receive(self, payload: Tensor, keep: Sequence[Parameter] = ()) -> dict[str, Any]:
         """Take over a peer's state, all but the parameters in `keep` with their optimiser states.
 
         Returns what no registered object holds."""
         context = self._context
-        rest = context.held.restore(payload, context.generation.exchange.seal, keep)
+        rest = context.transfer.restore(payload, context.generation.exchange.seal, keep)
         self.restore(rest, whole=not keep)
         return rest
 

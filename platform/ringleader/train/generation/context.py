@@ -14,6 +14,7 @@ from ringleader.train.ports import Coordinator
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.loss_scale import LossScale
 from ringleader.train.state.progress import Progress
+from ringleader.train.state.state_transfer import StateTransfer
 from ringleader.train.state.training_state import TrainingState
 from ringleader.train.time_split import TimeSplit
 
@@ -23,6 +24,7 @@ class MemberContext:
 
     Attributes:
         held: the objects that the program has registered.
+        transfer: the giving and taking of their state.
         progress: the committed position.
         inside: the position inside the running loop.
         reporter: the outlet of records and events.
@@ -45,6 +47,7 @@ class MemberContext:
         self.same_bits = spec.sync.same_bits
         self.device = device
         self.held = held
+        self.transfer = StateTransfer(held)
         self.progress = progress
         self.inside = LoopPosition()
         self.reporter = reporter

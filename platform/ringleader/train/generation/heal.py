@@ -50,7 +50,7 @@ class Healing:
             self._laying.lay()
         if plan.servers > 1 and not (context.spec.sync.servers_are_copies or context.spec.sync.circulates):
             if plan.backups:
-                hand_over(generation, context.held, self._sections, lacking=context.progress.lacks_part)
+                hand_over(generation, context.transfer, self._sections, lacking=context.progress.lacks_part)
                 context.progress.hold_part()
             self._publish_if_lacking()
         # Behind the heal, which brings what earlier generations have found.

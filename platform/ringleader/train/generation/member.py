@@ -239,6 +239,12 @@ class Member:
 
     # --- session calls ------------------------------------------------------------------------------------------------
 
+    def check_covered(self) -> None:
+        """Check, as a loop begins, that the program has registered all that peers have, and a model for all that its
+        optimisers are to train. Raises StepMisuse: it has not."""
+        self._context.transfer.check_complete()
+        self.held.check_covered()
+
     def take_over(self) -> None:
         """Commit, as a call begins, what the lines before it made of buffers and kept objects."""
         if not self.seated:
@@ -255,8 +261,7 @@ class Member:
 
     def forget_gradients(self) -> None:
         """Set every `.grad` to None between calls: what is left there differs by worker."""
-        for parameter in self.held.weights:
-            parameter.grad = None
+        self.held.forget_gradients()
 
     def leave_call(self, number: int) -> None:
         """End the loop of call `number`, which was left at this committed step."""

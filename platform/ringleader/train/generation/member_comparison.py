@@ -160,7 +160,7 @@ class MemberComparison:
     def _take(self, payload: Tensor) -> None:
         context = self._context
         # What a server has of optimisers' states may be nowhere else; of weights it has published its part.
-        with context.held.keeping_states() if context.serves else nullcontext():
+        with context.transfer.keeping_states() if context.serves else nullcontext():
             self._state.receive(payload)
         self._say(first_difference(self._mine, self._prints()) or "a part of the state")
 

@@ -75,11 +75,11 @@ class ReplicatedStates:
         context, generation = self._context, self._context.generation
         exchange, world = generation.exchange, generation.plan.world
         if generation.server == donor:
-            state = context.held.state_of(parameters)["optimizers"]
+            state = context.transfer.state_of(parameters)["optimizers"]
             exchange.send_state(world + receiver, packed(state, exchange.seal))
         if generation.server != receiver:
             return ""
         before = state_prints(context.held, parameters)
         received = unpacked_of_any_type(exchange.receive_state(world + donor), exchange.seal)
-        context.held.take_states(received, parameters)
+        context.transfer.take_states(received, parameters)
         return first_difference(before, state_prints(context.held, parameters))

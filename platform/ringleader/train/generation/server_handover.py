@@ -11,7 +11,7 @@ from ringleader.elastic import Plan
 from ringleader.elastic.parts import gifts
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.generation.generation import Generation
-from ringleader.train.state.training_state import TrainingState
+from ringleader.train.state.state_transfer import StateTransfer
 
 
 def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
@@ -27,7 +27,7 @@ def lacks(plan: Plan, rank: int, donor: str, *, updated: bool) -> bool:
 
 
 def hand_over(
-    generation: Generation, held: TrainingState, sections: ProgramSections, *, lacking: bool
+    generation: Generation, transfer: StateTransfer, sections: ProgramSections, *, lacking: bool
 ) -> None:
     """Send parts to the servers that lack them. All members call it together, once all servers that have their parts
     are at the same step.
@@ -47,12 +47,12 @@ def hand_over(
     for receiver, donor, parts in gifts(plan.held_by, without):
         if donor == me:
             given = parameters_of(exchange.buckets, parts)
-            state = held.state_of(given) | {"boundaries": sections.states()}
+            state = transfer.state_of(given) | {"boundaries": sections.states()}
             exchange.send_state(plan.world + receiver, packed(state, exchange.seal))
         elif receiver == me:
             given = parameters_of(exchange.buckets, parts)
             received = unpacked_of_any_type(exchange.receive_state(plan.world + donor), exchange.seal)
-            held.take_part(received, given)
+            transfer.take_part(received, given)
             sections.add_states(received["boundaries"])
             # Nobody knows which rows of these the workers lack: all of them are published once.
             exchange.buckets.tables.all_changed(given)

@@ -83,7 +83,7 @@ class Mode(ABC):
         """Make `loop` the running one. Raises StepMisuse: an optimiser updates what no registered model has."""
         self._loop, self.turns.running, self._stop = loop, None, False
         self._member.progress.begin_loop(loop.index)
-        self._member.held.check_covered()
+        self._member.check_covered()
 
     def _report_phase(self, loop: BatchLoop, phase: str, step: int | None = None) -> None:
         """Report the phase of the training thread, at the committed step or at `step`."""

@@ -151,7 +151,7 @@ class BackgroundCheck:
         room, self._room = self._room.memory, None
         self._checked = context.progress.calls.next - 1
         secret = new_secret()
-        state = context.held.payload(self._state.rest({}), Seal(secret, SCOPE), room)
+        state = context.transfer.payload(self._state.rest({}), Seal(secret, SCOPE), room)
         order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}
         self._run = _Run(place, context.spec, order, state)
 

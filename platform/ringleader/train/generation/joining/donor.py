@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.optim import Optimizer
 
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.comm.communicator import Communicator
@@ -30,6 +31,7 @@ from ringleader.train.generation.control_word import StepReport
 from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.generation.joining.briefing import JoinBriefing
 from ringleader.train.state.fingerprints import prints
+from ringleader.train.state.parameters.tensor_version import marks, places
 from ringleader.train.state.parameters.trained import TrainedParameters
 
 DONOR, JOINER = 0, 1
@@ -79,9 +81,12 @@ class JoinDonor:
             self.answer()
             for donation in self._donations:
                 if donation.waits:
-                    donation.copy(*take_apart(self._state.briefed()), self._context.held.updated_places())
+                    donation.copy(
+                        *take_apart(self._state.briefed()),
+                        places(self._context.held.weights, self._optimizers),
+                    )
         if any(donation.follows for donation in self._donations):
-            self._marks = self._context.held.marks(self._weights)
+            self._marks = marks(self._weights, self._optimizers)
 
     def answer(self) -> None:
         """Begin with new joiners, behind a commit in a generation that goes on."""
@@ -138,11 +143,15 @@ class JoinDonor:
     def _following(self) -> list["JoinerDonation"]:
         """The joiners that have had all that this member has: none, once its program changed weights meanwhile."""
         following = [donation for donation in self._donations if donation.follows]
-        if not following or self._marks == self._context.held.marks(self._weights):
+        if not following or self._marks == marks(self._weights, self._optimizers):
             return following
         for donation in following:
             donation.void()
         return []
+
+    @property
+    def _optimizers(self) -> list[Optimizer]:
+        return [optimizer for optimizer, _ in self._context.held.optimizers]
 
     def _begin(self, transport: Transport) -> None:
         context, rooms = self._context, None

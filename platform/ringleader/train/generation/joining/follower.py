@@ -108,7 +108,7 @@ class JoinFollower:
 
     def _take(self, head: dict[str, Any], memory: Tensor) -> None:
         state = put_together(head["skeleton"], views(memory, head["kinds"]))
-        self._state.restore(self._context.held.take(state), whole=True)
+        self._state.restore(self._context.transfer.take(state), whole=True)
 
     @torch.no_grad()
     def _apply(self, head: dict[str, Any], memory: Tensor) -> None:
@@ -122,8 +122,7 @@ class JoinFollower:
             why = "the followed member has registered or unfrozen something since"
             raise ExchangeBroken(rank=-1, phase="follow", bucket=None, why=why)
         used = [p for p, reached in zip(context.parameters, head["used"], strict=True) if reached]
-        for parameter in context.parameters:
-            parameter.grad = None
+        context.held.forget_gradients()
         grads = views(memory, [(p.dtype, tuple(p.shape)) for p in used])
         for parameter, grad in zip(used, grads, strict=True):
             parameter.grad = laid_out_as(parameter, grad)
@@ -143,8 +142,7 @@ class JoinFollower:
             context.buffers.adopt()  # as members do
         if context.scaling is not None:
             context.scaling.commit(overflowed=head["skipped"])
-        for parameter in context.parameters:
-            parameter.grad = None
+        context.held.forget_gradients()
 
     def _joins(self, side: SideChannel) -> bool:
         """Tell the donor whether this worker had been level: then the plan of this boundary is made with it."""

@@ -52,7 +52,7 @@ class AttemptStart:
             self._saver.tell_nothing(plan.generation)
             return False
         context = self._context
-        rest = context.held.take(joined(found.states))
+        rest = context.transfer.take(joined(found.states))
         # Without the costs: they are of the links of an earlier attempt, and are measured again.
         self._state.restore(rest | {"costs": None, "lacks_weights": False}, whole=True)
         context.reporter.restore(rest["records"])  # the last of them may have been told nowhere

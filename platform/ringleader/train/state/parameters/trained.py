@@ -158,7 +158,7 @@ class TrainedParameters:
         trained = frozenset(self.numbers)
         named = enumerate(self._context.held.spoken_parameters.items())
         self._idle = [entry for number, entry in named if number not in trained]
-        self._context.held.idle = frozenset(parameter for _, parameter in self._idle)
+        self._context.held.set_idle(parameter for _, parameter in self._idle)
 
     def _name(self, number: int) -> str:
         return list(self._context.held.spoken_parameters)[number]

@@ -1,0 +1,233 @@
+"""The registered objects' state on its way to peers and to checkpoints, and back."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ringleader.comm.objects import packed, unpacked_of_any_type
+from ringleader.comm.seal import Seal
+from ringleader.errors import StepMisuse
+from ringleader.train.state.optimizer_state import load, of_another_kind
+from ringleader.train.state.training_state import TrainingState
+
+
+class StateTransfer:
+    """The giving and taking of one member's registered state. What was given for an object that the program has yet to
+    register, or for an optimiser's group that it has yet to add, waits for that."""
+
+    def __init__(self, held: TrainingState) -> None:
+        self._held = held
+        self._waiting = _Waiting()
+        self._given: Sequence[dict[str, Any]] = ()
+
+    def check_complete(self) -> None:
+        """Check that all that a peer has is registered. Raises StepMisuse: some of it is not."""
+        if not self.take_rest():
+            raise StepMisuse(
+                "this worker registered fewer optimisers, schedulers or kept objects than another one, "
+                "or an optimiser with other parameter groups.",
+                hint="Register the same objects in the same order on every worker.",
+            )
+
+    def state(self, rest: dict[str, Any]) -> dict[str, Any]:
+        """All committed state: the live objects' own tensors, and `rest`."""
+        return {
+            "models": [model.state_dict() for model in self._held.models],
+            "optimizers": _listed(
+                self._waiting.optimizers, [o.state_dict() for o, _ in self._held.optimizers]
+            ),
+            "schedulers": _listed(self._waiting.schedulers, [s.state_dict() for s in self._held.schedulers]),
+            "kept": {name: kept.state_dict() for name, kept in self._held.kept.items()} | self._waiting.kept,
+            "rest": rest,
+        }
+
+    def state_of(self, parameters: Sequence[nn.Parameter]) -> dict[str, Any]:
+        """The values of these parameters under their names in the models, and their optimiser states."""
+        wanted = {id(p) for p in parameters}
+        models = [
+            {name: p.detach() for name, p in model.named_parameters() if id(p) in wanted}
+            for model in self._held.models
+        ]
+        optimizers = []
+        for optimizer, _ in self._held.optimizers:
+            # A state_dict numbers parameters in the order of the groups.
+            saved = optimizer.state_dict()
+            live = (p for group in optimizer.param_groups for p in group["params"])
+            numbers = (n for group in saved["param_groups"] for n in group["params"])
+            own = {number for p, number in zip(live, numbers, strict=True) if id(p) in wanted}
+            optimizers.append({"state": {n: state for n, state in saved["state"].items() if n in own}})
+        return {"models": models, "optimizers": optimizers}
+
+    def payload(self, rest: dict[str, Any], seal: Seal, room: Tensor | None = None) -> Tensor:
+        """All committed state as (n,) uint8, to heal a peer with; `room` is as for `packed`."""
+        return packed(self.state(rest), seal, room)
+
+    def restore(self, payload: Tensor, seal: Seal, keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
+        """Take over a peer's committed state; returns its `rest`.
+
+        Args:
+            keep: parameters that the peer does not own; they stay as they are, with their optimiser states.
+        """
+        return self.take(unpacked_of_any_type(payload, seal), keep)
+
+    @torch.no_grad()
+    def take_part(self, state: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
+        """Take over what `state_of` gave for these parameters: their values and optimiser states."""
+        wanted = {id(p) for p in parameters}
+        for model, values in zip(self._held.models, state["models"], strict=True):
+            for name, parameter in model.named_parameters():
+                if id(parameter) in wanted:
+                    parameter.copy_(values[name])
+        self.take_states(state["optimizers"], parameters)
+
+    def take_states(self, states: Sequence[dict[str, Any]], parameters: Sequence[nn.Parameter]) -> None:
+        """Take over the `optimizers` of what `state_of` gave for these parameters; states of others stay."""
+        for (optimizer, _), theirs in zip(self._held.optimizers, states, strict=True):
+            live = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            given = {live[number] for number in theirs["state"]}
+            for parameter in parameters:
+                if parameter not in given:
+                    optimizer.state.pop(parameter, None)
+            whole = optimizer.state_dict()
+            whole["state"].update(theirs["state"])
+            load(optimizer, whole)
+
+    def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
+        """Take over what `state` gave; as `restore`."""
+        # Callbacks that were still due belong to the state that is replaced.
+        self._held.forget_callbacks()
+        self._check_same_program(state)
+        # Before the peer's state overwrites anything.
+        own = _Own.of(keep, [optimizer for optimizer, _ in self._held.optimizers]) if keep else None
+        for model, saved in zip(self._held.models, state["models"], strict=True):
+            _load_model(model, saved)
+        self._given = state["optimizers"]
+        self._waiting = _Waiting(state["optimizers"], state["schedulers"], state["kept"])
+        self.take_rest()
+        if own is not None:
+            own.put_back()
+        self._held.commit_kept()
+        rest: dict[str, Any] = state["rest"]
+        return rest
+
+    def take_rest(self) -> bool:
+        """Take over the states that `take` was given for objects not registered by then, and for optimisers whose
+        groups had not all been added. Returns whether none is left."""
+        waiting = self._waiting
+        for number, (optimizer, _) in enumerate(self._held.optimizers):
+            saved = waiting.optimizers.get(number)
+            if saved is not None and _fits(optimizer, saved):
+                load(optimizer, waiting.optimizers.pop(number))
+        for number, scheduler in enumerate(self._held.schedulers):
+            if number in waiting.schedulers:
+                scheduler.load_state_dict(waiting.schedulers.pop(number))
+        known = self._held.kept.keys() & waiting.kept.keys()
+        self._held.set_kept({name: waiting.kept.pop(name) for name in known})
+        return not (waiting.optimizers or waiting.schedulers or waiting.kept)
+
+    @contextmanager
+    def keeping_states(self) -> Iterator[None]:
+        """Keep the optimisers' states as they are while the block takes a peer's state over."""
+        kept = [(optimizer, dict(optimizer.state)) for optimizer, _ in self._held.optimizers]
+        for optimizer, _ in kept:  # a peer's states are copied into the tensors that are there
+            optimizer.state.clear()
+        try:
+            yield
+        finally:
+            for optimizer, states in kept:
+                optimizer.state.clear()
+                optimizer.state.update(states)
+
+    def take_anew(self, before: Sequence[Optimizer]) -> None:
+        """Give optimisers that have replaced those `before` since `take` the states that it was given for them."""
+        given, self._given = self._given, ()
+        for number, (other, saved) in enumerate(zip(before, given, strict=False)):
+            if self._held.optimizers[number][0] is not other:
+                load(self._held.optimizers[number][0], saved)
+
+    def _check_same_program(self, state: dict[str, Any]) -> None:
+        """Check that a peer registered the same; one that is further in the program may have registered more."""
+        held = self._held
+        mine = (len(held.models), len(held.optimizers), len(held.schedulers), sorted(held.kept))
+        theirs = (
+            len(state["models"]),
+            len(state["optimizers"]),
+            len(state["schedulers"]),
+            sorted(state["kept"]),
+        )
+        more = mine[1] <= theirs[1] and mine[2] <= theirs[2] and held.kept.keys() <= state["kept"].keys()
+        if mine[0] != theirs[0] or not more:
+            raise StepMisuse(
+                f"this worker registered (models, optimisers, schedulers, kept) {mine}, another one {theirs}.",
+                hint="Register the same objects in the same order on every worker, before the first session.batches.",
+            )
+
+
+class _Waiting:
+    """States given for registered objects, by number or name, and not taken over yet."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[dict[str, Any]] = (),
+        schedulers: Sequence[dict[str, Any]] = (),
+        kept: Mapping[str, Any] = {},
+    ) -> None:
+        self.optimizers = dict(enumerate(optimizers))
+        self.schedulers = dict(enumerate(schedulers))
+        self.kept = dict(kept)
+
+
+def _load_model(model: nn.Module, saved: dict[str, Any]) -> None:
+    try:
+        model.load_state_dict(saved)
+    except RuntimeError as error:
+        raise StepMisuse(
+            f"a model has other entries on this worker than on the one it gets its state from: {error}",
+            hint="Change a model's structure (pruning, new layers, parametrizations) before the first loop only.",
+        ) from error
+
+
+def _listed(waiting: dict[int, Any], live: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The states by number: a waiting one counts before the live one."""
+    count = max([len(live), *(number + 1 for number in waiting)])
+    return [waiting[number] if number in waiting else live[number] for number in range(count)]
+
+
+def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
+    """Whether both have the same parameter groups, and settings of one kind of optimiser."""
+    for group, given in zip(optimizer.param_groups, saved["param_groups"], strict=False):
+        if of_another_kind(optimizer, group, given):
+            return False
+    mine = [len(group["params"]) for group in optimizer.param_groups]
+    return mine == [len(group["params"]) for group in saved["param_groups"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A server's part: the values of its parameters, and for each optimiser the state of those."""
+
+    values: list[tuple[nn.Parameter, Tensor]]
+    states: list[tuple[Optimizer, dict[Tensor, Any]]]
+
+    @classmethod
+    def of(cls, parameters: Sequence[nn.Parameter], optimizers: Sequence[Optimizer]) -> "_Own":
+        values = [(p, p.detach().clone()) for p in parameters]
+        states: list[tuple[Optimizer, dict[Tensor, Any]]] = []
+        for o in optimizers:
+            # Out of the optimiser, into whose tensors a peer's states are copied.
+            states.append((o, {p: o.state.pop(p) for p in parameters if p in o.state}))
+        return cls(values, states)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Put the part back; the other parameters' optimiser states, which came along, are dropped."""
+        for parameter, value in self.values:
+            parameter.copy_(value)
+        for optimizer, state in self.states:
+            optimizer.state.clear()
+            optimizer.state.update(state)
