@@ -20,7 +20,6 @@ class Seating:
 
     Attributes:
         leaves: this generation is over, or none has begun yet: a seat is asked for at the next transaction.
-        on_open: called when a generation's exchange is open, before anybody heals.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class Seating:
     ) -> None:
         """`begun` is called where a generation, in which all are healed, has begun."""
         self.leaves = True
-        self.on_open: Callable[[], None] = lambda: None
+        self._opened: Callable[[], None] = lambda: None
         self._context = context
         self._laying = laying
         self._healing = healing
@@ -51,6 +50,10 @@ class Seating:
     def seated(self) -> bool:
         """Whether this worker has been given a seat."""
         return self._seat is not None
+
+    def when_open(self, opened: Callable[[], None]) -> None:
+        """Have `opened` called when a generation's exchange is open, before anybody heals."""
+        self._opened = opened
 
     def enter(self) -> None:
         """Enter the next generation if one is due, waiting for its plan. A worker that has no seat yet stays without
@@ -88,7 +91,7 @@ class Seating:
         try:
             self._copies.begin()
             self._context.begin(Generation.of(seat, self._laying.open(seat)))
-            self.on_open()
+            self._opened()
             self._healing.heal(former.members if former else ())
         except ExchangeBroken as error:
             self.broke(error)

@@ -34,7 +34,12 @@ class AttemptStart:
         self._variables = variables
 
     def begin(self, plan: Plan, me: str) -> None:
-        """Begin the attempt, where this member's first seat, or the attempt's first generation, is this one's."""
+        """Drop the initial weights at this member's first seat. Where nothing is trained yet in this attempt the member
+        that the others heal from begins with the newest checkpoint, or tells what the job begins with.
+
+        Raises:
+            CheckpointUnreadable: the initial weights cannot be read, or none of them fits.
+        """
         context, progress = self._context, self._context.progress
         self._beginning.begin(plan, self._warnings, self._variables if context.same_bits else None)
         receivers = {receiver for receiver, _ in plan.heals}

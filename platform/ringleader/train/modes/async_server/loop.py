@@ -48,7 +48,7 @@ class AsyncServerLoop(Mode):
         self._rows: ReceiveBuffers | None = None
         self._staleness: Counter[int] = Counter()
         self._commits = StepCommits(member, self.recorder, self._report_phase)
-        member.seating.on_open = self._on_generation_open
+        member.seating.when_open(self._on_generation_open)
         member.inside.tell(self._loop_state)
 
     @property

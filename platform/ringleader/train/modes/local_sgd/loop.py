@@ -64,7 +64,7 @@ class LocalSgdLoop(SteppedMode):
         self._offset = 0
         self._seen = False
         self._span: RoundSpan | None = None
-        member.seating.on_open = self._on_generation_open
+        member.seating.when_open(self._on_generation_open)
 
     @property
     def _round(self) -> RoundSpan:
