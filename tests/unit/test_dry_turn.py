@@ -68,7 +68,7 @@ def meddle(session: Session) -> None:
     for _ in range(4):
         for x, y in session.batches(data):
             if session.global_step == 6:
-                if session._dry_turn.runs:
+                if session._loops.dry_turn.runs:
                     net[2].bias.data.fill_(0.5)
                 optimizer.param_groups[0]["lr"] = 0.01
                 for state in optimizer.state.values():

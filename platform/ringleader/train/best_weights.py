@@ -1,5 +1,6 @@
 """The best weights so far, kept as committed state: one copy, however often they improve."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -70,3 +71,17 @@ class _Frozen:
     # Kept objects are deep-copied at every commit and boundary; these tensors are only replaced, so all share them.
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Frozen":
         return self
+
+
+def best_of(
+    kept: Mapping[str, Any], keep: Callable[[str, BestScore | BestWeights], None]
+) -> tuple[BestScore, BestWeights]:
+    """The best score and its weights among the kept objects, kept from now on where they are not yet."""
+    if SCORE not in kept:
+        # Two objects: boundaries always record the small score, the weights only where the program touches them.
+        keep(SCORE, BestScore())
+        keep(WEIGHTS, BestWeights())
+    best, weights = kept[SCORE], kept[WEIGHTS]
+    assert isinstance(best, BestScore)
+    assert isinstance(weights, BestWeights)
+    return best, weights

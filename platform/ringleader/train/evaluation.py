@@ -41,13 +41,29 @@ class EvaluationRequest:
 
 
 class Evaluation:
-    """A session's evaluations, one numbered call after the other."""
+    """A session's evaluations, one numbered call after the other.
+
+    Attributes:
+        scores: those of the newest one.
+    """
 
     def __init__(self, member: Member, sink: RecordSink, device: torch.device, casting: Autocast) -> None:
         self._member = member
         self._sink = sink
         self._device = device
         self._casting = casting
+        self.scores: dict[str, float] = {}
+
+    def result(self, number: int, question: EvaluationRequest) -> dict[str, float]:
+        """The means of call `number`: those that it ended with, or computed now."""
+        calls = self._member.progress.calls
+        if calls.is_finished(number):
+            self.scores = dict(calls.finished[number].result)
+        else:
+            self.scores = self.run(number, question)
+            if self._member.seated:
+                self._progress("between")
+        return dict(self.scores)
 
     @torch.inference_mode(
         False

@@ -5,6 +5,7 @@ from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.unmet_requests import unmet
 
 WARNING = "warning"
+NO_CUDA = "the worker has no CUDA device and trains on the CPU, as workers.device is auto."
 
 
 class JobWarnings:
@@ -18,6 +19,8 @@ class JobWarnings:
         self._laying = laying
         self._known: set[tuple[str, str]] = set()
         self._unsaid: list[dict[str, str]] = []
+        if context.spec.workers.gpus and context.device.type == "cpu":
+            self.add("device", NO_CUDA, "Set workers.device: cuda to fail instead.")
 
     def add(self, about: str, message: str, hint: str) -> None:
         """Report a warning, unless it was reported before.

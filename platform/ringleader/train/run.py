@@ -117,7 +117,7 @@ def run(
     # A server reads no rows.
     copied = near(spec, None if server else copies)
     session = Session(spec, coordinator, sink, checkpoints, copied, device=device)
-    sink.timed(session._split)
+    sink.timed(session._member.split)
     if beside is not None and spec.debug.check:
         session._member.beside.begin(beside)
     try:
@@ -147,9 +147,10 @@ def _where(session: Session) -> str:
     turn, step, epoch = session._steps.turns.running, session.global_step, session.epoch
     if turn is not None:
         return f"in step {turn.step + 1} (session.global_step {step}, epoch {epoch}, slice {turn.shard})"
-    if not session._epochs:
+    if not session._loops.epochs:
         return "before the first step"
-    if session._open_call is not None and not session._calls.is_finished(session._open_call):
+    running = session._calls.running
+    if running is not None and not session._member.progress.calls.is_finished(running):
         return f"after step {step}, in epoch {epoch}"
     return f"after step {step} and the loop of epoch {epoch}"
 
@@ -187,14 +188,14 @@ def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult
 
 
 def _result(session: Session, digest: str, generations: int) -> WorkerResult:
-    member, split = session._member, session._split
+    member, split = session._member, session._member.split
     why = _why_other_bits(session)
     return WorkerResult(
         digest=digest,
         steps=session.global_step,
         samples=member.progress.samples,
         loss=session.loss,
-        scores=session._scores,
+        scores=session._evaluation.scores,
         generations=generations,
         reproducible=not why,
         reproducible_why=why,

@@ -106,7 +106,7 @@ class TimedTraining:
 
 def blocked_s(session: Session) -> float:
     """Seconds for which this worker's training thread has waited so far. Not for users."""
-    split, generation = session._split, session._member.current
+    split, generation = session._member.split, session._member.current
     return split.exposed_s + split.idle_s + (generation.exchange.exposed_s if generation else 0.0)
 
 

@@ -5,12 +5,13 @@ from functools import cached_property
 import torch
 from torch.nn import Parameter
 
+from ringleader.comm.timeline import Timeline
 from ringleader.spec import JobSpec
 from ringleader.train.generation.control_word import WordLayout
 from ringleader.train.generation.generation import Generation
 from ringleader.train.generation.loop_position import LoopPosition
 from ringleader.train.generation.settled_records import SettledRecords
-from ringleader.train.ports import Coordinator
+from ringleader.train.ports import Coordinator, RecordSink
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.loss_scale import LossScale
 from ringleader.train.state.progress import Progress
@@ -33,27 +34,19 @@ class MemberContext:
     """
 
     def __init__(
-        self,
-        *,
-        spec: JobSpec,
-        device: torch.device,
-        held: TrainingState,
-        progress: Progress,
-        reporter: SettledRecords,
-        coordinator: Coordinator,
-        split: TimeSplit,
+        self, spec: JobSpec, device: torch.device, coordinator: Coordinator, sink: RecordSink
     ) -> None:
         self.spec = spec
         self.same_bits = spec.sync.same_bits
         self.device = device
-        self.held = held
-        self.transfer = StateTransfer(held)
-        self.progress = progress
+        self.held = TrainingState()
+        self.transfer = StateTransfer(self.held)
+        self.progress = Progress()
         self.inside = LoopPosition()
-        self.reporter = reporter
+        self.reporter = SettledRecords(sink)
         self.coordinator = coordinator
-        self.split = split
-        self.timeline = split.timeline
+        self.timeline = Timeline() if spec.debug.trace else None
+        self.split = TimeSplit(self.timeline)
         self.scaling = LossScale() if spec.precision == "fp16" else None
         self.current: Generation | None = None
 

@@ -49,6 +49,7 @@ class Member:
     def __init__(self, context: MemberContext, saver: CheckpointSaver, beginning: Beginning) -> None:
         self._context = context
         self.spec = context.spec
+        self.device = context.device
         self.held = context.held
         self.progress = context.progress
         self.inside = context.inside

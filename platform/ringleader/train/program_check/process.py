@@ -21,7 +21,7 @@ from ringleader.comm.objects import unpacked_of_any_type
 from ringleader.comm.seal import Seal
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader.train.body.dry_turn import CodeLine
+from ringleader.train.dataset_loops import LoopRequest
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.program_check.background import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
@@ -57,19 +57,19 @@ class JoinerSession(CheckedSession):
     ) -> None:
         super().__init__(in_one_process(spec), None, beginning, most, given)
         # What servers keep is as closed to the program here: it has another text than a ring's, which is empty here.
-        self._states.on = bool(spec.sync.server_count)
+        self._checks.states.on = bool(spec.sync.server_count)
         self._harmless = harmless
         self._until = inf
         self._arrived = arrived
-        self._loops = False
+        self._looped = False
 
     @property
     def found(self) -> list[dict[str, Any]]:
         return [asdict(found) for found in self._member.variables.found.values()]
 
-    def _run_batches(self, dataset: Any, place: CodeLine, **options: Any) -> Any:
-        self._loops = True
-        return super()._run_batches(dataset, place, **options)
+    def _run_batches(self, request: LoopRequest) -> Any:
+        self._looped = True
+        return super()._run_batches(request)
 
     def _begin_call(self) -> int:
         if self._harmless.why:  # and the program did not notice
@@ -77,11 +77,11 @@ class JoinerSession(CheckedSession):
         return super()._begin_call()
 
     def _is_enough(self, number: int) -> bool:
-        loops, self._loops = self._loops, False
+        looped, self._looped = self._looped, False
         if number == self._most:
             self._member.enter()
             self._arrived(self)
-        return number > self._most + FURTHER or (number == self._most and not loops)
+        return number > self._most + FURTHER or (number == self._most and not looped)
 
     def _compared(self) -> None:
         raise FarEnough

@@ -37,10 +37,14 @@ class RepeatedSteps(SynchronousLoop):
         self, member: Member, sink: RecordSink, device: torch.device, compared: Callable[[], None]
     ) -> None:
         super().__init__(member, sink, device)
-        self.line = ""
+        self._line = ""
         self._compared = compared
         self._number = -1
         self._first: list[bytes] | None = None
+
+    def stand_at(self, line: str) -> None:
+        """Note the line of the loop that begins, for findings."""
+        self._line = line
 
     def _is_repeated(self, report: StepReport) -> bool:
         loop = self._running
@@ -51,7 +55,7 @@ class RepeatedSteps(SynchronousLoop):
             self._first = gradients
             return True
         if gradients != self._first:
-            self._member.variables.find(VariableFinding(NAME, self.line, CURE, HOW))
+            self._member.variables.find(VariableFinding(NAME, self._line, CURE, HOW))
         self._number, self._first = loop.number, None
         self._compared()
         return False

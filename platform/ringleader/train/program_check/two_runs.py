@@ -24,11 +24,12 @@ from ringleader.spec import JobSpec
 from ringleader.spec.entrypoint import python_path
 from ringleader.train.between_calls.findings import BODY_CURE
 from ringleader.train.between_calls.variables import escaped
-from ringleader.train.body.dry_turn import CodeLine
+from ringleader.train.dataset_loops import LoopRequest
 from ringleader.train.evaluation import Score
 from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.local import RecordedOutput, SingleMember, alone, copies
+from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import ParkReport, Seat
 from ringleader.train.program_check.repeated_step import NAME, RepeatedSteps
 from ringleader.train.rows.dataset_copies import near
@@ -71,10 +72,13 @@ class CheckedSession(Session):
             saver=None if given is None else _Given(spec, given),
             beginning=beginning,
         )
-        self._steps = self._repeated = RepeatedSteps(self._member, self._sink, self._device, self._compared)
         self._most = most
         self._until = time.monotonic() + BUDGET_S
         self.called = 0
+
+    def _mode(self) -> Mode:
+        self._repeated = RepeatedSteps(self._member, self._sink, self._device, self._compared)
+        return self._repeated
 
     def step(self, loss: torch.Tensor, *, weight: float | None = None, **metrics: Any) -> None:
         if time.monotonic() > self._until:
@@ -93,10 +97,10 @@ class CheckedSession(Session):
     def _compared(self) -> None:
         """React to a loop's first step having been computed twice."""
 
-    def _run_batches(self, dataset: Any, place: CodeLine, **options: Any) -> Any:
-        code, line = place
-        self._repeated.line = f"{Path(code.co_filename).name}:{line}"
-        return super()._run_batches(self._few(dataset), place, **{**options, "loader_workers": 0})
+    def _run_batches(self, request: LoopRequest) -> Any:
+        code, line = request.place
+        self._repeated.stand_at(f"{Path(code.co_filename).name}:{line}")
+        return super()._run_batches(replace(request, dataset=self._few(request.dataset), loader_workers=0))
 
     def _begin_call(self) -> int:
         number = super()._begin_call()

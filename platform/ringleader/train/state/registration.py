@@ -7,6 +7,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ringleader.errors import StepMisuse
+from ringleader.spec.sync import Sync
 
 
 def check_model(model: Any) -> None:
@@ -32,6 +33,15 @@ def check_optimizer(optimizer: Any) -> None:
             f"session.optimizer got a {type(optimizer).__name__}, which is not a torch.optim.Optimizer.",
             hint="Register the optimiser that it wraps, and do the rest in session.on_commit; or derive it from "
             "torch.optim.Optimizer, with its state in self.state.",
+        )
+
+
+def check_clipping(sync: Sync, clip_norm: float | None) -> None:
+    """Check that there is somebody who has the whole gradient that a norm is to bound. Raises StepMisuse."""
+    if clip_norm is not None and sync.consistency == "ssp" and sync.in_parts:
+        raise StepMisuse(
+            f"clip_norm needs the whole gradient of a clock, which {sync.server_count} ssp servers hold in parts.",
+            hint="Use one server (sync.servers: 1), consistency: sync, or no clip_norm.",
         )
 
 

@@ -1,8 +1,11 @@
-"""Registered schedules: the session steps them, and a program that does so too is refused."""
+"""Learning rates: registered schedules, which the session alone steps, and a factor on the rates of one update."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from inspect import Parameter, signature
 from typing import Any
 
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.errors import StepMisuse
@@ -39,6 +42,29 @@ def give_back(scheduler: LRScheduler) -> None:
 def advance(scheduler: LRScheduler) -> None:
     """Step a schedule, for one more committed step."""
     getattr(type(scheduler), "_ringleader_steps", type(scheduler).step)(scheduler)
+
+
+@contextmanager
+def at_rate(optimizers: Iterable[Optimizer], factor: float) -> Iterator[None]:
+    """Multiply every learning rate by `factor` while the block lasts.
+
+    Raises:
+        StepMisuse: an optimiser has no `lr`.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if any("lr" not in group for group in groups):
+        raise StepMisuse(
+            "an optimiser has no learning rate `lr` in its parameter groups.",
+            hint="consistency: async scales `lr` by an item's share of the batch; use another consistency.",
+        )
+    rates = [group["lr"] for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate * factor
+    try:
+        yield
+    finally:
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def _check(scheduler: LRScheduler) -> None:

@@ -1,8 +1,8 @@
 """Everything a step commits: models, optimisers, schedulers, kept objects and callbacks."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itse
 from ringleader.train.state.optimizer_state import assign, of_another_kind
 from ringleader.train.state.parameters.sparse import step
 from ringleader.train.state.parameters.tensor_version import version_of
-from ringleader.train.state.schedules import advance, take
+from ringleader.train.state.schedules import advance, give_back, take
 
 
 class Stateful(Protocol):
@@ -31,7 +31,6 @@ class TrainingState:
 
     Attributes:
         idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
-        calling_back: gives the context of a call of one of the program's callbacks.
     """
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class TrainingState:
         self.callbacks: list[Callable[[], None]] = []
         self.committed_kept: dict[str, dict[str, Any]] = {}
         self.idle: frozenset[nn.Parameter] = frozenset()
-        self.calling_back: Callable[..., AbstractContextManager[None]] = nullcontext
+        self._calling: Callable[..., AbstractContextManager[None]] = nullcontext
         self._owed: tuple[int, int] | None = None
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
@@ -50,6 +49,11 @@ class TrainingState:
         scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
         take(scheduler)
         self.schedulers.append(scheduler)
+
+    def give_back_schedulers(self) -> None:
+        """Let the program step its schedules again: it may go on with them after the session."""
+        for scheduler in self.schedulers:
+            give_back(scheduler)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -149,28 +153,6 @@ class TrainingState:
         """Every parameter, frozen ones too."""
         return [parameter for model in self.models for parameter in model.parameters()]
 
-    @contextmanager
-    def at_rate(self, factor: float) -> Iterator[None]:
-        """Multiply every learning rate by `factor` while the block lasts.
-
-        Raises:
-            StepMisuse: an optimiser has no `lr`.
-        """
-        groups = [group for optimizer, _ in self.optimizers for group in optimizer.param_groups]
-        if any("lr" not in group for group in groups):
-            raise StepMisuse(
-                "an optimiser has no learning rate `lr` in its parameter groups.",
-                hint="consistency: async scales `lr` by an item's share of the batch; use another consistency.",
-            )
-        rates = [group["lr"] for group in groups]
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate * factor
-        try:
-            yield
-        finally:
-            for group, rate in zip(groups, rates, strict=True):
-                group["lr"] = rate
-
     @property
     def block_count(self) -> int:
         """The number of `norm_blocks`."""
@@ -204,6 +186,10 @@ class TrainingState:
         """The parameters of an optimiser whose gradients count in its norm."""
         return [p for group in optimizer.param_groups for p in group["params"] if p not in self.idle]
 
+    def call_within(self, calling: Callable[[Callable[[], None]], AbstractContextManager[None]]) -> None:
+        """Run each callback of the program within the context that `calling` gives for it."""
+        self._calling = calling
+
     def after_update(
         self, seed: int, step: int, *, published: bool = False, skipped: bool = False, later: bool = False
     ) -> None:
@@ -236,7 +222,7 @@ class TrainingState:
         named = {name: parameter for name, parameter in named.items() if parameter not in self.idle}
         before = {name: version_of(parameter) for name, parameter in named.items()}
         for callback in self.callbacks:
-            with self.calling_back(callback):
+            with self._calling(callback):
                 callback()
         changed = [name for name, parameter in named.items() if version_of(parameter) != before[name]]
         if changed:

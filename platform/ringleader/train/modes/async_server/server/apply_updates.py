@@ -20,6 +20,7 @@ from ringleader.train.modes.async_server.server.published_weights import Publish
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.cursor import checksum
 from ringleader.train.state.norms import itself, scale_by
+from ringleader.train.state.schedules import at_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class ServerUpdates:
         held = self._member.held
         if self._each_alone:
             # One item's own mean gradient, at the learning rate times its share of the batch.
-            with held.at_rate(self._share(pushes[0], weight)):
+            optimizers = [optimizer for optimizer, _ in held.optimizers]
+            with at_rate(optimizers, self._share(pushes[0], weight)):
                 held.update(_Given(pushes[0].sums) if self._blocks else itself)
         else:
             self._weigh(self._loop.epoch.batch_rows(version), weight)

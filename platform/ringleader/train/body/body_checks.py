@@ -1,0 +1,58 @@
+"""The checks of what a program does to its models and optimisers, in a loop's body and between calls."""
+
+from torch.optim import Optimizer
+
+from ringleader.train.body.call_checks import CallChecks
+from ringleader.train.body.training_modes import TrainingModes
+from ringleader.train.commit_callbacks import CallbackState
+from ringleader.train.generation.member import Member
+from ringleader.train.job_warnings import WARNING
+from ringleader.train.modes.mode import Mode
+from ringleader.train.ports import RecordSink
+from ringleader.train.source.optimizer_attributes import carried_by
+from ringleader.train.state.model_structure import ModelStructure
+from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
+
+
+class BodyChecks:
+    """One session's checks.
+
+    Attributes:
+        structure: of the models, which an exchange is laid out for.
+        modes: of modules and parameters, which each turn begins with.
+        states: of the optimisers, which the program cannot see where servers keep them.
+        calls: of the program's own calls of optimisers and backwards.
+    """
+
+    def __init__(self, member: Member, sink: RecordSink, steps: Mode) -> None:
+        held = member.held
+        self._member = member
+        self._sink = sink
+        self.structure = ModelStructure(held)
+        self.modes = TrainingModes(held, self._warn)
+        self.states = ServedOptimizerStates(held, on=bool(member.spec.sync.server_count))
+        self.calls = CallChecks(
+            held, accumulates=lambda: steps.accumulates, warn=self._warn, states=self.states
+        )
+        held.call_within(CallbackState(held, self._warn, around=self.states.hidden).watched)
+
+    def optimizer(self, optimizer: Optimizer) -> None:
+        """Watch an optimiser, and find what it carries from one step to the next outside of its state."""
+        self.calls.optimizer(optimizer)
+        self.states.add(optimizer)
+        if self._member.same_bits:
+            for finding in carried_by(optimizer):
+                self._member.variables.find(finding)
+
+    def release(self) -> None:
+        """End the checks with the session."""
+        self.calls.release()
+        self.structure.release()
+
+    def _warn(self, about: str, message: str, hint: str) -> None:
+        """Warn of something that a loop's body does; the first worker reports, which runs the body in every mode."""
+        generation = self._member.current
+        if generation is not None and generation.rank == 0:
+            warning = {"about": about, "message": message, "hint": hint}
+            self._sink.event(WARNING, generation.number, warning)
+            print(f"ringleader: {message} {hint}")

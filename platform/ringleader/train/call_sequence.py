@@ -1,0 +1,167 @@
+"""A program's way through its session calls: which one is next, and how the lines between two of them begin and end."""
+
+from collections.abc import Callable
+from functools import partial
+
+from ringleader.errors import NonFiniteLoss, StepMisuse
+from ringleader.train.between_calls.session_calls import FinishedCall
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.mode import Mode
+from ringleader.train.ports import RecordSink
+from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
+
+
+class CallSequence:
+    """One session's calls, in program order.
+
+    Attributes:
+        shown: the finished call whose step and loss the program sees; None: it sees those of the committed state.
+        running: the number of the loop that ran last here, until the next call begins.
+    """
+
+    def __init__(self, member: Member, sink: RecordSink, steps: Mode, states: ServedOptimizerStates) -> None:
+        """`states` are the optimisers', which the program's lines cannot see where servers keep them."""
+        self.shown: FinishedCall | None = None
+        self.running: int | None = None
+        self._member = member
+        self._sink = sink
+        self._steps = steps
+        self._states = states
+        self._calls = member.progress.calls
+        self._inside = False
+        self._diverged: Callable[[], NonFiniteLoss] | None = None
+
+    def begin(self) -> int:
+        """Number the next call; a loop that was left by `break` is finished at its committed step."""
+        if self._inside:
+            raise StepMisuse(
+                "a session call was made inside a loop over session.batches.",
+                hint="Evaluate after the loop, or leave it first with break or session.stop(). A loop stays open "
+                "while a "
+                "variable or a generator holds its iterator: write for batch in session.batches(…), or in "
+                "tqdm(session.batches(…)), directly.",
+            )
+        if self._diverged is not None:
+            raise self._diverged()
+        self._states.show()
+        member = self._member
+        member.sections.end()
+        member.settings.check_left()
+        self._end_left_loop()
+        self.running = None
+        self._steps.turns.leave()
+        self._sink.within()
+        number = self._calls.begin()
+        member.variables.look(number)
+        member.sections.arrive(number)
+        if self._calls.is_finished(number):
+            # A worker without a seat may pass many finished calls: if it is wanted, it asks for a seat here.
+            member.heed()
+        else:
+            member.take_over()
+        return number
+
+    def open_loop(self, number: int) -> None:
+        """Begin the turns of a loop: its iterator is alive until `close_loop`."""
+        self.running, self._inside, self.shown = number, True, None
+
+    def open_dry(self, shown: FinishedCall) -> None:
+        """Begin a dry turn, which sees this."""
+        self._inside, self.shown = True, shown
+        # Nothing of this turn is committed, so what it prints belongs to no step.
+        self._sink.within(told=False)
+
+    def close_loop(self) -> None:
+        """End the turns of a loop."""
+        self._inside, self.shown = False, None
+
+    def close_dry(self) -> None:
+        """End a dry turn."""
+        self._inside = False
+
+    def show(self, ended: FinishedCall | None) -> None:
+        """Show the program what this call ended with."""
+        self.shown = ended
+
+    def after(self, number: int) -> None:
+        """Begin the lines behind a call: random streams start anew, and what is shown is what the call ended with."""
+        self.shown = self._calls.finished[number]
+        self._begin_section(number)
+
+    def left(self, number: int) -> None:
+        """Go back to the committed state after a `break` or an exception: the lines behind the loop begin on it."""
+        self._member.trained.left()
+        self._member.settings.left()
+        if self._calls.is_finished(number):
+            self.after(number)
+            return
+        self._steps.undo()
+        self._member.take_back()
+        # Behind both: the boundary is of the committed state.
+        self._member.sections.finished(number)
+        self._begin_section(number)
+
+    def raise_again(self, error: NonFiniteLoss) -> None:
+        """Raise the error anew at the next session call, if the program catches it: no step can be made with that
+        loss."""
+        # Anew: the one that is raised holds, by its traceback, the loop's iterator.
+        self._diverged = partial(NonFiniteLoss, error.message, hint=error.hint)
+
+    def tell_between(self) -> None:
+        """Report that the program's own lines run, after a call in which this worker took part."""
+        progress = self._member.progress
+        if self._member.seated:
+            self._sink.progress(
+                step=progress.step, total_steps=None, epoch=progress.epoch, phase="between", rows=0
+            )
+
+    def check_between(self, what: str) -> None:
+        """Refuse `what` inside a loop. Where optimisers step whenever an item comes, allow it only before the first
+        call."""
+        sync = self._member.spec.sync
+        if self._inside:
+            raise StepMisuse(
+                f"session.{what} was called inside a loop over session.batches.",
+                hint="Register objects at the top of the training function, or between two loops.",
+            )
+        if (sync.leased or sync.circulates) and what != "keep":
+            self.check_first(what)
+
+    def check_first(self, what: str) -> None:
+        """Refuse `what` behind the first call."""
+        if self._calls.next:
+            raise StepMisuse(
+                f"session.{what} was called after the first batches or evaluate call.",
+                hint="Register models, optimisers, schedulers and kept objects at the top of the training function.",
+            )
+
+    def _begin_section(self, number: int) -> None:
+        member = self._member
+        # The lines behind draw the same on all members, whatever each drew before.
+        seed_all(member.spec.seed, "after", number)
+        if not (member.spec.sync.order_free or member.spec.sync.circulates):
+            member.forget_gradients()
+        # A state dict that the program took without a copy has to show the weights: they go back into its memory.
+        member.laying.bring_back()
+        member.sections.begin(number)
+        self._sink.between(number + 1)
+        self._states.hide()
+
+    def _end_left_loop(self) -> None:
+        """Agree on the end of a loop that was left by `break`, if the last one was."""
+        if self.running is None or self._calls.is_finished(self.running):
+            return
+        if self._steps.mid_batch:
+            raise StepMisuse(
+                "the loop over session.batches was left in the middle of a batch.",
+                hint="A worker computes several slices of a batch, and global_step and loss change after the "
+                "last one. "
+                "Leave just after they change, or call session.stop(), which ends the loop after the batch.",
+            )
+        # The lines behind a loop that was left have run before all agree on its end: what they made is
+        # taken up again after.
+        sections = self._member.sections
+        sections.put_aside(self.running)
+        self._steps.end(self.running)
+        sections.take_up()

@@ -1,0 +1,178 @@
+"""The loops of a session over its data sets: their turns, what is checked in each, and the dry turn behind one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from ringleader.errors import NonFiniteLoss
+from ringleader.train.between_calls.session_calls import FinishedCall
+from ringleader.train.body.autocast import Autocast
+from ringleader.train.body.body_checks import BodyChecks
+from ringleader.train.body.dry_turn import CodeLine, DryTurn
+from ringleader.train.call_sequence import CallSequence
+from ringleader.train.generation.member import Member
+from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.mode import Mode
+from ringleader.train.rows.cursor import Epoch
+from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.short_batch import check_last_batch
+from ringleader.train.rows.slices import Collate
+from ringleader.train.weights_file import check_writable
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRequest:
+    """One `session.batches`: its arguments, and the place of the loop in the program."""
+
+    dataset: Any
+    place: CodeLine
+    shuffle: bool
+    collate: Collate | None
+    loader_workers: int
+    drop_last: bool
+
+
+class DatasetLoops:
+    """One session's loops, one after the other.
+
+    Attributes:
+        epochs: the number of loops that have begun.
+        total_steps: the steps of all of them together; None where the program has not told.
+        dry_turn: runs a finished loop's body once where no turn of it ran.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        steps: Mode,
+        calls: CallSequence,
+        checks: BodyChecks,
+        *,
+        casting: Autocast,
+        loaders: LoaderProcesses,
+    ) -> None:
+        self.epochs = 0
+        self.total_steps: int | None = None
+        self.dry_turn = DryTurn(member, member.device)
+        self._member = member
+        self._steps = steps
+        self._calls = calls
+        self._checks = checks
+        self._casting = casting
+        self._loaders = loaders
+        self._closed = False
+        self._dry_call: FinishedCall | None = None
+
+    def expect(self, steps: int) -> None:
+        """Note the steps of all loops together, for the progress that is shown."""
+        self.total_steps = steps
+
+    def run(self, number: int, request: LoopRequest) -> Iterator[Any]:
+        """The turns of call `number`'s loop on this worker; none where it is over, but for a dry one."""
+        member, calls = self._member, self._member.progress.calls
+        index, self.epochs = self.epochs, self.epochs + 1
+        if index == 0:
+            # Before the first step: else it would fail when the job's weights are written.
+            check_writable(member.held.module)
+            member.variables.warn()
+        if not calls.is_finished(number) or self.dry_turn.needs(request.place, number):
+            loop = self._loop(number, index, request)
+            try:
+                yield from self._turns(loop, request.place)
+                yield from self._run_dry(loop, request.place)
+            except GeneratorExit:
+                if not self._closed:  # an iterator that a traceback held
+                    self._calls.left(number)
+                raise
+        member.trained.left()
+        self._calls.after(number)
+
+    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+        """End a turn. Raises StepMisuse, and NonFiniteLoss, which the next call raises again."""
+        # torch advises to run the backward outside autocast.
+        self._casting.leave()
+        if self.dry_turn.runs:
+            self._calls.show(self._dry_call)
+            return
+        with self._checks.calls.session_steps():
+            if self._steps.turns.running is not None:
+                self._checks.structure.check_body()
+                self._checks.modes.at_step()
+                self._member.settings.end_turn()
+            try:
+                self._steps.step(loss, weight, values)
+            except NonFiniteLoss as error:
+                self._calls.raise_again(error)
+                raise
+            self._member.settings.step_returned()
+
+    def close(self) -> None:
+        """End with the session, inside a turn too."""
+        self._closed = True
+        self._casting.leave()
+
+    def _loop(self, number: int, index: int, request: LoopRequest) -> BatchLoop:
+        spec, dataset = self._member.spec, request.dataset
+        epoch = Epoch.shuffled(
+            rows=len(dataset),
+            batch=spec.batch.global_size,
+            shards=spec.shards,
+            seed=spec.seed,
+            epoch=index,
+            shuffle=request.shuffle,
+            drop_last=request.drop_last,
+        )
+        check_last_batch(self._member.held.models, epoch, len(dataset), spec, self._member.warnings)
+        return BatchLoop(
+            number,
+            index,
+            epoch,
+            dataset,
+            request.collate,
+            request.loader_workers,
+            self.total_steps,
+            self._loaders,
+        )
+
+    def _turns(self, loop: BatchLoop, place: CodeLine) -> Iterator[Any]:
+        """The loop's turns."""
+        if self._member.progress.calls.is_finished(loop.number):
+            return
+        self._calls.open_loop(loop.number)
+        try:
+            turns = self.dry_turn.watch(place, loop.number, self._steps.run(loop))
+            yield from self._checks.calls.turns(self._settled(self._casting.turns(turns), loop.dataset))
+            self._calls.tell_between()
+        except NonFiniteLoss as error:
+            self._calls.raise_again(error)
+            raise
+        finally:
+            self._calls.close_loop()
+
+    def _settled(self, turns: Iterator[Any], dataset: Any) -> Iterator[Any]:
+        """The same turns; each begins with the committed settings, and what it sets before its step goes with that
+        step."""
+        settings, carrying, modes = self._member.settings, self._member.carrying, self._checks.modes
+        settings.begin_loop()
+        modes.begin_loop()
+        carrying.begin_loop(dataset)
+        for batch in turns:
+            settings.begin_turn()
+            modes.begin_turn()
+            carrying.begin_turn()
+            yield batch
+            settings.behind_turn()
+
+    def _run_dry(self, loop: BatchLoop, place: CodeLine) -> Iterator[Any]:
+        """Run a dry turn behind a finished loop of which no turn ran here, for the names that its body gives."""
+        calls = self._member.progress.calls
+        ended = self._dry_call = calls.finished[loop.number]
+        # What the last turn saw: a loop that was left showed its end before a step, any other one behind it.
+        left = loop.number in calls.left
+        self._calls.open_dry(ended if left else replace(ended, step=max(0, ended.step - 1)))
+        try:
+            yield from self._casting.turns(self.dry_turn.turns(place, loop))
+        finally:
+            self._calls.close_dry()
