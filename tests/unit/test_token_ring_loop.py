@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import ringleader
+from ringleader.comm.timeline import NO_TIMELINE
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.generation.loop_position import LoopPosition
@@ -252,7 +253,7 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         parameters=[Parameter(torch.ones(20))],
         progress=Progress(heals=heals, opened=opened, transactions=applied or 5),
         inside=LoopPosition(),
-        timeline=None,
+        timeline=NO_TIMELINE,
         held=SimpleNamespace(models=()),
         trained=SimpleNamespace(parameters=[Parameter(torch.ones(20))]),
         unkept=None,

@@ -19,7 +19,7 @@ from torch import Tensor
 from ringleader.comm.executor import Scratch, execute
 from ringleader.comm.schedules import RankPart, Step
 from ringleader.comm.segments import Arena
-from ringleader.comm.timeline import BUCKETS, TRAINING, WORDS, Timeline
+from ringleader.comm.timeline import BUCKETS, NO_TIMELINE, TRAINING, WORDS, Timeline
 from ringleader.comm.transports import SharedSums, Transport
 from ringleader.errors import ExchangeBroken
 
@@ -57,7 +57,7 @@ class Communicator:
         timeline: records what the lanes do and how long the training thread is blocked.
     """
 
-    def __init__(self, transport: Transport, timeline: Timeline | None = None) -> None:
+    def __init__(self, transport: Transport, timeline: Timeline = NO_TIMELINE) -> None:
         self.rank = transport.rank
         self.size = transport.size
         self.seal = transport.seal
@@ -190,8 +190,7 @@ class Communicator:
         finally:
             until = time.perf_counter()
             self.blocked_s += until - since
-            if self._timeline is not None:
-                self._timeline.add(TRAINING, "exposed", since, until)
+            self._timeline.add(TRAINING, "exposed", since, until)
         if error is not None:
             raise _again(error)
 
@@ -199,16 +198,15 @@ class Communicator:
     def as_one(self, name: str) -> Iterator[None]:
         """Record everything exchanged meanwhile as one span of the timeline: thousands would leave no room for the
         step's."""
-        timeline, self._timeline = self._timeline, None
+        timeline, self._timeline = self._timeline, NO_TIMELINE
         since, blocked_s = time.perf_counter(), self.blocked_s
         try:
             yield
         finally:
             self._timeline, until = timeline, time.perf_counter()
-            if timeline is not None:
-                timeline.add(TRAINING, name, since, until)
-                # In one piece at the end: of the single waits only the sum is known here.
-                timeline.add(TRAINING, "exposed", until - (self.blocked_s - blocked_s), until)
+            timeline.add(TRAINING, name, since, until)
+            # In one piece at the end: of the single waits only the sum is known here.
+            timeline.add(TRAINING, "exposed", until - (self.blocked_s - blocked_s), until)
 
     def done(self, ticket: Ticket, patience_s: float = 0.0) -> bool:
         """Whether an exchange is done, after waiting up to `patience_s` for it. Raises ExchangeBroken like `wait`."""
@@ -266,7 +264,7 @@ class Communicator:
             # Otherwise they would hold a bucket's tensors while this thread waits for the next job.
             del job, run
             # Read once: `as_one` takes the timeline away meanwhile.
-            if (timeline := self._timeline) is not None:
+            if (timeline := self._timeline).on:
                 _write_down(timeline, lane, ticket, since, error)
             if error is not None:
                 self._break(error)

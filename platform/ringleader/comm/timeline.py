@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 TRAINING, BUCKETS, WORDS = "training", "buckets", "words"
 """The threads of a worker: the training function's, and the two lanes of a communicator."""
@@ -49,8 +49,13 @@ class TimelineStretch:
 
 @dataclass(slots=True)
 class Timeline:
-    """The spans since the last commit. `add` belongs to any thread, all else to the training thread."""
+    """The spans since the last commit. `add` belongs to any thread, all else to the training thread.
 
+    Attributes:
+        on: whether anything is recorded.
+    """
+
+    on: ClassVar[bool] = True
     now: Callable[[], float] = time.perf_counter
     capacity: int = CAPACITY
     # Taken once: a clock that is set while the job runs must not move spans against each other.
@@ -99,6 +104,24 @@ class Timeline:
             spans, self._spans = tuple(self._spans), []
             dropped, self._dropped = self._dropped, 0
         return TimelineStretch(first, last, generation, rank, since, until, self.epoch_s, spans, dropped)
+
+
+class NoTimeline(Timeline):
+    """The timeline of a job that asks for none: nothing is recorded."""
+
+    __slots__ = ()
+    on = False
+
+    def add(self, track: str, name: str, start_s: float, stop_s: float, **facts: Any) -> None: ...
+
+    def begin(self, name: str, **facts: Any) -> None: ...
+
+    def end(self) -> None: ...
+
+    def unwind(self, why: str) -> None: ...
+
+
+NO_TIMELINE = NoTimeline()
 
 
 class Unsettled:

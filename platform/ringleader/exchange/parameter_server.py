@@ -16,7 +16,7 @@ from ringleader.comm.schedules import RankPart, Receive, Send, Step
 from ringleader.comm.schedules.star import pull, push
 from ringleader.comm.seal import Seal
 from ringleader.comm.simulator import ClusterCosts
-from ringleader.comm.timeline import Timeline
+from ringleader.comm.timeline import NO_TIMELINE, Timeline
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.exchange.exchange import Check, accept
@@ -45,7 +45,7 @@ class ParameterServer:
         transport: Transport,
         buckets: Buckets,
         routes: Routes,
-        timeline: Timeline | None = None,
+        timeline: Timeline = NO_TIMELINE,
     ) -> None:
         if plan.servers < 1:
             raise ValueError("this exchange needs at least one server, and the plan has none")

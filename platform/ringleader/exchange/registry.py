@@ -10,7 +10,7 @@ from ringleader.comm.buckets import Buckets
 from ringleader.comm.schedules import SCHEDULES
 from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.schedules.schedule import always
-from ringleader.comm.timeline import Timeline
+from ringleader.comm.timeline import NO_TIMELINE, Timeline
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.exchange.coded_sums import Coding
@@ -39,7 +39,7 @@ class ExchangeOpening:
             and `present` and `begin_slice` speak of ranks instead of shards.
         transport: None for a world of one.
         coding: the codec and residuals; the same object in every generation of a worker, which keeps what it owes.
-        timeline: records what is exchanged and when; None: nothing is recorded.
+        timeline: records what is exchanged and when.
     """
 
     algorithm: str
@@ -51,7 +51,7 @@ class ExchangeOpening:
     word_length: int
     buckets: Buckets
     coding: Coding | None
-    timeline: Timeline | None
+    timeline: Timeline
 
 
 def open_exchange(
@@ -67,7 +67,7 @@ def open_exchange(
     buckets: Buckets | None,
     coding: Coding | None = None,
     tables: Mapping[int, str] = NO_TABLES,
-    timeline: Timeline | None = None,
+    timeline: Timeline = NO_TIMELINE,
     leased: bool = False,
     active: Sequence[int] | None = None,
     later: Collection[int] = (),

@@ -17,7 +17,7 @@ from ringleader.comm.schedules import SCHEDULES, RankPart, Step
 from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.seal import Seal
 from ringleader.comm.simulator import ClusterCosts
-from ringleader.comm.timeline import Timeline
+from ringleader.comm.timeline import NO_TIMELINE, Timeline
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.exchange.chosen import IN_PLACE, told
@@ -59,7 +59,7 @@ class Ring:
         transport: Transport | None,
         buckets: Buckets,
         coding: Coding | None = None,
-        timeline: Timeline | None = None,
+        timeline: Timeline = NO_TIMELINE,
     ) -> None:
         self._plan = plan
         self._algorithm = algorithm

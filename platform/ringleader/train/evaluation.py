@@ -81,11 +81,9 @@ class Evaluation:
             self._progress("evaluate")
             # Sums outlive a broken generation: only shards that this member has gained are scored again.
             missing = [k for k in member.generation.plan.shards_of(member.generation.rank) if k not in sums]
-            if member.timeline is not None:
-                member.timeline.begin("evaluate", call=number)
+            member.timeline.begin("evaluate", call=number)
             names = self._sum(question, missing, sums, number) or names or self._names(question)
-            if member.timeline is not None:
-                member.timeline.end()
+            member.timeline.end()
             try:
                 pending = self._meet(exchange, number, EVALUATE)
                 if pending is None:

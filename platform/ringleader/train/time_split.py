@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from ringleader.comm.timeline import TRAINING, Timeline
+from ringleader.comm.timeline import TRAINING, NoTimeline, Timeline
 
 
 @dataclass(slots=True)
 class TimeSplit:
     """Seconds by kind since the session began; `timeline` gets each interval too."""
 
-    timeline: Timeline | None = None
+    timeline: Timeline = field(default_factory=NoTimeline)
     now: Callable[[], float] = perf_counter
     exposed_s: float = 0.0
     idle_s: float = 0.0
@@ -40,8 +40,7 @@ class TimeSplit:
         finally:
             until = self.now()
             self.idle_s += until - start
-            if self.timeline is not None:
-                self.timeline.add(TRAINING, "idle", start, until)
+            self.timeline.add(TRAINING, "idle", start, until)
 
     @contextmanager
     def exposed(self) -> Iterator[None]:
@@ -52,8 +51,7 @@ class TimeSplit:
         finally:
             until = self.now()
             self.exposed_s += until - start
-            if self.timeline is not None:
-                self.timeline.add(TRAINING, "exposed", start, until)
+            self.timeline.add(TRAINING, "exposed", start, until)
 
     def add_exposed(self, waited_s: float) -> None:
         """Count what an exchange that ends has been waited for."""
@@ -68,5 +66,4 @@ class TimeSplit:
         finally:
             until = self.now()
             self.recovery_s += until - start
-            if self.timeline is not None:
-                self.timeline.add(TRAINING, "recovery", start, until)
+            self.timeline.add(TRAINING, "recovery", start, until)

@@ -28,7 +28,7 @@ class BodyTurns:
     """
 
     def __init__(
-        self, seed: int, timeline: Timeline | None, models: Sequence[nn.Module], unkept: HiddenState
+        self, seed: int, timeline: Timeline, models: Sequence[nn.Module], unkept: HiddenState
     ) -> None:
         self.running: Slice | None = None
         self.names: tuple[str, ...] = ()
@@ -46,14 +46,12 @@ class BodyTurns:
             self._own = generators_of(self._models)
         seed_own(self._own, self._seed, *piece.stream)
         self._unkept.begin_turn()
-        if self._timeline is not None:
-            self._timeline.begin("forward", slice=piece.shard)
+        self._timeline.begin("forward", slice=piece.shard)
 
     def leave(self) -> None:
         """Drop the running turn: a session call begins, or the loop was left by `break`; it is part of no step."""
         self.running = self._own = None
-        if self._timeline is not None:
-            self._timeline.unwind("the loop was left")
+        self._timeline.unwind("the loop was left")
 
     def end(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> tuple[Slice, SliceReport]:
         """End the turn at its `step`; returns the slice and its report.
@@ -78,8 +76,7 @@ class BodyTurns:
         self.running = None
         # 24 bits: the control word's float32 entries hold no more exactly.
         sign = crc32("\n".join(names).encode()) & 0xFF_FFFF
-        if self._timeline is not None:
-            self._timeline.end()
+        self._timeline.end()
         return turn, SliceReport(weight, loss.detach(), checksum(turn.rows), sign, slots)
 
     def check_ended(self) -> None:

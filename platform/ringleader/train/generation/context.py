@@ -5,7 +5,7 @@ from functools import cached_property
 import torch
 from torch.nn import Parameter
 
-from ringleader.comm.timeline import Timeline
+from ringleader.comm.timeline import NO_TIMELINE, Timeline
 from ringleader.spec import JobSpec
 from ringleader.train.generation.control_word import WordLayout
 from ringleader.train.generation.generation import Generation
@@ -45,7 +45,7 @@ class MemberContext:
         self.inside = LoopPosition()
         self.reporter = SettledRecords(sink)
         self.coordinator = coordinator
-        self.timeline = Timeline() if spec.debug.trace else None
+        self.timeline = Timeline() if spec.debug.trace else NO_TIMELINE
         self.split = TimeSplit(self.timeline)
         self.scaling = LossScale() if spec.precision == "fp16" else None
         self.current: Generation | None = None

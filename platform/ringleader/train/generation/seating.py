@@ -74,8 +74,7 @@ class Seating:
         context = self._context
         self.leaves, self._why = True, str(error)
         self._donations.void()
-        if context.timeline is not None:
-            context.timeline.unwind(self._why)
+        context.timeline.unwind(self._why)
         context.held.rewind_kept()
         context.buffers.forget()
 
@@ -84,8 +83,7 @@ class Seating:
         parked = self._park(former.generation if former else 0)
         self._seat = seat = self._next_seat(parked)
         if seat is None:
-            if self._context.timeline is not None:
-                self._context.timeline.end()
+            self._context.timeline.end()
             return
         self._take_seat(seat, newcomer=not parked.generation)
         try:
@@ -106,8 +104,7 @@ class Seating:
             context.buffers.rewind()  # the loop's body may have changed them behind the step
         self._donations.end_generation()
         context.leave()
-        if context.timeline is not None:
-            context.timeline.begin("regroup", left=generation)
+        context.timeline.begin("regroup", left=generation)
         # -1 parks a new server that has no parts yet as one that was never a member: it holds nothing to go on from.
         step = progress.updated if progress.lacks_part else max(progress.step, progress.updated)
         call = max(0, progress.calls.next - 1)
@@ -134,9 +131,8 @@ class Seating:
         # Its parts are with other servers: it counts as a holder of them only once it has them.
         if newcomer and seat.rank >= plan.world and self._has_updates(plan):
             context.progress.lack_part()
-        if context.timeline is not None:
-            context.timeline.end()
-            context.timeline.begin("heal", generation=plan.generation)
+        context.timeline.end()
+        context.timeline.begin("heal", generation=plan.generation)
 
     def _has_updates(self, plan: Plan) -> bool:
         """Whether servers may have made updates before this plan, which steps do not show where items are leased."""
@@ -147,8 +143,7 @@ class Seating:
     def _begin_generation(self, seat: Seat) -> None:
         """Begin the work of a generation in which all are healed."""
         context, plan = self._context, seat.plan
-        if context.timeline is not None:
-            context.timeline.end()
+        context.timeline.end()
         # Where items are leased server 0 counts them, and so it speaks.
         speaker = plan.world if context.spec.sync.leased and plan.servers else 0
         context.reporter.begin_generation(speaks=seat.rank == speaker, recorded_step=plan.recorded_step)

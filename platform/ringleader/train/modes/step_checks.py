@@ -6,7 +6,6 @@ from time import perf_counter
 
 import numpy as np
 
-from ringleader.comm.timeline import Timeline
 from ringleader.errors import CallMismatch, NonFiniteLoss, StepMisuse
 from ringleader.train.generation.control_word import StepReport
 from ringleader.train.generation.member import Member
@@ -72,8 +71,7 @@ class StepRecorder:
         member = self._member
         first, since = member.progress.step - len(reports) + 1, self._committed_at
         step_s, exposed = self._pace(len(reports))
-        if member.timeline is not None:
-            self._trace(member.timeline, first, since)
+        self._trace(first, since)
         records = []
         for k, report in enumerate(reports):
             values = dict(zip(names, report.values, strict=False)) | {
@@ -94,35 +92,35 @@ class StepRecorder:
 
         Inside of another activity, a heal for example, they join the window of the next ones.
         """
-        timeline, first = self._member.timeline, self._member.progress.step - steps + 1
-        if timeline is None or not steps:
+        if not steps:
             return
+        timeline, first = self._member.timeline, self._member.progress.step - steps + 1
         first = min(first, first if self._untold is None else self._untold)
         self._untold = first if timeline.inside else None
         if not timeline.inside:
             since, self._committed_at = self._committed_at, perf_counter()
-            self._trace(timeline, first, since)
+            self._trace(first, since)
 
     def close(self) -> None:
         """Report the timeline after the last step, which belongs to no step."""
-        if self._member.timeline is not None:
-            if self._untold is not None:
-                self.follow(self._member.progress.step - self._untold + 1)
-            since, self._committed_at = self._committed_at, perf_counter()
-            self._trace(self._member.timeline, self._member.progress.step + 1, since)
+        if self._untold is not None:
+            self.follow(self._member.progress.step - self._untold + 1)
+        since, self._committed_at = self._committed_at, perf_counter()
+        self._trace(self._member.progress.step + 1, since)
 
-    def _trace(self, timeline: Timeline, first: int, since: float) -> None:
+    def _trace(self, first: int, since: float) -> None:
         member = self._member
-        member.reporter.trace(
-            timeline.cut(
-                first=first,
-                last=member.progress.step,
-                generation=member.generation.number,
-                rank=member.generation.rank,
-                since=since,
-                until=self._committed_at,
-            )
+        if not member.timeline.on:
+            return
+        stretch = member.timeline.cut(
+            first=first,
+            last=member.progress.step,
+            generation=member.generation.number,
+            rank=member.generation.rank,
+            since=since,
+            until=self._committed_at,
         )
+        member.reporter.trace(stretch)
 
     def _pace(self, steps: int) -> tuple[float, float]:
         """Seconds a step took since the commit before, and the share of exposed communication."""

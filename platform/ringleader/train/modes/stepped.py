@@ -147,8 +147,7 @@ class SteppedMode(Mode):
     def _exchange_word(self) -> Tensor:
         """The sum of all members' words, once the sums of the transaction are here too."""
         member, loop = self._member, self._running
-        if member.timeline is not None:
-            member.timeline.begin("exchange")
+        member.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the sums are on their way: load the next slice meanwhile
         self._report_phase(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
@@ -169,8 +168,7 @@ class SteppedMode(Mode):
             buffers=member.buffers.encode(),
         )
         reduced = member.generation.exchange.finish(word, member.check)
-        if member.timeline is not None:
-            member.timeline.end()
+        member.timeline.end()
         return reduced
 
     def _is_put_off(self, report: StepReport, reduced: Tensor) -> bool:

@@ -146,12 +146,10 @@ class LocalSgdLoop(SteppedMode):
             raise ExchangeBroken(rank=member.generation.rank, phase="forward", bucket=None, why=why)
         # Keyed by the slice: an optimiser that draws makes the same bits on any worker.
         member.draws.begin(*turn.stream)
-        if member.timeline is not None:
-            member.timeline.begin("inner step", slice=turn.shard)
+        member.timeline.begin("inner step", slice=turn.shard)
         self._outer.inner_step(loss, member.trained.check_reached)
         member.settings.inner_step()
-        if member.timeline is not None:
-            member.timeline.end()
+        member.timeline.end()
         if self._offset == span.offsets_of(turn.shard)[-1]:
             replica = self._replica(span, turn.shard)
             if member.generation.plan.world > 1:  # who is alone loses nobody
@@ -216,8 +214,7 @@ class LocalSgdLoop(SteppedMode):
         """Make the outer step and commit."""
         member, exchange, span = self._member, self._member.generation.exchange, self._round
         self._report_phase(self._running, "update")
-        if member.timeline is not None:
-            member.timeline.begin("update")
+        member.timeline.begin("update")
         reports = [self._report(reduced, span, offset) for offset in span.offsets]
         # Before the commit: a break in here takes nothing back that is committed.
         row = member.settings.agree(exchange) if report.sets else None
@@ -230,8 +227,7 @@ class LocalSgdLoop(SteppedMode):
         else:  # the last batch may have fewer rows than there are shards
             member.buffers.forget()
         member.publish()
-        if member.timeline is not None:
-            member.timeline.end()
+        member.timeline.end()
         self._commit(span, reports)
 
     def _report(self, reduced: Tensor, span: RoundSpan, offset: int) -> StepReport:

@@ -91,8 +91,7 @@ class SynchronousLoop(SteppedMode):
     def _backward(self, lane: int, loss: Tensor) -> None:
         exchange, loop = self._member.generation.exchange, self._running
         timeline = self._member.timeline
-        if timeline is not None:
-            timeline.begin("backward", slice=lane)
+        timeline.begin("backward", slice=lane)
         exchange.begin_slice(lane)
         # By rows, as far as this worker knows: `_update` scales by the sum of the weights once all are in.
         share = self._reports[lane].weight / loop.epoch.batch_rows(self._member.progress.calls.offset)
@@ -100,8 +99,7 @@ class SynchronousLoop(SteppedMode):
         (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
         exchange.end_slice()
         self._member.trained.check_reached()
-        if timeline is not None:
-            timeline.end()
+        timeline.end()
         if lane == self._last_lane:
             self._finish()
 
@@ -167,8 +165,7 @@ class SynchronousLoop(SteppedMode):
     @torch.no_grad()
     def _update(self, report: StepReport, *, skipped: bool) -> None:
         member, loop = self._member, self._running
-        if member.timeline is not None:
-            member.timeline.begin("update")
+        member.timeline.begin("update")
         rows = loop.epoch.batch_rows(member.progress.calls.offset)
         for parameter, used in zip(member.parameters, report.used, strict=True):
             if not used:
@@ -179,8 +176,7 @@ class SynchronousLoop(SteppedMode):
             with member.draws.watched():
                 # A server that is ahead repeats the step with the others, and must not update twice.
                 member.held.update(self._complete, applied=member.ahead)
-        if member.timeline is not None:
-            member.timeline.end()
+        member.timeline.end()
 
     def _complete(self, values: Tensor) -> Tensor:
         """The norm's sums over all parts, from every member that updates; servers wait for each other."""

@@ -218,8 +218,7 @@ class TokenRingLoop(Mode):
         if void:
             return
         member, doing = self._member, self._doing
-        if member.timeline is not None:
-            member.timeline.begin("local step", slice=doing.shards[0])
+        member.timeline.begin("local step", slice=doing.shards[0])
         if not group_view.alone:
             # One step for the slices of several members: all that take it draw by its first slice.
             member.draws.begin(*work_plan.slice(doing.offset, doing.shards[0]).stream)
@@ -227,8 +226,7 @@ class TokenRingLoop(Mode):
             # Followers of a ring step too, to keep the optimiser's state: one of them may have to conduct. A
             # server steps alone.
             member.held.update()
-        if member.timeline is not None:
-            member.timeline.end()
+        member.timeline.end()
         if not group_view.follow:
             rows = len(loop.epoch.rows_of(doing.offset, doing.shards))
             items = [doing.offset * loop.epoch.shards + shard for shard in doing.shards]
@@ -393,14 +391,12 @@ class TokenRingLoop(Mode):
     def _backward(self, loop: BatchLoop, turn: Slice, loss: Tensor) -> None:
         """Run the backward of the slice's part in the mean gradient of the round."""
         timeline = self._member.timeline
-        if timeline is not None:
-            timeline.begin("backward", slice=turn.shard)
+        timeline.begin("backward", slice=turn.shard)
         share = len(turn.rows) / len(loop.epoch.rows_of(self._doing.offset, self._doing.shards))
         (loss * share).backward()  # type: ignore[no-untyped-call]
         part_gradients(self._member.parameters)
         self._member.trained.check_reached()
-        if timeline is not None:
-            timeline.end()
+        timeline.end()
 
     def _settling_of(self) -> SettledSteps:
         if self._settling is None:

@@ -82,8 +82,7 @@ class ServerUpdates:
             published_weights: what this server owns.
         """
         member = self._member
-        if member.timeline is not None:
-            member.timeline.begin("update", items=len(gathered.pushes))
+        member.timeline.begin("update", items=len(gathered.pushes))
         means = ReportMeans.of(gathered.pushes)
         self._check(gathered.pushes, means)
         member.draws.begin(member.progress.step)
@@ -98,8 +97,7 @@ class ServerUpdates:
         for item in sorted(gathered.moves):
             member.buffers.follow(gathered.moves[item].start, gathered.moves[item].left)
         member.progress.change()
-        if member.timeline is not None:
-            member.timeline.end()
+        member.timeline.end()
         counted = [AppliedItem(push, version - push.version) for push in gathered.pushes]
         self._staleness.update(one.staleness for one in counted)
         return counted

@@ -119,9 +119,7 @@ class AsyncWorker:
         loop, item_source = self._running, self._item_source
         while (answer := self._next()).item != OVER:
             piece = self._piece(loop, answer.item)
-            timeline = self._member.timeline
-            if timeline is not None:
-                timeline.begin("item", step=piece.step + 1, slice=piece.shard)
+            self._member.timeline.begin("item", step=piece.step + 1, slice=piece.shard)
             self._progress(loop, "forward")
             with self._member.split.idle():
                 # Loaded before the weights are taken over, which are on their way meanwhile.
@@ -202,13 +200,11 @@ class AsyncWorker:
         self._progress(loop, "exchange")
         item_source.pushed()  # the rows are its until then
         self._progress(loop, "backward")
-        if member.timeline is not None:
-            member.timeline.begin("backward", slice=turn.shard)
+        member.timeline.begin("backward", slice=turn.shard)
         self._pushes.backward(loop, loss, report.weight, answer.clock)
         push, extras, tables = self._pushes.make(answer, report, self.turns.names, left, stop=self._stops)
-        if member.timeline is not None:
-            member.timeline.end()
-            member.timeline.end()  # the item is computed; alone, its update follows at once
+        member.timeline.end()
+        member.timeline.end()  # the item is computed; alone, its update follows at once
         item_source.push(push, item_source.have, extras, tables)
 
     @property
