@@ -16,9 +16,9 @@ from waiting import wait_for
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
+from ringleader.train.modes.token_ring.flat_weights import ALIGNED
 from ringleader.train.modes.token_ring.node_group import CALL, SUMS
 from ringleader.train.modes.token_ring.token_exchange import WEIGHTS
-from ringleader.train.modes.token_ring.weight_spans import ALIGNED
 
 torch.set_num_threads(1)
 SHARDS, BATCH, ROWS, EPOCHS, LR = 4, 16, 66, 2, 0.5

@@ -20,12 +20,13 @@ from ringleader.comm.transports.transport import Work
 from ringleader.errors import ExchangeBroken
 from ringleader.exchange import Exchange, open_exchange
 from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.token_ring.flat_weights import ALIGNED
 from ringleader.train.modes.token_ring.gossip import Gossip
 from ringleader.train.modes.token_ring.regeneration import TokenCopy, todo
 from ringleader.train.modes.token_ring.resync import gather, resync
 from ringleader.train.modes.token_ring.token_exchange import HEADER, WEIGHTS, TokenExchange
 from ringleader.train.modes.token_ring.topology import ring_order
-from ringleader.train.modes.token_ring.weight_spans import ALIGNED, WeightSpans
+from ringleader.train.modes.token_ring.weight_spans import WeightSpans
 
 SHARDS = 4
 

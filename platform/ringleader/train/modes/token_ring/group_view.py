@@ -43,7 +43,7 @@ class GroupView:
         node_group, spans = self._node_group, self._tokens.spans
         if node_group is None or not node_group.leads:
             return
-        weights = spans.local.cpu() if self._with_weights(kind) else None
+        weights = spans.flat.values.cpu() if self._with_weights(kind) else None
         node_group.call(GroupCall(kind, finished, spans.everywhere()), weights)
         # A follower can ask for a pause only in its answers: a stop or a planned change there must not wait for work.
         if kind is GroupCallKind.WAIT and node_group.answers():
@@ -54,7 +54,7 @@ class GroupView:
         assert self._node_group is not None
         call, spans = self._node_group.hear(), self._tokens.spans
         if self._with_weights(call.kind):
-            weights = torch.empty_like(spans.local, device="cpu")
+            weights = torch.empty_like(spans.flat.values, device="cpu")
             self._node_group.weights(weights)
             spans.put(weights)
             self._tokens.rewind()
@@ -80,9 +80,9 @@ class GroupView:
             node_group.answer(self._stretch_tokens.halted)
         elif node_group.answers():
             self._stretch_tokens.halt()
-        sent = spans.gradients(void=void)
+        sent = spans.flat.gradients(void=void)
         node_group.add_up(sent)
-        return spans.take_gradients(sent)
+        return spans.flat.take_gradients(sent)
 
     def _with_weights(self, kind: GroupCallKind) -> bool:
         """Whether weights follow a call: with work, and at the end for followers to whom no tokens come."""

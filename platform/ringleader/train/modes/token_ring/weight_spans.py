@@ -1,4 +1,4 @@
-"""The weights W as one flat tensor, cut into spans, and what this member knows of the token of each.
+"""The weights W, cut into spans, and what this member knows of the token of each.
 
     local W = newest copy of the token + what is pending for it at this member
 
@@ -7,7 +7,7 @@ and go on a communication thread, which writes into memory of its own until a wh
 """
 
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,24 +15,22 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.comm.schedules.schedule import Span, even_spans
-from ringleader.errors import ExchangeBroken, StepMisuse
+from ringleader.errors import ExchangeBroken
 from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.token_ring.flat_weights import FlatWeights
 from ringleader.train.modes.token_ring.regeneration import RegeneratedToken, TokenCopy
-
-ALIGNED = 16
-"""Parameters begin at multiples of this many elements."""
 
 
 @dataclass(slots=True)
 class WeightSpan:
-    """One span at this member. Tensors are (length,) on the CPU.
+    """One span at this member. Tensors are (length,), all but `local` on the CPU.
 
     Attributes:
         place: [start, stop) in W.
         local: the live weights, which the parameters are views into.
         before: the same between two slices; it stays while a slice changes `local`.
-        weights: the newest copy of the token that was here; `version` items were added to it in all loops, and `items`
-            are those of the running loop.
+        weights: the newest copy of the token that was here, in the front of `memory`; `version` items were added to it
+            in all loops, and `items` are those of the running loop.
         everywhere: items that the copies of all members hold.
         passed: the list as this member last passed the token on in this generation; None: it has not yet.
         owed: items of this member whose moves are in `pending` and in no token yet.
@@ -52,6 +50,68 @@ class WeightSpan:
     owed: set[int] = field(default_factory=set)
     fresh: bool = False
 
+    @classmethod
+    def of(cls, place: Span, local: Tensor, memory: Tensor) -> "WeightSpan":
+        """A span whose token is the weights as they are, kept in that memory."""
+        weights = memory[: len(local)]
+        weights.copy_(local)
+        return cls(place, local, weights.clone(), memory, weights, torch.zeros_like(weights))
+
+    def begin(self, absent: Sequence[int]) -> None:
+        """Begin a loop: the token is the local weights, and lists the items without rows."""
+        self.items, self.everywhere = ItemSet(0, absent), ItemSet(0, absent)
+        self.weights.copy_(self.local)
+        self.before.copy_(self.local)
+        self.drop_pending()
+        self.fresh = False
+
+    def forget(self) -> None:
+        """Drop the copy and what is pending."""
+        self.version = -1
+        self.drop_pending()
+
+    def drop_pending(self) -> None:
+        self.pending.zero_()
+        self.owed.clear()
+
+    def hold(self, version: int, items: ItemSet) -> None:
+        """Record what the copy that is here holds."""
+        self.version, self.items = version, items
+
+    def settle(self, items: ItemSet | None = None) -> None:
+        """Record that all members' copies hold these items; None: all that this one holds."""
+        self.everywhere = (self.items if items is None else items).copy()
+
+    def swap(self, received: Tensor) -> Tensor:
+        """Make the received memory the copy's. Returns what it was in before."""
+        before, self.memory = self.memory, received
+        self.weights, self.fresh = received[: len(self.local)], True
+        return before
+
+    def refresh(self) -> None:
+        """Make `before` the newest copy and what is pending for it."""
+        torch.add(self.weights, self.pending, out=self.before)
+        self.fresh = False
+
+    def show(self, weights: Tensor) -> None:
+        """Make these the local weights, until they are set anew."""
+        self.local.copy_(weights)
+        self.fresh = True
+
+    def add(self, moves: Tensor, items: Collection[int]) -> int | None:
+        """Add moves to the token that is here. Returns an item that it holds already; None: there is none."""
+        for item in sorted(items):
+            if not self.items.add(item):
+                return item
+        self.weights.add_(moves)
+        self.version += len(items)
+        return None
+
+    def pass_on(self) -> ItemSet:
+        """Record the list with which the token leaves, and return it."""
+        self.passed = self.items.copy()
+        return self.passed
+
 
 class WeightSpans:
     """All spans of W. Methods of the training thread first, then those of the communication thread.
@@ -60,37 +120,25 @@ class WeightSpans:
         count: how many spans, fewer where there are not so many elements.
 
     Attributes:
+        flat: W as the parameters see it.
         changed: guards everything that both threads touch, and is notified of what is pending.
         generation: grows with each `open`; changes by a thread of an older one are refused.
     """
 
     def __init__(self, parameters: Sequence[Parameter], count: int) -> None:
-        like = _like(parameters)
-        starts = [0]
-        for parameter in parameters:
-            starts.append(starts[-1] + -(-parameter.numel() // ALIGNED) * ALIGNED)
+        self.flat = FlatWeights(parameters)
         self.changed = threading.Condition()
-        self._parameters = list(parameters)
-        self._starts = starts
-        self._local = torch.zeros(starts[-1], dtype=like.dtype, device=like.device)
-        for parameter, start in zip(parameters, starts, strict=False):
-            view = self._local[start : start + parameter.numel()].view(parameter.shape)
-            view.copy_(parameter.detach())
-            # By `.data`: optimisers and the program keep their parameter objects.
-            parameter.data = view
-        places = even_spans(starts[-1], max(1, min(count, starts[-1])))
-        self._longest = max(stop - start for start, stop in places)
-        self._dtype = like.dtype
-        self.held = [self._held(place) for place in places]
-        self._spare = self._memory()
         self.generation = 0
+        local = self.flat.values
+        places = even_spans(len(local), max(1, min(count, len(local))))
+        self._longest = max(stop - start for start, stop in places)
+        self.held = [
+            WeightSpan.of((start, stop), local[start:stop], self._memory()) for start, stop in places
+        ]
+        self._spare = self._memory()
 
     def __len__(self) -> int:
         return len(self.held)
-
-    @property
-    def nbytes(self) -> int:
-        return self._local.nbytes
 
     @property
     def sizes(self) -> list[int]:
@@ -101,12 +149,7 @@ class WeightSpans:
     def begin(self, absent: Sequence[int]) -> None:
         """Begin a loop: lists are empty but for items without rows; the tokens are W as it is."""
         for span in self.held:
-            span.items, span.everywhere = ItemSet(0, absent), ItemSet(0, absent)
-            span.weights.copy_(span.local)
-            span.before.copy_(span.local)
-            span.pending.zero_()
-            span.owed.clear()
-            span.fresh = False
+            span.begin(absent)
 
     def forget(self, but: Container[int] = ()) -> None:
         """Drop this member's copies and what is pending: it was healed, or its copies are not those that count.
@@ -116,14 +159,13 @@ class WeightSpans:
         """
         for number, span in enumerate(self.held):
             if number not in but:
-                span.version = -1
-                span.owed.clear()
-                span.pending.zero_()
+                span.forget()
 
     def stand(self, items: Sequence[ItemSet]) -> None:
         """Make this member's weights the tokens, which hold these items, by span."""
         for span, listed in zip(self.held, items, strict=True):
-            span.version, span.items, span.everywhere = 0, listed.copy(), listed.copy()
+            span.hold(0, listed.copy())
+            span.settle()
 
     @property
     def known(self) -> bool:
@@ -145,11 +187,10 @@ class WeightSpans:
 
     def adopt(self, number: int, token: RegeneratedToken, *, brought: bool) -> None:
         """Take over the regenerated token; where it was `brought`, its weights are in `incoming`."""
-        span = self.held[number]
         with self.changed:
             if brought:
-                self._swap(span)
-            span.version, span.items = token.version, token.items.copy()
+                self._swap(number)
+            self.held[number].hold(token.version, token.items.copy())
 
     @torch.no_grad()
     def take_over(self) -> None:
@@ -158,8 +199,7 @@ class WeightSpans:
             # Looked at without the lock: a copy that comes just now is taken over before the next slice.
             if span.fresh:
                 with self.changed:
-                    torch.add(span.weights, span.pending, out=span.before)
-                    span.fresh = False
+                    span.refresh()
                 span.local.copy_(span.before)
 
     @torch.no_grad()
@@ -167,52 +207,24 @@ class WeightSpans:
         """Make the local weights the newest copies alone, until the next `take_over`."""
         for span in self.held:
             with self.changed:
-                span.local.copy_(span.weights)
-                span.fresh = True
-
-    @property
-    def local(self) -> Tensor:
-        """(elements,) the live weights."""
-        return self._local
+                span.show(span.weights)
 
     @torch.no_grad()
     def put(self, weights: Tensor) -> None:
         """Make the conductor's (elements,) weights those to compute with, until the next `take_over`."""
-        self._local.copy_(weights)
         for span in self.held:
-            span.fresh = True
-
-    @torch.no_grad()
-    def gradients(self, *, void: bool) -> Tensor:
-        """(elements + parameters + 1,) the gradients, which parameters the backward reached, and whether it is void."""
-        size = self._local.numel()
-        sent = torch.zeros(size + len(self._parameters) + 1, dtype=self._dtype)
-        for number, (parameter, start) in enumerate(zip(self._parameters, self._starts, strict=False)):
-            if parameter.grad is not None:
-                sent[start : start + parameter.numel()].copy_(parameter.grad.reshape(-1))
-                sent[size + number] = 1
-        sent[-1] = void
-        return sent
-
-    def take_gradients(self, added: Tensor) -> bool:
-        """Make sums of `gradients` the parameters' own, None where no member's backward came. Returns whether any of
-        them was void."""
-        size, here = self._local.numel(), added.to(self._local.device)
-        for number, (parameter, start) in enumerate(zip(self._parameters, self._starts, strict=False)):
-            used = bool(added[size + number])
-            parameter.grad = here[start : start + parameter.numel()].view(parameter.shape) if used else None
-        return bool(added[-1])
+            span.show(weights[span.place[0] : span.place[1]])
 
     def heard(self, settled: ItemSet) -> None:
         """Record the items that nothing can take back, as the conductor tells them."""
         for span in self.held:
-            span.everywhere = settled.copy()
+            span.settle(settled)
 
     def close(self, items: ItemSet) -> None:
         """Record the items that all tokens hold, as the conductor tells them."""
         for span in self.held:
-            span.items = items.copy()
-        self.heard(items)
+            span.hold(span.version, items.copy())
+            span.settle()
 
     @torch.no_grad()
     def owe(self, items: Sequence[int], share: float, spans: Sequence[int]) -> None:
@@ -226,8 +238,7 @@ class WeightSpans:
                 if number in spans:
                     span.pending.add_(move, alpha=share)
                     span.owed.update(items)
-                torch.add(span.weights, span.pending, out=span.before)
-                span.fresh = False
+                span.refresh()
                 self.changed.notify_all()
             span.local.copy_(span.before)
 
@@ -254,15 +265,14 @@ class WeightSpans:
         """Record that all members hold the same copies. Returns the items that are in all of them."""
         with self.changed:
             for span in self.held:
-                span.everywhere = span.items.copy()
+                span.settle()
         return self.everywhere()
 
     # --- the communication thread ---------------------------------------------------------------------------------
 
     def incoming(self, number: int) -> Tensor:
         """(length,) memory that a copy of the span can be received into."""
-        start, stop = self.held[number].place
-        return self._spare[: stop - start]
+        return self._spare[: len(self.held[number].local)]
 
     def arrive(self, number: int, version: int, items: ItemSet | None, generation: int) -> bool:
         """Take in the token; with `items`, its weights are in `incoming`. Returns whether it brought anything new."""
@@ -271,10 +281,10 @@ class WeightSpans:
             self._check(generation)
             if span.passed is not None:
                 # It has been round since: every member holds a copy with that list.
-                span.everywhere = span.passed
+                span.settle(span.passed)
             if items is not None:
-                self._swap(span)
-                span.version, span.items = version, items
+                self._swap(number)
+                span.hold(version, items)
             elif version != span.version:
                 raise _broken(
                     f"token {number} came at version {version} without its weights, {span.version} is here"
@@ -289,13 +299,9 @@ class WeightSpans:
             self._check(generation)
             if not span.owed:
                 return False
-            span.weights.add_(span.pending)
-            span.pending.zero_()
-            for item in sorted(span.owed):
-                if not span.items.add(item):
-                    raise _broken(f"item {item} came to token {number} twice")
-            span.version += len(span.owed)
-            span.owed.clear()
+            if (twice := span.add(span.pending, span.owed)) is not None:
+                raise _broken(f"item {twice} came to token {number} twice")
+            span.drop_pending()
             self.changed.notify_all()
             return True
 
@@ -303,24 +309,20 @@ class WeightSpans:
         """The token's gain since those weights with that list: the moves, and their items. Moves of no item are not
         computed."""
         span = self.held[number]
-        if not span.items.beyond(listed):
-            return since, []
-        moves = span.weights - since
-        return moves, span.items.beyond(listed)
+        items = span.items.beyond(listed)
+        return (span.weights - since if items else since), items
 
     def renew(self, number: int, version: int, items: ItemSet, generation: int) -> None:
         """Make the server's copy, which is in `incoming`, the token."""
-        span = self.held[number]
         with self.changed:
             self._check(generation)
-            self._swap(span)
-            span.version, span.items = version, items
+            self._swap(number)
+            self.held[number].hold(version, items)
 
     def pass_by(self, number: int) -> None:
         """Record that the server has all that the token holds, which comes back to this member at once."""
-        span = self.held[number]
         with self.changed:
-            span.everywhere = span.items.copy()
+            self.held[number].settle()
 
     @torch.no_grad()
     def merge(self, number: int, moves: Tensor, items: Sequence[int], generation: int) -> None:
@@ -328,12 +330,10 @@ class WeightSpans:
         span = self.held[number]
         with self.changed:
             self._check(generation)
-            for item in items:
-                if not span.items.add(item):
-                    raise _broken(f"item {item} was pushed to span {number} twice")
-            span.weights.add_(moves)
-            span.version += len(items)
-            span.everywhere, span.fresh = span.items.copy(), True
+            if (twice := span.add(moves, items)) is not None:
+                raise _broken(f"item {twice} was pushed to span {number} twice")
+            span.settle()
+            span.fresh = True
             self.changed.notify_all()
 
     def copy_out(self, number: int, into: Tensor) -> tuple[int, ItemSet]:
@@ -345,46 +345,19 @@ class WeightSpans:
 
     def passing(self, number: int) -> ItemSet:
         """Record the list with which the token leaves, and return it."""
-        span = self.held[number]
         with self.changed:
-            span.passed = span.items.copy()
-            return span.passed
+            return self.held[number].pass_on()
 
-    def _swap(self, span: WeightSpan) -> None:
+    def _swap(self, number: int) -> None:
         """Make the received memory the span's copy."""
-        span.memory, self._spare = self._spare, span.memory
-        start, stop = span.place
-        span.weights, span.fresh = span.memory[: stop - start], True
+        self._spare = self.held[number].swap(self._spare)
 
     def _check(self, generation: int) -> None:
         if generation != self.generation:
             raise _broken("the generation is over")
 
-    def _held(self, place: Span) -> WeightSpan:
-        start, stop = place
-        local = self._local[start:stop]
-        memory, pending = self._memory(), torch.zeros(stop - start, dtype=self._dtype)
-        weights = memory[: stop - start]
-        weights.copy_(local)
-        return WeightSpan(place, local, weights.clone(), memory, weights, pending)
-
     def _memory(self) -> Tensor:
-        return torch.empty(self._longest, dtype=self._dtype)
-
-
-def _like(parameters: Sequence[Parameter]) -> Parameter:
-    """One of them: all have the same type and device.
-
-    Raises:
-        StepMisuse: they have not.
-    """
-    kinds = sorted({f"{p.dtype} on {p.device}" for p in parameters})
-    if len(kinds) == 1:
-        return parameters[0]
-    raise StepMisuse(
-        f"the trainable parameters are {', '.join(kinds) or 'none'}.",
-        hint="With sync: token_ring the weights travel as one vector: give all of them one type and one device.",
-    )
+        return torch.empty(self._longest, dtype=self.flat.values.dtype)
 
 
 def _broken(why: str) -> ExchangeBroken:
