@@ -13,6 +13,7 @@ from ringleader.errors import ExchangeBroken
 from ringleader.train.modes.async_server.messages import MessageLayout
 from ringleader.train.modes.async_server.server.endpoint import PushExtras, ReceiveBuffers
 from ringleader.train.modes.async_server.server.server_queue import ServerQueue
+from ringleader.train.modes.async_server.server.server_state import ServerSeat
 
 
 class State:
@@ -52,6 +53,6 @@ def test_a_push_that_a_break_left_uncounted_is_dropped_and_its_memory_is_used_ag
     broken.set()
     thread.join(5)
     assert not thread.is_alive()
-    queue.open(None, buffers, None, None, leads=True)  # type: ignore[arg-type]
+    queue.open(ServerSeat(None, buffers, None, None, leads=True))  # type: ignore[arg-type]
     assert (state.counted, receipts) == ([], [])
     assert buffers.take()[0] is rows[0]

@@ -11,6 +11,7 @@ from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
+from ringleader.errors import ExchangeBroken
 from ringleader.train.time_split import TimeSplit
 
 
@@ -80,6 +81,12 @@ class Coordinator(Protocol):
     def interrupted(self) -> bool:
         """Whether the running generation was given up: what was computed since the last commit is lost. Before the
         first seat: whether this worker must report again that it waits for one, wherever in the program it is."""
+
+
+def check_given_up(coordinator: Coordinator, *, rank: int, phase: str) -> None:
+    """Check, where no exchange would show it, that the running generation goes on. Raises ExchangeBroken."""
+    if coordinator.interrupted():
+        raise ExchangeBroken(rank=rank, phase=phase, bucket=None, why="the generation was given up")
 
 
 class RecordSink(Protocol):

@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +14,6 @@ from ringleader.comm.memory import keep_freed_memory
 from ringleader.errors import (
     EntrypointImport,
     EntrypointRaised,
-    ExchangeBroken,
     NonFiniteLoss,
     NoStep,
     RingleaderError,
@@ -21,7 +21,7 @@ from ringleader.errors import (
 from ringleader.spec import JobSpec
 from ringleader.train import weights_file
 from ringleader.train.generation.saving.saver import LOOK_S
-from ringleader.train.ports import Coordinator, RecordSink
+from ringleader.train.ports import Coordinator, RecordSink, check_given_up
 from ringleader.train.program_check.background import CheckWorkspace
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
@@ -234,10 +234,7 @@ def _leave_behind(session: Session, sink: RecordSink, artifacts: Path) -> None:
     member = session._member
     rank = member.generation.rank
 
-    def look() -> None:
-        if member.coordinator.interrupted():
-            raise ExchangeBroken(rank=rank, phase="finish", bucket=None, why="the generation was given up")
-
+    look = partial(check_given_up, member.coordinator, rank=rank, phase="finish")
     member.draws.tell()
     member.sections.tell()
     member.beside.end()

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ringleader.train.generation.control_word import BATCHES
 from ringleader.train.generation.member import Member
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.cursor import Epoch
@@ -31,15 +32,31 @@ class BatchLoop:
     total_steps: int | None
     loaders: LoaderProcesses
 
-    def over(self, member: Member) -> bool:
-        """Wait for a plan where one is due. Returns whether the loop is finished."""
-        member.enter()
-        if (
-            not member.progress.calls.is_finished(self.number)
-            and member.progress.calls.offset >= self.epoch.steps
-        ):
-            member.finish_call(self.number)
-        return member.progress.calls.is_finished(self.number)
+    @property
+    def kind(self) -> int:
+        """The kind of this call, for the control word."""
+        return BATCHES + self.index
+
+    def meet(self, member: Member) -> None:
+        """Check that all members are at this loop, at whatever step of it, and hold the same state before its first
+        step; the error names two that are at different calls. Raises ExchangeBroken."""
+        comparison = member.comparison
+        while True:
+            comparison.begin(self.number)
+            word = member.layout.write(
+                rank=member.generation.rank,
+                call=self.number,
+                kind=self.kind,
+                step=member.progress.calls.base,
+                pending=False,
+                said=comparison.said,
+            )
+            reduced = member.generation.exchange.meet(word)
+            member.check(reduced)
+            if not comparison.differs(reduced):
+                comparison.agreed(self.number)
+                return
+            comparison.correct(reduced)
 
     def batches(self, pieces: Iterator[Slice]) -> Prefetched:
         """The batches of these slices, loaded as the user said."""

@@ -13,16 +13,11 @@ class LoopExit:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._asked = False
         self._seen = -1
 
     def begin(self) -> None:
         """Begin a loop on this member, maybe in its middle."""
-        self._asked, self._seen = False, -1
-
-    def ask(self) -> None:
-        """Record that the loop body has left."""
-        self._asked = True
+        self._seen = -1
 
     def committed(self, *, turns: bool) -> None:
         """Record a committed transaction; `turns`: the loop body ran for it here, and so sees its result."""
@@ -34,11 +29,11 @@ class LoopExit:
         """Whether the loop body saw the result of the last transaction here, and could leave before this one."""
         return self._member.progress.calls.offset == 0 or self._seen == self._member.progress.heals
 
-    def stance(self, *, turns: bool) -> LoopStance:
-        """This member's stance for the word of the next transaction, in which the loop body has `turns` here, or
-        none."""
+    def stance(self, *, leaves: bool, turns: bool) -> LoopStance:
+        """This member's stance for the word of the next transaction. `leaves`: the loop body has left here; `turns`: it
+        has turns in that transaction."""
         member = self._member
-        if self._asked:
+        if leaves:
             return LoopStance.LEAVES
         if member.serves:
             # It holds the gradient of a step that nobody left before.

@@ -7,19 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.errors import ExchangeBroken
-from ringleader.train.generation.control_word import BATCHES, SliceReport, StepReport
+from ringleader.elastic.plan import owned
+from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.loop_exit import LoopExit
 from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import RecordSink
+from ringleader.train.rows.cursor import Epoch, present_shards
 from ringleader.train.rows.slices import Prefetched
 
 
 class SteppedMode(Mode):
-    """Runs transactions until the loop is over: members begin one, give their slices to the body, and commit together
-    or not at all; a broken one is done again in the next generation."""
+    """A mode whose stretch is a transaction: members begin one, give their slices to the body, and commit together or
+    not at all."""
 
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         super().__init__(member, sink, device)
@@ -27,8 +28,10 @@ class SteppedMode(Mode):
         self._reports: dict[int, SliceReport] = {}
         self._failed = False
         self._pieces: Prefetched | None = None
-        # The lanes that the word has reports of; a mode of several batches reads them batch by batch.
-        self._present: Sequence[int] = ()
+        self._loaded_in = -1
+        # The slices of the running transaction's first batch, and those of them that are computed here.
+        self._present: list[int] = []
+        self._mine: list[int] = []
 
     @property
     def mid_batch(self) -> bool:
@@ -39,77 +42,76 @@ class SteppedMode(Mode):
         """
         return bool(self._reports) and not self._failed and self._leaving.saw
 
-    def run(self, loop: BatchLoop) -> Iterator[Any]:
-        member = self._member
-        self._begin_loop(loop)
-        self._pieces, loaded_in = None, -1
-        while not loop.over(member):
-            if member.laying.due(loop.number):
-                # An agreement alone: no slice is computed for a set that is about to change.
-                self._try(lambda: self._pass(loop))
-                continue
-            # A new generation may give this worker other shards, and a failure makes the transaction start over.
-            if self._pieces is None or self._failed or loaded_in != member.generation.number:
-                self._pieces, loaded_in, self._failed = self._load(loop), member.generation.number, False
-            self._try(
-                lambda: self._begin_transaction(loop)
-            )  # who has no slice sends its part of the sums at once
-            if not self._failed:
-                yield from self._slices(loop, self._pieces)
-
-    def end(self, number: int) -> None:
-        loop = self._running
-        assert loop.number == number
-        self.turns.leave()
-        self._leaving.ask()
-        self.undo()
-        while not loop.over(self._member):
-            self._try(lambda: self._pass(loop))
-
     def _begin_loop(self, loop: BatchLoop) -> None:
         super()._begin_loop(loop)
-        self._failed = False
+        self._failed, self._pieces = False, None
         self._member.trained.begin()
         self._member.laying.make_dense()
         self._leaving.begin()
 
-    @abstractmethod
+    def _at_end(self, loop: BatchLoop) -> bool:
+        return self._member.progress.calls.offset >= loop.epoch.steps
+
+    def _run_stretch(self, loop: BatchLoop) -> Iterator[Any]:
+        member = self._member
+        if member.laying.due(loop.number):
+            # An agreement alone: no slice is computed for a set that is about to change.
+            self._last_stretch(loop)
+            return
+        # A new generation may give this worker other shards, and a failure makes the transaction start over.
+        if self._pieces is None or self._failed or self._loaded_in != member.generation.number:
+            self._pieces, self._loaded_in, self._failed = self._load(loop), member.generation.number, False
+        self._begin_transaction(loop)
+        self._reports, self._mine = {}, self._owned(loop.epoch, member.progress.calls.offset)
+        yield from self._slices(loop, self._pieces)
+        if not self._mine:  # who has no slice sends its part of the sums at once
+            self._finish()
+
+    def _last_stretch(self, loop: BatchLoop) -> None:
+        """Take part in the next transaction with nothing but the control word."""
+        exchange = self._member.generation.exchange
+        self._reports, self._pieces, self._mine = {}, None, []
+        self._begin_transaction(loop)
+        # Zeros for every owned slice: the sum is complete only with all its terms.
+        for lane in self._owned(loop.epoch, self._member.progress.calls.offset):
+            exchange.begin_slice(lane)
+            exchange.end_slice()
+        self._finish()
+
+    def _leave(self) -> None:
+        super()._leave()
+        self.undo()
+
     def _begin_transaction(self, loop: BatchLoop) -> None:
         """Begin a transaction on the exchange. Raises ExchangeBroken."""
+        member = self._member
+        member.comparison.begin(loop.number)
+        member.settings.begin_transaction()
+        self._present = self._lanes_present(loop.epoch, member.progress.calls.offset)
+        member.generation.exchange.begin_step(frozenset(self._present))
 
     @abstractmethod
     def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
-        """The turns of one transaction."""
+        """The turns of one transaction. May raise ExchangeBroken."""
 
     @abstractmethod
     def _load(self, loop: BatchLoop) -> Prefetched:
         """The batches of all owned slices from the committed offset on."""
 
-    @abstractmethod
-    def _pass(self, loop: BatchLoop) -> None:
-        """Take part in the next transaction with nothing but the control word. Raises ExchangeBroken."""
+    @property
+    def _broken(self) -> bool:
+        return self._failed
 
-    @abstractmethod
     def _give_up(self) -> None:
-        """Forget what this member has computed of the broken transaction."""
+        self._failed = True
 
     def _forget(self) -> None:
         """Forget what outlives a broken transaction, since the one that it belongs to is dropped."""
 
-    def _try(self, act: Callable[[], Any]) -> None:
-        """Run a part of the transaction; a broken exchange means that it did not happen."""
-        try:
-            act()
-        except ExchangeBroken as error:
-            self._failed = True
-            self._give_up()
-            self._member.broke(error)
-            self._sink.replayed()
-
     @property
-    @abstractmethod
     def _computes(self) -> bool:
         """Whether this member has slices of the running transaction."""
+        return bool(self._mine)
 
     @property
     def _sees(self) -> bool:
@@ -121,10 +123,10 @@ class SteppedMode(Mode):
         """Which parameters this member's gradients reached, where the word says so."""
         return ()
 
-    def _read(self, reduced: Tensor) -> StepReport:
-        """What the summed word says of the transaction as a whole."""
-        member = self._member
-        return member.layout.read(reduced, world=len(member.generation.plan.members), present=self._present)
+    @property
+    def _said(self) -> Sequence[int]:
+        """The slices of which the word is read as a whole; a mode of several batches reads them batch by batch."""
+        return self._present
 
     @abstractmethod
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
@@ -137,11 +139,12 @@ class SteppedMode(Mode):
 
     def _finish(self) -> None:
         """Exchange the word, then commit, unless a member objects. Raises ExchangeBroken."""
-        reduced = self._exchange_word()
-        report = self._read(reduced)
+        member, reduced = self._member, self._exchange_word()
+        world = len(member.generation.plan.members)
+        report = member.layout.read(reduced, world=world, present=self._said)
         if not self._is_put_off(report, reduced):
             self._apply(report, reduced)
-            self._member.committed()
+            member.committed()
             self._report_phase(self._running, "between")
 
     def _exchange_word(self) -> Tensor:
@@ -154,7 +157,7 @@ class SteppedMode(Mode):
         word = member.layout.write(
             rank=member.generation.rank,
             call=loop.number,
-            kind=BATCHES + loop.index,
+            kind=loop.kind,
             step=member.progress.step,
             pending=member.coordinator.plan_pending(),
             stop=self._stop,
@@ -162,7 +165,7 @@ class SteppedMode(Mode):
             said=member.comparison.said,
             lays=member.laying.due(loop.number),
             sets=member.settings.sets,
-            stance=self._leaving.stance(turns=self._computes),
+            stance=self._leaving.stance(leaves=self._leaves, turns=self._computes),
             slices=self._reports,
             used=self._used,
             buffers=member.buffers.encode(),
@@ -180,7 +183,7 @@ class SteppedMode(Mode):
             return True
         member.comparison.agreed(loop.number)
         if report.left:
-            self._leave(loop, report)
+            self._leave_call(loop, report)
         elif report.lays:
             self._lay_anew(loop, report)
         elif report.unseen or self._is_repeated(report):
@@ -189,7 +192,7 @@ class SteppedMode(Mode):
             return False
         return True
 
-    def _leave(self, loop: BatchLoop, report: StepReport) -> None:
+    def _leave_call(self, loop: BatchLoop, report: StepReport) -> None:
         """End the loop for all, before this transaction: what it computed is dropped, the weights stay."""
         self._reports = {}
         self._give_up()
@@ -216,10 +219,9 @@ class SteppedMode(Mode):
     ) -> None:
         """Drop the transaction: no loop body has seen the end of the one before. All do behind this turn, and make it
         again or leave. `first` runs before weights are published."""
-        # As after a failure: the slices are loaded and computed again.
-        member, self._reports, self._failed = self._member, {}, True
+        member, self._reports = self._member, {}
         self._forget()
-        self._give_up()
+        self._give_up()  # as after a failure: the slices are loaded and computed again
         member.held.rewind_kept()
         member.buffers.forget()
         first()
@@ -227,4 +229,41 @@ class SteppedMode(Mode):
         self._leaving.committed(turns=self._sees)
         if report.pending:
             member.leave_at_planned_boundary()
-        self._sink.replayed()
+        self._redo()
+
+    def _commit_buffers(self, reduced: Tensor) -> None:
+        """Commit the buffers that the first shard's slice left."""
+        if 0 in self._present:
+            self._member.buffers.commit(self._member.layout.buffers_of(reduced))
+        else:  # the last batch may have fewer rows than there are shards
+            self._member.buffers.forget()
+
+    def _end_commit(self, offset: int, reports: Sequence[StepReport]) -> None:
+        """Record the steps that are committed now, from the one at `offset` on, and do what the members have said."""
+        member, loop = self._member, self._running
+        member.reporter.open(self.recorder.records(loop.epoch, offset, reports, self.turns.names))
+        if reports[0].stop:
+            member.finish_call(loop.number)
+            self._stop = False
+        if reports[0].pending:
+            member.leave_at_planned_boundary()
+        self._report_phase(loop, "committed")
+
+    def _shards_of_lane(self, lane: int) -> range:
+        """The logical shards of a lane: one, or all shards of a worker where its slices run as one."""
+        if self._member.same_bits:
+            return range(lane, lane + 1)
+        return owned(lane, self._member.lanes, self._member.spec.shards)
+
+    def _lanes_present(self, epoch: Epoch, offset: int) -> list[int]:
+        """The lanes with rows in a batch, ascending."""
+        present, lanes = present_shards(epoch.batch_rows(offset), epoch.shards), range(self._member.lanes)
+        if self._member.same_bits:
+            return sorted(present)
+        return [lane for lane in lanes if not present.isdisjoint(self._shards_of_lane(lane))]
+
+    def _owned(self, epoch: Epoch, offset: int) -> list[int]:
+        """Those of them that this worker computes."""
+        generation = self._member.generation
+        own = generation.plan.shards_of(generation.rank) if self._member.same_bits else (generation.rank,)
+        return [lane for lane in self._lanes_present(epoch, offset) if lane in own]

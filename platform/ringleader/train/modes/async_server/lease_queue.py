@@ -187,6 +187,15 @@ class LeaseQueue:
         self._fresh = batches.after(-1)
 
     @property
+    def each_alone(self) -> bool:
+        """Whether every item is an update by itself."""
+        return isinstance(self.discipline, AsyncPolicy)
+
+    def steps_in(self, updates: int) -> int:
+        """The number of steps that are complete with so many updates."""
+        return self.batches.steps_within(updates) if self.each_alone else updates
+
+    @property
     def due(self) -> bool:
         return self.discipline.due(self)
 

@@ -4,25 +4,24 @@ the committed state; the replicas' moves are summed along the canonical tree and
 The loop body sees a replica's H slices in a row, then those of the next owned shard. Nothing travels in between.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ringleader.errors import ExchangeBroken, StepMisuse
-from ringleader.train.generation.control_word import StepReport
+from ringleader.errors import StepMisuse
+from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.modes.local_sgd.replicas import FinishedReplicas, Replica
 from ringleader.train.modes.step_checks import check
 from ringleader.train.modes.stepped import SteppedMode
-from ringleader.train.ports import RecordSink
+from ringleader.train.ports import RecordSink, check_given_up
 from ringleader.train.rows.cursor import Epoch, present_shards
-from ringleader.train.rows.slices import Prefetched, Slice, to_device
+from ringleader.train.rows.slices import Prefetched, Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,6 @@ class LocalSgdLoop(SteppedMode):
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         super().__init__(member, sink, device)
         self._finished = FinishedReplicas()
-        self._mine: list[int] = []
         self._behind: list[int] = []
         self._offset = 0
         self._seen = False
@@ -79,47 +77,21 @@ class LocalSgdLoop(SteppedMode):
             self._outer.rewind()
 
     def _begin_transaction(self, loop: BatchLoop) -> None:
-        exchange = self._member.generation.exchange
         self._member.laying.lay_first()
         self._outer.open()
-        self._member.comparison.begin(loop.number)
-        self._member.settings.begin_transaction()
         self._seen = False
-        span = self._span = self._span_at(loop, self._member.progress.calls.offset)
-        exchange.begin_step(frozenset(span.present(span.offsets.start)))
-
-    def _pass(self, loop: BatchLoop) -> None:
-        """Take part in the next round with nothing but the control word."""
-        exchange = self._member.generation.exchange
-        self._reports, self._pieces, self._mine = {}, None, []
-        self._begin_transaction(loop)
-        for shard in self._owned(self._round):
-            exchange.begin_slice(shard)
-            exchange.end_slice()
-        self._finish()
-
-    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
-        """Make one inner step of the running replica; on the worker's last one exchange, make the outer step and
-        commit."""
-        turn, report = self.turns.end(loss, weight, values)
-        if self._failed or self._span is None:
-            return
-        self._reports[self._span.slot(self._offset, turn.shard)] = report
-        self._try(lambda: self._advance(turn, loss))
+        self._span = self._span_at(loop, self._member.progress.calls.offset)
+        super()._begin_transaction(loop)
 
     def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
-        span = self._round
-        self._reports = {}
-        self._mine = self._owned(span)
+        span, step = self._round, self._member.progress.step
         finished = self._finished.of(self._member.progress.transactions)
         open_ones = [shard for shard in self._mine if shard not in finished]
         # Those behind the last open replica wait for it: the round must not end before a turn that can see its end.
         self._behind = [shard for shard in self._mine if open_ones and shard > open_ones[-1]]
         for shard in self._mine[: len(self._mine) - len(self._behind)]:
             if shard in finished:
-                self._try(partial(self._bring, shard, finished[shard], seen=False))
-                if self._failed:
-                    return
+                self._bring(shard, finished[shard], seen=False)
                 continue
             # Every replica starts from the committed state, whichever this worker has trained before.
             self._outer.rewind()
@@ -128,22 +100,21 @@ class LocalSgdLoop(SteppedMode):
             for offset in span.offsets_of(shard):
                 self._offset = offset
                 self._report_phase(loop, "forward")
-                with self._member.split.idle():
-                    batch = to_device(next(pieces), self._device)
-                step = self._member.progress.step + offset - span.offsets.start
-                self.turns.begin(_slice(loop.epoch, offset, shard, step))
-                yield batch
-                self.turns.check_ended()
+                piece = _slice(loop.epoch, offset, shard, step + offset - span.offsets.start)
+                yield from self._turn(piece, pieces)
                 if self._failed:
                     return
-        if not self._mine:
-            self._try(self._finish)
+
+    def _take(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
+        """Make one inner step of the running replica; on the worker's last one exchange, make the outer step and
+        commit."""
+        self._reports[self._round.slot(self._offset, turn.shard)] = report
+        self._advance(turn, loss)
 
     def _advance(self, turn: Slice, loss: Tensor) -> None:
         member, span = self._member, self._round
-        if member.coordinator.interrupted():  # the exchange would say so only at the end of the round
-            why = "the generation was given up"
-            raise ExchangeBroken(rank=member.generation.rank, phase="forward", bucket=None, why=why)
+        # The exchange would say so only at the end of the round.
+        check_given_up(member.coordinator, rank=member.generation.rank, phase="forward")
         # Keyed by the slice: an optimiser that draws makes the same bits on any worker.
         member.draws.begin(*turn.stream)
         member.timeline.begin("inner step", slice=turn.shard)
@@ -197,11 +168,12 @@ class LocalSgdLoop(SteppedMode):
         self._finished.hand_over(self._member.generation)
 
     def _give_up(self) -> None:
+        super()._give_up()
         self._outer.give_up()
 
     @property
-    def _computes(self) -> bool:
-        return bool(self._mine)
+    def _said(self) -> Sequence[int]:
+        return ()
 
     @property
     def _sees(self) -> bool:
@@ -222,10 +194,7 @@ class LocalSgdLoop(SteppedMode):
         self._outer.commit(span.rows / sum(report.weight for report in reports))
         if row is not None:
             member.settings.take(row)
-        if 0 in span.present(span.offsets.start):
-            member.buffers.commit(member.layout.buffers_of(reduced))
-        else:  # the last batch may have fewer rows than there are shards
-            member.buffers.forget()
+        self._commit_buffers(reduced)
         member.publish()
         member.timeline.end()
         self._commit(span, reports)
@@ -255,14 +224,7 @@ class LocalSgdLoop(SteppedMode):
         member.settings.committed()
         if member.progress.calls.offset < loop.epoch.steps:
             self._check_switched()
-        names = self.turns.names
-        member.reporter.open(self.recorder.records(loop.epoch, span.offsets.start, reports, names))
-        if reports[0].stop:
-            member.finish_call(loop.number)
-            self._stop = False
-        if reports[0].pending:
-            member.leave_at_planned_boundary()
-        self._report_phase(loop, "committed")
+        self._end_commit(span.offsets.start, reports)
 
     def _check_switched(self) -> None:
         """Check that no optimiser keeps other things than when the loop began. Raises StepMisuse: a generation that
@@ -283,7 +245,7 @@ class LocalSgdLoop(SteppedMode):
             _slice(loop.epoch, offset, shard, step + offset - first)
             for start in range(first, loop.epoch.steps, inner_steps)
             for span in [self._span_at(loop, start)]
-            for shard in self._owned(span)
+            for shard in self._owned(loop.epoch, start)
             # Of the running round only replicas that are not finished need their batches again.
             if start > first or shard not in finished
             for offset in span.offsets_of(shard)
@@ -292,12 +254,6 @@ class LocalSgdLoop(SteppedMode):
 
     def _span_at(self, loop: BatchLoop, offset: int) -> RoundSpan:
         return RoundSpan.at(loop.epoch, offset, self._member.spec.sync.round_steps)
-
-    def _owned(self, span: RoundSpan) -> list[int]:
-        """The shards whose replicas this worker trains in a round, ascending."""
-        generation = self._member.generation
-        present = span.present(span.offsets.start)
-        return [shard for shard in generation.plan.shards_of(generation.rank) if shard in present]
 
     @property
     def _outer(self) -> OuterStep:

@@ -6,18 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.elastic.plan import owned
-from ringleader.train.generation.control_word import StepReport
+from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.step_checks import check
 from ringleader.train.modes.stepped import SteppedMode
 from ringleader.train.ports import RecordSink
-from ringleader.train.rows.cursor import Epoch, present_shards
-from ringleader.train.rows.slices import Prefetched, Slice, to_device
+from ringleader.train.rows.slices import Prefetched, Slice
 from ringleader.train.state.loss_scale import finite, unscale
 from ringleader.train.state.norms import scale_by
-from ringleader.train.state.parameters.sparse import check_optimizers
 
 
 class SynchronousLoop(SteppedMode):
@@ -25,7 +22,6 @@ class SynchronousLoop(SteppedMode):
 
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         super().__init__(member, sink, device)
-        self._last_lane = -1
         self._stops_later = False
 
     def request_stop(self) -> None:
@@ -37,56 +33,25 @@ class SynchronousLoop(SteppedMode):
             self._stop = True
 
     def _begin_loop(self, loop: BatchLoop) -> None:
-        member = self._member
         super()._begin_loop(loop)
         self._stops_later = False
-        check_optimizers(member.held.optimizers, member.tables, published=member.spec.sync.server_count > 0)
-
-    def _begin_transaction(self, loop: BatchLoop) -> None:
-        exchange = self._member.generation.exchange
-        self._member.comparison.begin(loop.number)
-        self._member.settings.begin_transaction()
-        self._present = sorted(self._lanes_present(loop.epoch, self._member.progress.calls.offset))
-        exchange.begin_step(frozenset(self._present))
-
-    def _pass(self, loop: BatchLoop) -> None:
-        """Take part in the next step with nothing but the control word."""
-        exchange = self._member.generation.exchange
-        self._reports, self._pieces, self._last_lane = {}, None, -1
-        self._begin_transaction(loop)
-        # Zeros for every owned slice: the sum is complete only with all its terms.
-        for lane in self._mine(loop.epoch, self._member.progress.calls.offset):
-            exchange.begin_slice(lane)
-            exchange.end_slice()
-        self._finish()
 
     def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
-        offset, self._reports = self._member.progress.calls.offset, {}
-        mine = self._mine(loop.epoch, offset)
-        self._last_lane = mine[-1] if mine else -1
+        offset, step = self._member.progress.calls.offset, self._member.progress.step
         self._report_phase(loop, "forward")
-        for lane in mine:
+        for lane in self._mine:
             # Each slice starts from the committed buffers, so that they do not depend on who computes it.
             self._member.buffers.rewind()
-            with self._member.split.idle():
-                batch = to_device(next(pieces), self._device)
-            self.turns.begin(self._slice(loop, offset, lane, self._member.progress.step))
-            yield batch
-            self.turns.check_ended()
+            yield from self._turn(self._slice(loop, offset, lane, step), pieces)
             if self._failed:
                 return
-        if not mine:
-            self._try(self._finish)
 
-    def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
+    def _take(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         """Run the backward of one slice; on the last one exchange and commit."""
-        turn, report = self.turns.end(loss, weight, values)
-        if self._failed:
-            return
         self._reports[turn.shard] = report
         if turn.shard == 0:
             self._member.buffers.keep_left()
-        self._try(lambda: self._backward(turn.shard, loss))
+        self._backward(turn.shard, loss)
 
     def _backward(self, lane: int, loss: Tensor) -> None:
         exchange, loop = self._member.generation.exchange, self._running
@@ -100,15 +65,12 @@ class SynchronousLoop(SteppedMode):
         exchange.end_slice()
         self._member.trained.check_reached()
         timeline.end()
-        if lane == self._last_lane:
+        if lane == self._mine[-1]:
             self._finish()
 
     def _give_up(self) -> None:
+        super()._give_up()
         self._member.settings.forget()
-
-    @property
-    def _computes(self) -> bool:
-        return self._last_lane >= 0
 
     @property
     def _used(self) -> Sequence[bool]:
@@ -190,10 +152,7 @@ class SynchronousLoop(SteppedMode):
 
     def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
         member, loop, exchange = self._member, self._running, self._member.generation.exchange
-        if 0 in self._present:
-            member.buffers.commit(member.layout.buffers_of(reduced))
-        else:  # the last batch may have fewer rows than there are shards
-            member.buffers.forget()
+        self._commit_buffers(reduced)
         offset = member.progress.calls.offset
         member.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
         member.progress.commit_transaction()
@@ -211,15 +170,9 @@ class SynchronousLoop(SteppedMode):
         member.settings.committed()
         if member.scaling is not None:
             member.scaling.commit(overflowed=skipped)
-        member.reporter.open(self.recorder.records(loop.epoch, offset, [report], self.turns.names))
-        if report.stop:
-            member.finish_call(loop.number)
-            self._stop = False
+        self._end_commit(offset, [report])
         # Asked for between slices of the batch that is committed now: the next one is the last.
         self._stop, self._stops_later = self._stop or self._stops_later, False
-        if report.pending:
-            member.leave_at_planned_boundary()
-        self._report_phase(loop, "committed")
 
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on."""
@@ -227,31 +180,9 @@ class SynchronousLoop(SteppedMode):
         pieces = (
             self._slice(loop, offset, lane, step + offset - first)
             for offset in range(first, loop.epoch.steps)
-            for lane in self._mine(loop.epoch, offset)
+            for lane in self._owned(loop.epoch, offset)
         )
         return loop.batches(pieces)
 
     def _slice(self, loop: BatchLoop, offset: int, lane: int, step: int) -> Slice:
         return Slice(("step", step, lane), lane, loop.epoch.rows_of(offset, self._shards_of_lane(lane)))
-
-    def _shards_of_lane(self, lane: int) -> range:
-        """The logical shards of a lane: one, or all shards of a worker where its slices run as one."""
-        if self._member.same_bits:
-            return range(lane, lane + 1)
-        return owned(lane, self._member.lanes, self._member.spec.shards)
-
-    def _lanes_present(self, epoch: Epoch, offset: int) -> frozenset[int]:
-        present = present_shards(epoch.batch_rows(offset), epoch.shards)
-        if self._member.same_bits:
-            return present
-        return frozenset(
-            lane for lane in range(self._member.lanes) if present & set(self._shards_of_lane(lane))
-        )
-
-    def _mine(self, epoch: Epoch, offset: int) -> list[int]:
-        """The present lanes this worker computes, in ascending order."""
-        generation = self._member.generation
-        present = self._lanes_present(epoch, offset)
-        if self._member.same_bits:
-            return [k for k in generation.plan.shards_of(generation.rank) if k in present]
-        return [generation.rank] if generation.rank in present else []

@@ -10,7 +10,6 @@ import torch
 from ringleader.comm.objects import packed, unpacked
 from ringleader.errors import StepMisuse
 from ringleader.exchange import Exchange
-from ringleader.train.generation.control_word import BATCHES
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.settled_records import StepRecord
 from ringleader.train.modes.batch_loop import BatchLoop
@@ -116,7 +115,7 @@ class WorkerTokens:
         member = self._member
         self.place = self._place()
         self.begin(loop)
-        self._check(exchange, loop)
+        loop.meet(member)
         self.spans.open()
         if self.place.token_servers and self._broken:
             # What a server does not list never happened: its items are computed again.
@@ -236,18 +235,6 @@ class WorkerTokens:
         return TokenExchange(
             communicator, place.ring, self.spans, self.news, server_client=server_client, ends=False
         )
-
-    def _check(self, exchange: Exchange, loop: BatchLoop) -> None:
-        """Check that all members are at the same call. Raises CallMismatch."""
-        member = self._member
-        word = member.layout.write(
-            rank=member.generation.rank,
-            call=loop.number,
-            kind=BATCHES + loop.index,
-            step=member.progress.calls.base,
-            pending=False,
-        )
-        member.check(exchange.meet(word))
 
     def _catch_up(self, exchange: Exchange, loop: BatchLoop, offsets: Sequence[int]) -> None:
         """Bring members that have settled fewer steps to the records and the position of the one that is furthest."""

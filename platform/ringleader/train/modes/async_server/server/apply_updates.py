@@ -1,7 +1,7 @@
 """A server's updates where items are leased: gathered gradients become the parameters', and the optimisers step."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -13,9 +13,10 @@ from ringleader.comm.buckets import laid_out_as
 from ringleader.comm.rows import as_gradient
 from ringleader.errors import CallMismatch, NonFiniteLoss
 from ringleader.train.generation.member import Member
-from ringleader.train.modes.async_server.lease_queue import AsyncPolicy, LeasePolicy
+from ringleader.train.modes.async_server.lease_queue import LeaseQueue
 from ringleader.train.modes.async_server.messages import PushHeader
-from ringleader.train.modes.async_server.server.gradient_sums import GradientSum, ReportMeans
+from ringleader.train.modes.async_server.server.gradient_sums import BucketRows, GradientSum, ReportMeans
+from ringleader.train.modes.async_server.server.pending_updates import PendingUpdates
 from ringleader.train.modes.async_server.server.published_weights import PublishedWeights
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.cursor import checksum
@@ -47,17 +48,30 @@ class ServerUpdates:
     """One loop's updates. Used by the training thread alone.
 
     Args:
-        discipline: decides whether an item is an update.
+        give_back: takes memory of gradients that is free again.
         blocks: of the norms that come with each push; 0 where this server sees whole gradients.
         staleness: counts gradients by the number of versions between their pull and their update.
+
+    Attributes:
+        pending: those that are not made yet.
+        applied: the items of updates since the last step.
     """
 
     def __init__(
-        self, member: Member, loop: BatchLoop, discipline: LeasePolicy, blocks: int, staleness: Counter[int]
+        self,
+        member: Member,
+        loop: BatchLoop,
+        leases: LeaseQueue,
+        give_back: Callable[[BucketRows], None],
+        *,
+        blocks: int,
+        staleness: Counter[int],
     ) -> None:
+        self.pending = PendingUpdates(leases, member.buffers.committed_bytes(), give_back)
+        self.applied: list[AppliedItem] = []
         self._member = member
         self._loop = loop
-        self._each_alone = isinstance(discipline, AsyncPolicy)
+        self._leases = leases
         self._blocks = blocks
         self._staleness = staleness
         self._weight = self._weighed_rows = 0.0
@@ -67,28 +81,22 @@ class ServerUpdates:
         seen = (self._weight, self._weighed_rows)
         return {"weights": seen, "staleness": Counter(self._staleness)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], *, applied: Sequence[AppliedItem]) -> None:
+        self.applied = list(applied)
         self._weight, self._weighed_rows = state["weights"]
         self._staleness.clear()
         self._staleness.update(state["staleness"])
 
-    def make(
-        self, gathered: GradientSum, version: int, published_weights: PublishedWeights
-    ) -> list[AppliedItem]:
-        """Update what this server owns. Returns the items of the update.
-
-        Args:
-            version: updates made before.
-            published_weights: what this server owns.
-        """
-        member = self._member
+    def make(self, published_weights: PublishedWeights) -> None:
+        """Make the update that is due of what this server owns, which are the `published_weights`."""
+        member, leases, gathered = self._member, self._leases, self.pending.take()
         member.timeline.begin("update", items=len(gathered.pushes))
         means = ReportMeans.of(gathered.pushes)
         self._check(gathered.pushes, means)
         member.draws.begin(member.progress.step)
         self._expose(gathered, published_weights)
         with member.draws.watched():
-            self._step(gathered.pushes, version, means.weight)
+            self._step(gathered.pushes, means.weight)
         for parameter in member.parameters:
             parameter.grad = None
         # After the gradients are gone, which were views into this memory.
@@ -98,19 +106,29 @@ class ServerUpdates:
             member.buffers.follow(gathered.moves[item].start, gathered.moves[item].left)
         member.progress.change()
         member.timeline.end()
-        counted = [AppliedItem(push, version - push.version) for push in gathered.pushes]
+        counted = [AppliedItem(push, leases.version - push.version) for push in gathered.pushes]
         self._staleness.update(one.staleness for one in counted)
+        self.applied += counted
+        # Only now: the update was made at the version before.
+        leases.advance()
+        published_weights.touched.update(gathered.total.tables, leases.version)
+        if gathered.moves:
+            self.pending.follow(member.buffers.committed_bytes())
+
+    def take_step(self) -> list[AppliedItem]:
+        """Take away the items since the last step: they are the next one."""
+        counted, self.applied = self.applied, []
         return counted
 
-    def _step(self, pushes: Sequence[PushHeader], version: int, weight: float) -> None:
+    def _step(self, pushes: Sequence[PushHeader], weight: float) -> None:
         held = self._member.held
-        if self._each_alone:
+        if self._leases.each_alone:
             # One item's own mean gradient, at the learning rate times its share of the batch.
             optimizers = [optimizer for optimizer, _ in held.optimizers]
             with at_rate(optimizers, self._share(pushes[0], weight)):
                 held.update(_Given(pushes[0].sums) if self._blocks else itself)
         else:
-            self._weigh(self._loop.epoch.batch_rows(version), weight)
+            self._weigh(self._loop.epoch.batch_rows(self._leases.version), weight)
             held.update()
 
     def _expose(self, gathered: GradientSum, published_weights: PublishedWeights) -> None:

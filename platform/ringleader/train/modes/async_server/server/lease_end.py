@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ringleader.train.modes.async_server.lease_queue import AsyncPolicy, LeaseQueue
+from ringleader.train.modes.async_server.lease_queue import LeaseQueue
 
 
 @dataclass(slots=True)
@@ -24,6 +24,22 @@ class LeaseEnd:
     left: bool = False
     pending: bool = False
 
+    def open(self) -> None:
+        """Begin a generation."""
+        self.pending = False
+
+    def drain(self) -> None:
+        """End the generation as soon as all leases are in."""
+        self.pending = True
+
+    def close(self) -> None:
+        """Record, as server 0 says, that the loop has ended."""
+        self.over = True
+
+    def go_on(self, *, over: bool, left: bool) -> None:
+        """Take over what another server knows of the end."""
+        self.over, self.left = over, left
+
     @property
     def nothing_more(self) -> bool:
         """Whether a worker that asks can leave: nothing is leased any more, and no lease is out."""
@@ -40,7 +56,7 @@ class LeaseEnd:
 
     def stop_after(self, clock: int) -> None:
         """End the loop with that update; where every item is an update, once all leases are in."""
-        if isinstance(self.leases.discipline, AsyncPolicy):
+        if self.leases.each_alone:
             self.stopping = True
         else:
             # Several workers may stop the loop: the earliest update counts for all.

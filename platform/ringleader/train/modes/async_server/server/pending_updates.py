@@ -56,6 +56,10 @@ class PendingUpdates:
         while leases.arrived[self.complete] == leases.batches.count(self.complete):
             self.complete += 1
 
+    def go_on(self, version: int) -> None:
+        """Go on behind so many updates, where nothing is pending."""
+        self.complete = version
+
     def take(self) -> GradientSum:
         """Remove and return the sum of the update that is due."""
         return self._sums.pop(self._leases.version)
@@ -65,7 +69,7 @@ class PendingUpdates:
         for gathering in self._sums.values():
             gathering.let_go()
         self._sums.clear()
-        self.complete = self._leases.version
+        self.go_on(self._leases.version)
 
     def follow(self, committed: Tensor) -> None:
         """Record the buffers that an update has changed."""

@@ -28,6 +28,11 @@ class PublishedWeights:
         self.tables = tuple(held.numbers.values())
         self._member = member
 
+    def open(self, held: ServerShare, shown: ServerShare) -> None:
+        """Begin a generation: where its plan leaves a lost server out, its backup shows parts that it only updated
+        before."""
+        self.held, self.shown = held, shown
+
     def copy_weights(self, rows: Sequence[Tensor]) -> None:
         """Copy the newest weights into (length,) tensors, one for each bucket."""
         member = self._member

@@ -18,3 +18,6 @@ class QueuedPush:
     rows: list[Tensor]
     extras: PushExtras
     verdict: PushVerdict | None = None
+
+    def decide(self, verdict: PushVerdict) -> None:
+        self.verdict = verdict

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ringleader.comm.communicator import Communicator, Ticket
-from ringleader.errors import ExchangeBroken
+from ringleader.comm.communicator import Ticket
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.async_server.lease_queue import PushVerdict
 from ringleader.train.modes.async_server.messages import (
@@ -22,10 +21,10 @@ from ringleader.train.modes.async_server.messages import (
     PushHeader,
     RequestKind,
 )
-from ringleader.train.modes.async_server.server.endpoint import Check, PushExtras, ReceiveBuffers, ServerReply
+from ringleader.train.modes.async_server.server.endpoint import Check, PushExtras, ServerReply
 from ringleader.train.modes.async_server.server.queued_push import QueuedPush
-from ringleader.train.modes.async_server.server.server_state import ServerState, Tell, tell_nobody
-from ringleader.train.modes.async_server.server_share import ServerShare
+from ringleader.train.modes.async_server.server.server_state import ServerSeat, ServerState
+from ringleader.train.ports import check_given_up
 
 LOOK_S = 0.05
 """Seconds after which a waiting thread looks whether the generation is over, or a newer plan is announced."""
@@ -39,43 +38,30 @@ class ServerQueue:
         self._member = member
         self._changed = threading.Condition()
         self._arrivals: deque[QueuedPush] = deque()
-        self._communicator: Communicator | None = None
-        self._leads = False
-        self._tell: Tell = tell_nobody
 
     # --- the training thread --------------------------------------------------------------------------------------
 
-    def open(
-        self,
-        communicator: Communicator | None,
-        rows: ReceiveBuffers,
-        held: ServerShare,
-        shown: ServerShare,
-        *,
-        leads: bool,
-        tell: Tell = tell_nobody,
-    ) -> None:
+    def open(self, seat: ServerSeat) -> None:
         """See `ServerState.open`."""
         with self._changed:
-            self._communicator, self._leads, self._tell = communicator, leads, tell
-            self.state.open(communicator, rows, held, shown, leads=leads, tell=tell)
+            self.state.open(seat)
             # Pushes of the generation before: nobody was told that they came, so their items are computed again.
             while self._arrivals:
-                rows.give_back(self._arrivals.popleft().rows)
+                seat.rows.give_back(self._arrivals.popleft().rows)
 
     def drain(self) -> None:
         """Lease nothing more, until all leases are in and all members stand at the same state."""
         with self._changed:
-            self.state.ends.pending = True
+            self.state.ends.drain()
             self._changed.notify_all()
 
     def serve(self, tickets: Sequence[Ticket]) -> None:
         """Serve until every worker has left. Raises ExchangeBroken when the generation breaks."""
-        assert self._communicator is not None
+        seat = self.state.seat
         with self._changed:
             # The lock is let go in `wait` alone, so that threads never copy weights out in the middle of an update.
             while not all(ticket.finished for ticket in tickets):
-                self._communicator.check()
+                seat.check()
                 self._look()
                 while self._arrivals:
                     self.state.count(self._arrivals.popleft())
@@ -87,7 +73,7 @@ class ServerQueue:
                     self._changed.wait(LOOK_S)
             self.state.finish()
         # Without the lock, and last: the other servers' threads end at this entry.
-        self._communicator.wait(self._tell(END))
+        seat.spread(END)
 
     def count(self, push: PushHeader, rows: list[Tensor], extras: PushExtras) -> PushVerdict:
         """Count a push as `take` does, where the worker is this thread."""
@@ -99,9 +85,8 @@ class ServerQueue:
 
     def _look(self) -> None:
         coordinator = self._member.coordinator
-        if coordinator.interrupted():
-            raise ExchangeBroken(rank=-1, phase="serve", bucket=None, why="the generation was given up")
-        if self._leads and not self.state.ends.pending and coordinator.plan_pending():
+        check_given_up(coordinator, rank=-1, phase="serve")
+        if self.state.seat.leads and not self.state.ends.pending and coordinator.plan_pending():
             self.drain()
 
     # --- the threads that serve workers: RequestHandler ------------------------------------------------------------
@@ -151,8 +136,8 @@ class ServerQueue:
         server_state = self.state
         if (
             ask.wish is RequestKind.ITEM
-            and server_state.version_barrier is not None
-            and server_state.version_barrier.here(worker, ask.have)
+            and server_state.seat.version_barrier is not None
+            and server_state.seat.version_barrier.here(worker, ask.have)
         ):
             self._changed.notify_all()
         if ask.stop >= 0:
@@ -167,13 +152,12 @@ class ServerQueue:
         version = leases.version
         if ask.wish is RequestKind.WEIGHTS:
             # The worker has these weights of server 0, which proves that server 0 has made the update.
-            if ask.least > server_state.allowed and not server_state.ordered:
-                server_state.allowed = ask.least
+            if server_state.hear_of(ask.least):
                 self._changed.notify_all()
             return None if version < ask.least else self._answer(-1, -1, fresh=version != ask.have)
         server_state.look()
         # Without staleness a worker that gets no item is told of the commit all the same, before its step returns.
-        unseen = server_state.version_barrier is not None and version != ask.have
+        unseen = server_state.seat.version_barrier is not None and version != ask.have
         if server_state.ends.nothing_more:
             return self._answer(OVER, -1, fresh=unseen)
         lease = None if server_state.ends.held_back else leases.lease(worker)

@@ -21,6 +21,7 @@ from ringleader.train.modes.async_server.messages import (
 )
 from ringleader.train.modes.async_server.worker.push import PushBuilder
 from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.ports import check_given_up
 from ringleader.train.rows.slices import Slice, load, to_device
 
 
@@ -96,6 +97,10 @@ class AsyncWorker:
         """Begin a generation with its source of items; this worker holds no lease."""
         self.item_source, self._unused = item_source, False
         self._pushes.begin()
+
+    def rest(self) -> None:
+        """End a generation, or wait for its begin: there is no source of items."""
+        self.item_source = None
 
     @property
     def mid_batch(self) -> bool:
@@ -194,8 +199,7 @@ class AsyncWorker:
     def _push(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         member, loop, item_source, answer = self._member, self._running, self._item_source, self._newest
         # Nothing else in a turn would notice it: a push is not waited for before the next one.
-        if member.coordinator.interrupted():
-            raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the generation was given up")
+        check_given_up(member.coordinator, rank=-1, phase="forward")
         left = self._pushes.left(turn)
         self._progress(loop, "exchange")
         item_source.pushed()  # the rows are its until then
