@@ -160,8 +160,7 @@ class Buckets:
             bucket.missing = len(bucket.members)
         self.tables.begin_slice(row, adds)
         # Where a `.grad` is left, autograd adds to it instead of handing over a tensor.
-        for parameter in self.parameters:
-            parameter.grad = None
+        drop_gradients(self.parameters)
 
     def end_slice(self) -> None:
         """Close the slice: parameters that the backward did not reach count as zero."""
@@ -287,8 +286,7 @@ class Buckets:
                 parameter.data = view.clone() if former is None else former.copy_(view)
 
     def forget_gradients(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
+        drop_gradients(self.parameters)
 
     def release(self) -> None:
         """Take the hooks off the parameters; idempotent. A backward then fills `.grad` as usual."""
@@ -362,6 +360,12 @@ def laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
+
+
+def drop_gradients(parameters: Iterable[Parameter]) -> None:
+    """Set every `.grad` to None."""
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def part_gradients(parameters: Iterable[Parameter]) -> None:

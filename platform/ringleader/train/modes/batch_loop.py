@@ -1,12 +1,11 @@
 """One `session.batches` call, as every mode runs it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ringleader.train.generation.control_word import BATCHES
 from ringleader.train.generation.member import Member
-from ringleader.train.ports import RecordSink
 from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.slices import Collate, Prefetched, Slice
@@ -58,18 +57,13 @@ class BatchLoop:
                 return
             comparison.correct(reduced)
 
+    def slice(self, member: Member, offset: int, lane: int, shards: Sequence[int]) -> Slice:
+        """The rows of these shards in a batch as one slice, with the stream of its draws."""
+        step = member.progress.calls.base + offset
+        return Slice(("step", step, lane), lane, self.epoch.rows_of(offset, shards))
+
     def batches(self, pieces: Iterator[Slice]) -> Prefetched:
         """The batches of these slices, loaded as the user said."""
         return Prefetched(
             self.loaders.load(self.number, self.dataset, pieces, self.collate, self.loader_workers)
-        )
-
-    def tell(self, sink: RecordSink, phase: str, *, step: int, lanes: int) -> None:
-        """Report the training thread's phase: `step` steps are committed, and a batch has so many `lanes`."""
-        sink.progress(
-            step=step,
-            total_steps=self.total_steps,
-            epoch=self.index,
-            phase=phase,
-            rows=self.epoch.batch // max(1, lanes),
         )

@@ -29,13 +29,11 @@ class Mode(ABC):
         recorder: makes the records of committed steps.
     """
 
-    def __init__(
-        self, member: Member, sink: RecordSink, device: torch.device, turns: BodyTurns | None = None
-    ) -> None:
+    def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         self._member = member
         self._sink = sink
         self._device = device
-        self.turns = turns or BodyTurns(member.spec.seed, member.timeline, member.held.models, member.unkept)
+        self.turns = BodyTurns(member.spec.seed, member.timeline, member.held.models, member.unkept)
         self.recorder = StepRecorder(member)
         self._loop: BatchLoop | None = None
         self._stop = self._leaves = False
@@ -168,7 +166,13 @@ class Mode(ABC):
         yield batch
         self.turns.check_ended()
 
-    def _report_phase(self, loop: BatchLoop, phase: str, step: int | None = None) -> None:
+    def _report_phase(self, phase: str, step: int | None = None) -> None:
         """Report the phase of the training thread, at the committed step or at `step`."""
-        step = self._member.progress.step if step is None else step
-        loop.tell(self._sink, phase, step=step, lanes=self._lanes)
+        loop = self._running
+        self._sink.progress(
+            step=self._member.progress.step if step is None else step,
+            total_steps=loop.total_steps,
+            epoch=loop.index,
+            phase=phase,
+            rows=loop.epoch.batch // max(1, self._lanes),
+        )

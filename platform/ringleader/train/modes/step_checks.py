@@ -1,6 +1,6 @@
 """The checks that a reduced word has to pass before a step commits, and the record that the step leaves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from time import perf_counter
 
@@ -38,9 +38,14 @@ def check(
                 f"step {step}: slice {number} was computed from other rows than planned.",
                 hint="Give session.batches the same dataset, of the same length, on every worker.",
             )
-    if not isfinite(report.loss):
+    check_finite(report.loss, step)
+
+
+def check_finite(loss: float, step: int) -> None:
+    """Check the loss of a step over all rows. Raises NonFiniteLoss: it is no number."""
+    if not isfinite(loss):
         raise NonFiniteLoss(
-            f"the loss of step {step} is {report.loss}.",
+            f"the loss of step {step} is {loss}.",
             hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
         )
 
@@ -82,9 +87,9 @@ class StepRecorder:
                 **member.laying.traffic(),
                 **(member.scaling.told() if member.scaling else {}),
             }
-            records.append(StepRecord(first + k, member.generation.number, values))
-            if member.spec.debug.ledger:
-                records[-1].shards, records[-1].rows = _rows_of_step(epoch, offset + k, shards)
+            present = range(epoch.shards) if shards is None else shards
+            ledger = ledger_of(member, epoch, ((offset + k, shard) for shard in present))
+            records.append(StepRecord(first + k, member.generation.number, values, *ledger))
         return records
 
     def follow(self, steps: int) -> None:
@@ -133,8 +138,11 @@ class StepRecorder:
         return elapsed_s / steps, exposed
 
 
-def _rows_of_step(epoch: Epoch, offset: int, shards: Sequence[int] | None) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) int32 shard and (n,) int64 row of every row of a step."""
-    shards = range(epoch.shards) if shards is None else shards
-    counts = [len(epoch.rows(offset, k)) for k in shards]
-    return np.repeat(np.array(shards, dtype=np.int32), counts), epoch.rows_of(offset, shards)
+def ledger_of(member: Member, epoch: Epoch, slices: Iterable[tuple[int, int]]) -> tuple[np.ndarray, ...]:
+    """(n,) int32 shard and (n,) int64 row of every row of these slices, by offset and shard; empty where the job has no
+    ledger."""
+    if not member.spec.debug.ledger:
+        return ()
+    rows = [(shard, epoch.rows(offset, shard)) for offset, shard in slices]
+    shards = [np.full(len(those), shard, dtype=np.int32) for shard, those in rows]
+    return np.concatenate(shards), np.concatenate([those for _, those in rows])

@@ -109,14 +109,9 @@ class SteppedMode(Mode):
         """Forget what outlives a broken transaction, since the one that it belongs to is dropped."""
 
     @property
-    def _computes(self) -> bool:
-        """Whether this member has slices of the running transaction."""
-        return bool(self._mine)
-
-    @property
     def _sees(self) -> bool:
         """Whether the loop's body sees the end of the running transaction."""
-        return self._computes
+        return bool(self._mine)
 
     @property
     def _used(self) -> Sequence[bool]:
@@ -145,7 +140,7 @@ class SteppedMode(Mode):
         if not self._is_put_off(report, reduced):
             self._apply(report, reduced)
             member.committed()
-            self._report_phase(self._running, "between")
+            self._report_phase("between")
 
     def _exchange_word(self) -> Tensor:
         """The sum of all members' words, once the sums of the transaction are here too."""
@@ -153,7 +148,7 @@ class SteppedMode(Mode):
         member.timeline.begin("exchange")
         if self._pieces is not None:
             self._pieces.take()  # the sums are on their way: load the next slice meanwhile
-        self._report_phase(loop, "exchange")  # only now: a read that hangs is this worker's, and noticed
+        self._report_phase("exchange")  # only now: a read that hangs is this worker's, and noticed
         word = member.layout.write(
             rank=member.generation.rank,
             call=loop.number,
@@ -165,7 +160,7 @@ class SteppedMode(Mode):
             said=member.comparison.said,
             lays=member.laying.due(loop.number),
             sets=member.settings.sets,
-            stance=self._leaving.stance(leaves=self._leaves, turns=self._computes),
+            stance=self._leaving.stance(leaves=self._leaves, turns=bool(self._mine)),
             slices=self._reports,
             used=self._used,
             buffers=member.buffers.encode(),
@@ -199,7 +194,7 @@ class SteppedMode(Mode):
         self._member.leave_call(loop.number)
         if report.pending:
             self._member.leave_at_planned_boundary()
-        self._report_phase(loop, "between")
+        self._report_phase("between")
 
     def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
         """Agree on what is trained, and by which optimisers, since that has changed before this loop; the transaction
@@ -247,7 +242,7 @@ class SteppedMode(Mode):
             self._stop = False
         if reports[0].pending:
             member.leave_at_planned_boundary()
-        self._report_phase(loop, "committed")
+        self._report_phase("committed")
 
     def _shards_of_lane(self, lane: int) -> range:
         """The logical shards of a lane: one, or all shards of a worker where its slices run as one."""

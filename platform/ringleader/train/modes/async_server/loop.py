@@ -27,8 +27,8 @@ class AsyncServerLoop(Mode):
     generation."""
 
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
-        self._worker = AsyncWorker(member, device, self._advance, self._report_phase)
-        super().__init__(member, sink, device, self._worker.turns)
+        super().__init__(member, sink, device)
+        self._worker = AsyncWorker(member, device, self.turns, self._advance, self._report_phase)
         self._server = AsyncServer(member, StepCommits(member, self.recorder, self._report_phase))
         member.seating.when_open(self._server.open_generation)
         member.inside.tell(self._server.loop_state)
@@ -48,17 +48,17 @@ class AsyncServerLoop(Mode):
     def _begin_loop(self, loop: BatchLoop) -> None:
         super()._begin_loop(loop)
         self._server.begin()
-        self._worker.begin(loop)
+        self._worker.begin()
 
     def _run_stretch(self, loop: BatchLoop) -> Iterator[Any]:
         """The leased slices of this generation; a server has none."""
         self._meet(loop)
         if self._member.serves:
-            self._report_phase(loop, "exchange")
+            self._report_phase("exchange")
             self._server.serve(loop, self._worker.layout)
         else:
             self._worker.go(self._item_source(loop))
-            yield from self._worker.slices()
+            yield from self._worker.slices(loop)
         self._settle(loop)
 
     def _last_stretch(self, loop: BatchLoop) -> None:
@@ -71,7 +71,7 @@ class AsyncServerLoop(Mode):
 
     def _take(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         """Run the backward of one slice; its gradient is on the way when this returns."""
-        self._worker.step(turn, loss, report)
+        self._worker.step(self._running, turn, loss, report)
 
     @property
     def _broken(self) -> bool:
@@ -109,7 +109,7 @@ class AsyncServerLoop(Mode):
         if (server_state := self._server.state) is not None:
             # Before positions are taken over: every gradient of these steps is here, and their updates are due.
             server_state.allow(said.step - server_state.base)
-        self._advance(loop, said.step)
+        self._advance(said.step)
         member.progress.take_counts(samples=said.samples, loss=said.loss, staleness=said.staleness)
         member.buffers.put(said.buffers)
         if said.over and said.left:
@@ -131,7 +131,7 @@ class AsyncServerLoop(Mode):
             member.finish_call(loop.number)
             member.progress.commit_transaction()
 
-    def _advance(self, loop: BatchLoop, step: int) -> None:
+    def _advance(self, step: int) -> None:
         """Commit steps that servers have committed: what runs once a step runs here."""
         member = self._member
         news = max(0, step - member.progress.step)
@@ -141,4 +141,4 @@ class AsyncServerLoop(Mode):
         self.recorder.follow(news)
         if news:
             self._sink.settled(step + 1)
-            self._report_phase(loop, "committed")
+            self._report_phase("committed")

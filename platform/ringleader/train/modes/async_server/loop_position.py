@@ -58,17 +58,10 @@ class LoopPosition:
     @classmethod
     def decode(cls, words: Tensor) -> "LoopPosition":
         over, left, leaves, step, samples, loss, wanted = words[:KNOWN].tolist()
-        return cls(
-            over=bool(over),
-            left=bool(left),
-            leaves=bool(leaves),
-            step=int(step),
-            samples=int(samples),
-            loss=None if isnan(loss) else loss,
-            wanted=bool(wanted),
-            staleness=words[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist(),
-            buffers=words[KNOWN + STALENESS_BINS :].to(torch.uint8),
-        )
+        ends = bool(over), bool(left), bool(leaves)
+        counts = int(step), int(samples), None if isnan(loss) else loss
+        staleness = words[KNOWN : KNOWN + STALENESS_BINS].to(torch.int64).tolist()
+        return cls(*ends, *counts, bool(wanted), staleness, words[KNOWN + STALENESS_BINS :].to(torch.uint8))
 
 
 def histogram(staleness: Mapping[int, int]) -> list[int]:

@@ -84,7 +84,7 @@ class LocalSgdLoop(SteppedMode):
         super()._begin_transaction(loop)
 
     def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
-        span, step = self._round, self._member.progress.step
+        span = self._round
         finished = self._finished.of(self._member.progress.transactions)
         open_ones = [shard for shard in self._mine if shard not in finished]
         # Those behind the last open replica wait for it: the round must not end before a turn that can see its end.
@@ -99,9 +99,8 @@ class LocalSgdLoop(SteppedMode):
             self._member.buffers.rewind()
             for offset in span.offsets_of(shard):
                 self._offset = offset
-                self._report_phase(loop, "forward")
-                piece = _slice(loop.epoch, offset, shard, step + offset - span.offsets.start)
-                yield from self._turn(piece, pieces)
+                self._report_phase("forward")
+                yield from self._turn(loop.slice(self._member, offset, shard, (shard,)), pieces)
                 if self._failed:
                     return
 
@@ -185,7 +184,7 @@ class LocalSgdLoop(SteppedMode):
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Make the outer step and commit."""
         member, exchange, span = self._member, self._member.generation.exchange, self._round
-        self._report_phase(self._running, "update")
+        self._report_phase("update")
         member.timeline.begin("update")
         reports = [self._report(reduced, span, offset) for offset in span.offsets]
         # Before the commit: a break in here takes nothing back that is committed.
@@ -239,11 +238,10 @@ class LocalSgdLoop(SteppedMode):
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on, replica by replica."""
         member, first = self._member, self._member.progress.calls.offset
-        step, inner_steps = member.progress.step, member.spec.sync.round_steps
         finished = self._finished.of(member.progress.transactions)
         pieces = (
-            _slice(loop.epoch, offset, shard, step + offset - first)
-            for start in range(first, loop.epoch.steps, inner_steps)
+            loop.slice(member, offset, shard, (shard,))
+            for start in range(first, loop.epoch.steps, member.spec.sync.round_steps)
             for span in [self._span_at(loop, start)]
             for shard in self._owned(loop.epoch, start)
             # Of the running round only replicas that are not finished need their batches again.
@@ -260,7 +258,3 @@ class LocalSgdLoop(SteppedMode):
         outer = self._member.outer
         assert outer is not None, "rounds belong to sync: local_sgd"
         return outer
-
-
-def _slice(epoch: Epoch, offset: int, shard: int, step: int) -> Slice:
-    return Slice(("step", step, shard), shard, epoch.rows(offset, shard))

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
-from ringleader.comm.buckets import laid_out_as, part_gradients
+from ringleader.comm.buckets import drop_gradients, laid_out_as, part_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.modes.local_sgd.round_start import RoundStart
 from ringleader.train.state.optimizer_state import in_place
@@ -148,8 +148,7 @@ class OuterStep:
         Args:
             check: looks at the gradients before anything changes by them.
         """
-        for parameter in self._weights:
-            parameter.grad = None
+        drop_gradients(self._weights)
         loss.backward()  # type: ignore[no-untyped-call]
         check()
         part_gradients(self._parameters)
@@ -266,8 +265,7 @@ class OuterStep:
 
     def _first_entries(self) -> Iterator[OptimizerEntry]:
         """The optimisers' entries, seen after a first step with zero gradients, which is then taken back."""
-        for parameter in self._weights:
-            parameter.grad = None
+        drop_gradients(self._weights)
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
         # Not deep: the step below begins with empty state, and changes none of these entries.
@@ -287,8 +285,7 @@ class OuterStep:
             optimizer.state.update(states)
         # A step with zero gradients may move weights all the same, by weight decay for example.
         self._origin.put()
-        for parameter in self._parameters:
-            parameter.grad = None
+        drop_gradients(self._parameters)
 
     def _start_states(self, users: list[int | None]) -> None:
         """Give parameters that were used for the first time their optimiser's entries."""

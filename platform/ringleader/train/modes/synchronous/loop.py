@@ -37,12 +37,12 @@ class SynchronousLoop(SteppedMode):
         self._stops_later = False
 
     def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
-        offset, step = self._member.progress.calls.offset, self._member.progress.step
-        self._report_phase(loop, "forward")
+        offset = self._member.progress.calls.offset
+        self._report_phase("forward")
         for lane in self._mine:
             # Each slice starts from the committed buffers, so that they do not depend on who computes it.
             self._member.buffers.rewind()
-            yield from self._turn(self._slice(loop, offset, lane, step), pieces)
+            yield from self._turn(self._slice(loop, offset, lane), pieces)
             if self._failed:
                 return
 
@@ -88,7 +88,7 @@ class SynchronousLoop(SteppedMode):
         # Whoever owns the update commits before it publishes: a peer lost in between takes nothing back.
         if exchange.updates:
             self._donate(report, reduced, skipped=skipped)
-            self._report_phase(loop, "update")
+            self._report_phase("update")
             self._update(report, skipped=skipped)
             self._commit(report, reduced, skipped=skipped)
             member.publish()
@@ -96,7 +96,7 @@ class SynchronousLoop(SteppedMode):
         else:
             # Weights first: whoever is at a step has its weights, if the exchange breaks in between.
             member.publish()
-            self._report_phase(loop, "update")
+            self._report_phase("update")
             self._commit(report, reduced, skipped=skipped)
 
     def _donate(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
@@ -142,12 +142,12 @@ class SynchronousLoop(SteppedMode):
 
     def _complete(self, values: Tensor) -> Tensor:
         """The norm's sums over all parts, from every member that updates; servers wait for each other."""
-        loop, exchange = self._running, self._member.generation.exchange
+        exchange = self._member.generation.exchange
         if exchange.part is None:
             return exchange.complete(values)
-        self._report_phase(loop, "exchange")
+        self._report_phase("exchange")
         whole = exchange.complete(values)
-        self._report_phase(loop, "update")
+        self._report_phase("update")
         return whole
 
     def _commit(self, report: StepReport, reduced: Tensor, *, skipped: bool) -> None:
@@ -158,7 +158,7 @@ class SynchronousLoop(SteppedMode):
         member.progress.commit_transaction()
         member.progress.commit_update()
         self._reports = {}
-        self._leaving.committed(turns=self._computes)
+        self._leaving.committed(turns=self._sees)
         # A server that holds a part runs callbacks once all have published: they see all weights of the step.
         later = exchange.updates and exchange.part is not None
         published = not exchange.updates
@@ -176,13 +176,12 @@ class SynchronousLoop(SteppedMode):
 
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on."""
-        first, step = self._member.progress.calls.offset, self._member.progress.step
         pieces = (
-            self._slice(loop, offset, lane, step + offset - first)
-            for offset in range(first, loop.epoch.steps)
+            self._slice(loop, offset, lane)
+            for offset in range(self._member.progress.calls.offset, loop.epoch.steps)
             for lane in self._owned(loop.epoch, offset)
         )
         return loop.batches(pieces)
 
-    def _slice(self, loop: BatchLoop, offset: int, lane: int, step: int) -> Slice:
-        return Slice(("step", step, lane), lane, loop.epoch.rows_of(offset, self._shards_of_lane(lane)))
+    def _slice(self, loop: BatchLoop, offset: int, lane: int) -> Slice:
+        return loop.slice(self._member, offset, lane, self._shards_of_lane(lane))

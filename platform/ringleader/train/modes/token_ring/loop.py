@@ -72,12 +72,12 @@ class TokenRingLoop(Mode):
             self._tick(self._member.progress.calls.base + compute.offset)
             mine = list(stretch.left)
             for shard in mine:
-                self._report_phase(loop, "forward")
+                self._report_phase("forward")
                 yield from self._turn(stretch.plan.slice(compute.offset, shard), batches)
                 if self._broken:
                     return
             if not mine:
-                self._report_phase(loop, "exchange")
+                self._report_phase("exchange")
                 stretch.end_round()
         self._end_stretch(loop, stretch)
 
@@ -128,7 +128,7 @@ class TokenRingLoop(Mode):
                 self.tokens,
                 regenerated,
                 heed=self._heed,
-                tell=lambda phase: self._report_phase(loop, phase),
+                tell=self._report_phase,
             )
         except ExchangeBroken:
             self.missed(loop)
@@ -177,7 +177,7 @@ class TokenRingLoop(Mode):
         member.finish_call(loop.number)
         member.progress.commit_transaction()
         member.committed()
-        self._report_phase(loop, "committed")
+        self._report_phase("committed")
 
     def _loop_state(self) -> dict[str, Any]:
         """The position for a checkpoint, while all members are at one state; until an attempt has met in its loop, the
@@ -199,7 +199,7 @@ class TokenRingLoop(Mode):
         everywhere = self.tokens.spans.everywhere()
         for _ in range(self._settled.advance(loop.epoch, everywhere, self.turns.names)):
             before += 1
-            self._report_phase(loop, "committed", before)
+            self._report_phase("committed", before)
 
     def _tick(self, step: int) -> None:
         """Run schedules and callbacks once for each step before `step`: they follow this member's own slices."""

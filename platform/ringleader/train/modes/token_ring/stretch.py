@@ -4,26 +4,66 @@ The member computes rounds, alone or with its node group: an ordinary step of it
 round, whose move is pending for every token that comes by.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from ringleader.comm.buckets import part_gradients
+from ringleader.comm.buckets import drop_gradients, part_gradients
 from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.token_ring.group_view import GroupView
 from ringleader.train.modes.token_ring.node_group import GroupCallKind
-from ringleader.train.modes.token_ring.regeneration import ComputeRound, RegeneratedToken
+from ringleader.train.modes.token_ring.regeneration import ComputeRound, RegeneratedToken, rounds
 from ringleader.train.modes.token_ring.settled_steps import encode
-from ringleader.train.modes.token_ring.work_plan import WorkPlan
 from ringleader.train.modes.token_ring.worker_tokens import WorkerTokens
 from ringleader.train.ports import check_given_up
-from ringleader.train.rows.slices import Slice
+from ringleader.train.rows.slices import Prefetched, Slice
 
 POLL_S = 0.02
 """Seconds after which a waiting member looks whether its generation is over."""
+
+
+class WorkPlan:
+    """The items that a member computes in one stretch, alone or with its node group.
+
+    Args:
+        group_ranks: the ranks that compute together, this one among them.
+        regenerated: what the tokens hold as the stretch begins.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        loop: BatchLoop,
+        group_ranks: Sequence[int],
+        regenerated: Sequence[RegeneratedToken],
+    ) -> None:
+        generation = member.generation
+        self._member = member
+        self._loop = loop
+        self._group_ranks = group_ranks
+        self._regenerated = regenerated
+        self._own = generation.plan.shards_of(generation.rank)
+        self._shards = sorted(shard for rank in group_ranks for shard in generation.plan.shards_of(rank))
+
+    def rounds(self) -> Iterator[ComputeRound]:
+        """The rounds that this member, or its node group, has to compute; all of a group come to the same."""
+        epoch, together = self._loop.epoch, len(self._group_ranks) > 1
+        return rounds(self._regenerated, self._shards, epoch.shards, epoch.steps, together=together)
+
+    def mine(self, doing: ComputeRound) -> list[int]:
+        """The shards of a round that this member computes."""
+        return [shard for shard in doing.shards if shard in self._own]
+
+    def slice(self, offset: int, shard: int) -> Slice:
+        return self._loop.slice(self._member, offset, shard, (shard,))
+
+    def batches(self) -> Prefetched:
+        """The batches of all slices of this member, in their order."""
+        pieces = (self.slice(doing.offset, shard) for doing in self.rounds() for shard in self.mine(doing))
+        return self._loop.batches(pieces)
 
 
 class Stretch:
@@ -73,8 +113,7 @@ class Stretch:
         if begun:
             self._round, self.left, self._open = compute, self.plan.mine(compute), True
             # From zero: the slices of a round add up in `.grad`.
-            for parameter in self._member.parameters:
-                parameter.grad = None
+            drop_gradients(self._member.parameters)
         return begun
 
     def take(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:

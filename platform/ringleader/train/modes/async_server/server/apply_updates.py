@@ -3,15 +3,14 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ringleader.comm.buckets import laid_out_as
+from ringleader.comm.buckets import drop_gradients, laid_out_as
 from ringleader.comm.rows import as_gradient
-from ringleader.errors import CallMismatch, NonFiniteLoss
+from ringleader.errors import CallMismatch
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.async_server.lease_queue import LeaseQueue
 from ringleader.train.modes.async_server.messages import PushHeader
@@ -19,6 +18,7 @@ from ringleader.train.modes.async_server.server.gradient_sums import BucketRows,
 from ringleader.train.modes.async_server.server.pending_updates import PendingUpdates
 from ringleader.train.modes.async_server.server.published_weights import PublishedWeights
 from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.step_checks import check_finite
 from ringleader.train.rows.cursor import checksum
 from ringleader.train.state.norms import itself, scale_by
 from ringleader.train.state.schedules import at_rate
@@ -97,8 +97,7 @@ class ServerUpdates:
         self._expose(gathered, published_weights)
         with member.draws.watched():
             self._step(gathered.pushes, means.weight)
-        for parameter in member.parameters:
-            parameter.grad = None
+        drop_gradients(member.parameters)
         # After the gradients are gone, which were views into this memory.
         gathered.let_go()
         # In ascending order of items: the buffers depend on the order.
@@ -170,8 +169,4 @@ class ServerUpdates:
                     f"step {step}: slice {shard} of batch {offset} was computed from other rows than planned.",
                     hint="Give session.batches the same dataset, of the same length, on every worker.",
                 )
-        if not isfinite(means.loss):
-            raise NonFiniteLoss(
-                f"the loss of step {step} is {means.loss}.",
-                hint="Lower the learning rate, clip the gradients, or look for a division by zero.",
-            )
+        check_finite(means.loss, step)

@@ -4,15 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 
-import numpy as np
-
 from ringleader.errors import StepMisuse
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.settled_records import StepRecord
 from ringleader.train.modes.async_server.server.apply_updates import AppliedItem
 from ringleader.train.modes.async_server.server.gradient_sums import ReportMeans
 from ringleader.train.modes.batch_loop import BatchLoop
-from ringleader.train.modes.step_checks import StepRecorder
+from ringleader.train.modes.step_checks import StepRecorder, ledger_of
 from ringleader.train.state.fingerprints import first_difference, kept_prints
 
 
@@ -20,12 +18,10 @@ class StepCommits:
     """One member's commits, over all loops.
 
     Args:
-        progress: called with the loop and the phase, once a step of it is committed.
+        progress: called with the phase, once a step is committed.
     """
 
-    def __init__(
-        self, member: Member, recorder: StepRecorder, progress: Callable[[BatchLoop, str], None]
-    ) -> None:
+    def __init__(self, member: Member, recorder: StepRecorder, progress: Callable[[str], None]) -> None:
         self._member = member
         self._recorder = recorder
         self._progress = progress
@@ -40,14 +36,14 @@ class StepCommits:
         """
         member = self._member
         means = ReportMeans.of([one.push for one in counted])
-        rows = sum(len(_rows(loop, one.push.item)) for one in counted)
+        rows = sum(len(loop.epoch.rows(*divmod(one.push.item, loop.epoch.shards))) for one in counted)
         member.progress.commit_step(rows=rows, loss=means.loss)
         member.progress.commit_update()
         with self._guarded():
             member.held.after_update(member.spec.seed, member.progress.step)
         self._recorder.follow(1)
-        member.reporter.open([self._record(loop, counted, means, names)])
-        self._progress(loop, "committed")
+        member.reporter.open([self._record(loop, counted, means, names, rows)])
+        self._progress("committed")
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -68,37 +64,34 @@ class StepCommits:
             )
 
     def _record(
-        self, loop: BatchLoop, counted: Sequence[AppliedItem], means: ReportMeans, names: Sequence[str]
+        self,
+        loop: BatchLoop,
+        counted: Sequence[AppliedItem],
+        means: ReportMeans,
+        names: Sequence[str],
+        rows: int,
     ) -> StepRecord:
         member = self._member
         now = perf_counter()
         step_s, self._committed_at = max(now - self._committed_at, 1e-9), now
         # By item and not by arrival, so that records and ledger do not depend on who came first.
         counted = sorted(counted, key=lambda one: one.push.item)
-        rows = [_rows(loop, one.push.item) for one in counted]
+        slices = [divmod(one.push.item, loop.epoch.shards) for one in counted]
         staleness = [one.staleness for one in counted]
         values = dict(zip(names, means.values, strict=False)) | {
             "loss": means.loss,
-            "samples_per_s": sum(map(len, rows)) / step_s,
+            "samples_per_s": rows / step_s,
             "world_size": float(member.generation.plan.world),
             "staleness_mean": sum(staleness) / len(staleness),
             "staleness_max": float(max(staleness)),
             "comm_exposed_fraction": _exposed(counted),
             **member.laying.traffic(),
         }
-        record = StepRecord(member.progress.step, member.generation.number, values)
-        if member.spec.debug.ledger:
-            shards = [one.push.item % loop.epoch.shards for one in counted]
-            record.shards = np.repeat(np.array(shards, dtype=np.int32), [len(r) for r in rows])
-            record.rows = np.concatenate(rows)
-        return record
+        ledger = ledger_of(member, loop.epoch, slices)
+        return StepRecord(member.progress.step, member.generation.number, values, *ledger)
 
 
 def _exposed(counted: Sequence[AppliedItem]) -> float:
     """The share of the workers' time in which they waited for the exchange."""
     since_s = sum(one.push.since_s for one in counted)
     return min(1.0, sum(one.push.exposed_s for one in counted) / max(since_s, 1e-9))
-
-
-def _rows(loop: BatchLoop, item: int) -> np.ndarray:
-    return loop.epoch.rows(*divmod(item, loop.epoch.shards))

@@ -52,7 +52,7 @@ class AsyncWorker:
 
     Args:
         advance: commits what was committed elsewhere, up to a global step.
-        progress: called with the loop and its phase.
+        progress: called with the training thread's phase.
 
     Attributes:
         item_source: the source of items; None until a generation has one, and when it broke.
@@ -62,10 +62,11 @@ class AsyncWorker:
         self,
         member: Member,
         device: torch.device,
-        advance: Callable[[BatchLoop, int], None],
-        progress: Callable[[BatchLoop, str], None],
+        turns: BodyTurns,
+        advance: Callable[[int], None],
+        progress: Callable[[str], None],
     ) -> None:
-        self.turns = BodyTurns(member.spec.seed, member.timeline, member.held.models, member.unkept)
+        self.turns = turns
         self.item_source: ItemSource | None = None
         self._member = member
         self._device = device
@@ -73,7 +74,6 @@ class AsyncWorker:
         self._progress = progress
         self._pushes = PushBuilder(member)
         self._in_step = member.spec.sync.leased_in_step
-        self._loop: BatchLoop | None = None
         self._answer: PullReply | None = None
         self._unused = False
         self._stop_after: int | None = None
@@ -88,8 +88,9 @@ class AsyncWorker:
         """See `PushBuilder.blocks`."""
         return self._pushes.blocks
 
-    def begin(self, loop: BatchLoop) -> None:
-        self._loop, self._stop_after, self.item_source = loop, None, None
+    def begin(self) -> None:
+        """Begin a loop."""
+        self._stop_after = self.item_source = None
         self._pushed_at, self._seen = -1, 0
         self._pushes.start_clock()
 
@@ -119,13 +120,14 @@ class AsyncWorker:
         clock = offset + later
         self._stop_after = clock if self._stop_after is None else min(clock, self._stop_after)
 
-    def slices(self) -> Iterator[Any]:
+    def slices(self, loop: BatchLoop) -> Iterator[Any]:
         """The turns of one generation."""
-        loop, item_source = self._running, self._item_source
+        item_source = self._item_source
         while (answer := self._next()).item != OVER:
-            piece = self._piece(loop, answer.item)
+            offset, shard = divmod(answer.item, loop.epoch.shards)
+            piece = loop.slice(self._member, offset, shard, (shard,))
             self._member.timeline.begin("item", step=piece.step + 1, slice=piece.shard)
-            self._progress(loop, "forward")
+            self._progress("forward")
             with self._member.split.idle():
                 # Loaded before the weights are taken over, which are on their way meanwhile.
                 batch = self._load(loop, piece)
@@ -139,21 +141,21 @@ class AsyncWorker:
                 raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the push before broke")
         item_source.leave()
 
-    def step(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
+    def step(self, loop: BatchLoop, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         """Run the backward of one slice; its gradient is on the way when this returns."""
-        self._push(turn, loss, report)
+        self._push(loop, turn, loss, report)
         self._pushed_at = self._member.progress.calls.offset
         if self._in_step:
             self._ask()
             self._unused = True
             if self._pushed_at < self._member.progress.calls.offset:
                 self._seen = self._member.progress.calls.offset
-            self._progress(self._running, "between")
+            self._progress("between")
 
     def leave(self) -> None:
         """End the loop for all: its body has left by `break` here."""
-        loop, item_source = self._running, self._item_source
-        self._progress(loop, "exchange")
+        item_source = self._item_source
+        self._progress("exchange")
         # First: at `BREAK` the server takes back what this worker has leased, and refuses a push that comes later.
         item_source.pushed()
         answer = item_source.ask(RequestKind.BREAK)
@@ -169,8 +171,8 @@ class AsyncWorker:
         return self._newest
 
     def _ask(self) -> None:
-        loop, item_source = self._running, self._item_source
-        self._progress(loop, "exchange")
+        item_source = self._item_source
+        self._progress("exchange")
         stop = self._stop_after if self._in_step and self._stop_after is not None else -1
         self._answer = item_source.ask(RequestKind.ITEM, stop)
         if self._in_step:  # what happens once a step sees the weights that the step left
@@ -179,31 +181,26 @@ class AsyncWorker:
 
     def _learn(self, answer: PullReply) -> None:
         self._member.progress.take_loss(answer.loss)
-        self._advance(self._running, answer.step)
+        self._advance(answer.step)
 
     def _take_over(self, item_source: ItemSource) -> None:
         committed = item_source.take_over()
         if committed is not None:
             self._member.buffers.put(committed)
 
-    def _piece(self, loop: BatchLoop, item: int) -> Slice:
-        offset, shard = divmod(item, loop.epoch.shards)
-        step = self._member.progress.step - self._member.progress.calls.offset + offset
-        return Slice(("step", step, shard), shard, loop.epoch.rows(offset, shard))
-
     def _load(self, loop: BatchLoop, piece: Slice) -> Any:
         """The batch of an item, loaded in this process: which item comes next is known only when it is leased."""
         loaded = load(loop.dataset, [piece], seed=self._member.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)
 
-    def _push(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
-        member, loop, item_source, answer = self._member, self._running, self._item_source, self._newest
+    def _push(self, loop: BatchLoop, turn: Slice, loss: Tensor, report: SliceReport) -> None:
+        member, item_source, answer = self._member, self._item_source, self._newest
         # Nothing else in a turn would notice it: a push is not waited for before the next one.
         check_given_up(member.coordinator, rank=-1, phase="forward")
         left = self._pushes.left(turn)
-        self._progress(loop, "exchange")
+        self._progress("exchange")
         item_source.pushed()  # the rows are its until then
-        self._progress(loop, "backward")
+        self._progress("backward")
         member.timeline.begin("backward", slice=turn.shard)
         self._pushes.backward(loop, loss, report.weight, answer.clock)
         push, extras, tables = self._pushes.make(answer, report, self.turns.names, left, stop=self._stops)
@@ -227,8 +224,3 @@ class AsyncWorker:
     def _item_source(self) -> ItemSource:
         assert self.item_source is not None, "the generation has no way to items"
         return self.item_source
-
-    @property
-    def _running(self) -> BatchLoop:
-        assert self._loop is not None, "no loop has begun"
-        return self._loop
