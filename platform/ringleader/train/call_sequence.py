@@ -59,7 +59,7 @@ class CallSequence:
             # A worker without a seat may pass many finished calls: if it is wanted, it asks for a seat here.
             member.heed()
         else:
-            member.take_over()
+            member.take_over(buffers=self._steps.in_step)
         return number
 
     def open_loop(self, number: int) -> None:
@@ -119,13 +119,12 @@ class CallSequence:
     def check_between(self, what: str) -> None:
         """Refuse `what` inside a loop. Where optimisers step whenever an item comes, allow it only before the first
         call."""
-        sync = self._member.spec.sync
         if self._inside:
             raise StepMisuse(
                 f"session.{what} was called inside a loop over session.batches.",
                 hint="Register objects at the top of the training function, or between two loops.",
             )
-        if (sync.leased or sync.circulates) and what != "keep":
+        if self._member.trained.settled and what != "keep":
             self.check_first(what)
 
     def check_first(self, what: str) -> None:
@@ -140,7 +139,7 @@ class CallSequence:
         member = self._member
         # The lines behind draw the same on all members, whatever each drew before.
         seed_all(member.spec.seed, "after", number)
-        if not (member.spec.sync.order_free or member.spec.sync.circulates):
+        if self._steps.in_step:
             member.forget_gradients()
         # A state dict that the program took without a copy has to show the weights: they go back into its memory.
         member.laying.bring_back()

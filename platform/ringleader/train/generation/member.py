@@ -246,11 +246,11 @@ class Member:
         self._context.transfer.check_complete()
         self.held.check_covered()
 
-    def take_over(self) -> None:
-        """Commit, as a call begins, what the lines before it made of buffers and kept objects."""
+    def take_over(self, *, buffers: bool) -> None:
+        """Commit, as a call begins, what the lines before it made of kept objects, and of `buffers`."""
         if not self.seated:
             return
-        if not (self.spec.sync.order_free or self.spec.sync.circulates):
+        if buffers:
             self.buffers.adopt()
         self.held.commit_kept()
 

@@ -81,6 +81,11 @@ class Mode(ABC):
         return False
 
     @property
+    def in_step(self) -> bool:
+        """Whether all members have the same gradients and buffers while the program's own lines run."""
+        return True
+
+    @property
     def accumulates(self) -> bool:
         """Whether parameters have gradients of earlier slices, to which others will be added."""
         return False

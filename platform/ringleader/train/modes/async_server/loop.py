@@ -38,6 +38,10 @@ class AsyncServerLoop(Mode):
         """See `AsyncWorker.mid_batch`."""
         return self._worker.mid_batch
 
+    @property
+    def in_step(self) -> bool:
+        return self._member.spec.sync.leased_in_step
+
     def request_stop(self) -> None:
         self._worker.request_stop()
 

@@ -47,6 +47,10 @@ class TokenRingLoop(Mode):
         return SettledSteps(self._member, self.tokens.news, self.recorder)
 
     @property
+    def in_step(self) -> bool:
+        return False
+
+    @property
     def accumulates(self) -> bool:
         """See `Stretch.accumulates`."""
         return self._stretch is not None and self._stretch.accumulates
@@ -57,10 +61,6 @@ class TokenRingLoop(Mode):
         if self._member.progress.opened == loop.number and self.tokens.lost:
             # Behind all others: the next plan heals this member, and heals nobody from it.
             self._member.progress.forfeit()
-
-    def _begin_loop(self, loop: BatchLoop) -> None:
-        super()._begin_loop(loop)
-        self._stretch = None
 
     def _run_stretch(self, loop: BatchLoop) -> Iterator[Any]:
         """The turns of the slices of owned shards that some token lacks."""
