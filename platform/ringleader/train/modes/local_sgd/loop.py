@@ -107,11 +107,8 @@ class LocalSgdLoop(SteppedMode):
     def _take(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         """Make one inner step of the running replica; on the worker's last one exchange, make the outer step and
         commit."""
-        self._reports[self._round.slot(self._offset, turn.shard)] = report
-        self._advance(turn, loss)
-
-    def _advance(self, turn: Slice, loss: Tensor) -> None:
         member, span = self._member, self._round
+        self._reports[span.slot(self._offset, turn.shard)] = report
         # The exchange would say so only at the end of the round.
         check_given_up(member.coordinator, rank=member.generation.rank, phase="forward")
         # Keyed by the slice: an optimiser that draws makes the same bits on any worker.

@@ -48,24 +48,20 @@ class SynchronousLoop(SteppedMode):
 
     def _take(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         """Run the backward of one slice; on the last one exchange and commit."""
+        member, exchange = self._member, self._member.generation.exchange
         self._reports[turn.shard] = report
         if turn.shard == 0:
-            self._member.buffers.keep_left()
-        self._backward(turn.shard, loss)
-
-    def _backward(self, lane: int, loss: Tensor) -> None:
-        exchange, loop = self._member.generation.exchange, self._running
-        timeline = self._member.timeline
-        timeline.begin("backward", slice=lane)
-        exchange.begin_slice(lane)
+            member.buffers.keep_left()
+        member.timeline.begin("backward", slice=turn.shard)
+        exchange.begin_slice(turn.shard)
         # By rows, as far as this worker knows: `_update` scales by the sum of the weights once all are in.
-        share = self._reports[lane].weight / loop.epoch.batch_rows(self._member.progress.calls.offset)
-        scale = self._member.scaling.scale if self._member.scaling else 1.0
+        share = report.weight / self._running.epoch.batch_rows(member.progress.calls.offset)
+        scale = member.scaling.scale if member.scaling else 1.0
         (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
         exchange.end_slice()
-        self._member.trained.check_reached()
-        timeline.end()
-        if lane == self._mine[-1]:
+        member.trained.check_reached()
+        member.timeline.end()
+        if turn.shard == self._mine[-1]:
             self._finish()
 
     def _give_up(self) -> None:

@@ -3,7 +3,8 @@
 import torch
 
 from ringleader.train.modes.token_ring.node_group import FollowedTokens, GroupCall, GroupCallKind, NodeGroup
-from ringleader.train.modes.token_ring.worker_tokens import TokenStretch, WorkerTokens
+from ringleader.train.modes.token_ring.token_stretch import TokenStretch
+from ringleader.train.modes.token_ring.worker_tokens import WorkerTokens
 
 
 class GroupView:

@@ -24,6 +24,7 @@ from ringleader.comm.transports import Transport
 from ringleader.exchange.side_channel import BUCKETS, sum_steps
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.token_ring.gossip import Gossip, GossipPeer, Heard
+from ringleader.train.modes.token_ring.token_stretch import TokenStretch
 
 CALL, SUMS = BUCKETS, BUCKETS + 2
 """Message tags: where tokens carry the weights there are no buckets."""
@@ -159,37 +160,20 @@ class NodeGroup:
         self._communicator.wait([ticket])
 
 
-class FollowedTokens:
-    """The tokens of a stretch for a worker to whom none come, as its conductor reports them."""
+class FollowedTokens(TokenStretch):
+    """The tokens of a stretch for a worker to whom none come, as its conductor reports them; it asks for a pause with
+    its next answer."""
 
     def __init__(self, communicator: Communicator, news: Gossip) -> None:
+        super().__init__()
         self._communicator = communicator
-        self._halt = False
         self._closed = False
         news.open(1)
-
-    def start(self) -> None:
-        """Do nothing: no tokens come here."""
-
-    def halt(self) -> None:
-        """Ask for a pause with the next answer."""
-        self._halt = True
-
-    @property
-    def halted(self) -> bool:
-        return self._halt
-
-    def added(self) -> None:
-        """Do nothing: what is computed here is pending at the conductor."""
-
-    def finish(self) -> None:
-        """Do nothing: nothing is pending here."""
 
     def close(self) -> None:
         """Record that the conductor has closed the stretch."""
         self._closed = True
 
     def over(self, patience_s: float = 0.0) -> bool:
-        """Whether the conductor has closed the stretch. Raises ExchangeBroken."""
         self._communicator.check()
         return self._closed

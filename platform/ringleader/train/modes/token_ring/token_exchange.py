@@ -26,6 +26,7 @@ from ringleader.exchange.side_channel import TOKENS
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.token_ring.gossip import Gossip
 from ringleader.train.modes.token_ring.token_server import TokenServerClient
+from ringleader.train.modes.token_ring.token_stretch import TokenStretch
 from ringleader.train.modes.token_ring.weight_spans import WeightSpans
 
 HOLD_S = 1e-3
@@ -57,7 +58,7 @@ class TokenHeader:
 FIELDS = len(TokenHeader.__dataclass_fields__)
 
 
-class TokenExchange:
+class TokenExchange(TokenStretch):
     """The tokens of one stretch of a loop, from `start` until all of them are over, at this member.
 
     All members hold equal copies, and know the same news, when it starts and when it is over.
@@ -79,6 +80,7 @@ class TokenExchange:
         server_client: TokenServerClient | None = None,
         ends: bool = True,
     ) -> None:
+        super().__init__()
         self._communicator = communicator
         self._spans = spans
         self._news = news
@@ -93,7 +95,7 @@ class TokenExchange:
         # Copies are equal at the start, so that weights travel only once they have changed.
         self._sent = [span.version for span in spans.held]
         self._leaving: list[list[tuple[Work, Tensor]]] = [[] for _ in spans.held]
-        self._finished = self._halt = False
+        self._finished = False
         self._over = 0
         self._ticket: Ticket | None = None
         news.open(self._size)
@@ -108,34 +110,23 @@ class TokenExchange:
             self._ticket = self._communicator.submit_call(self._run, [], phase="token", bucket=0)
 
     def halt(self) -> None:
-        """Ask that no member begins another item; the stretch is over when all that is pending is in the tokens."""
         with self._spans.changed:
-            self._halt = True
+            super().halt()
             self._spans.changed.notify_all()
 
-    @property
-    def halted(self) -> bool:
-        return self._halt
-
     def added(self) -> None:
-        """Record that this member has more pending; a member that is alone holds every token, and adds it at once."""
+        # A member that is alone holds every token, and adds to it at once.
         if self._communicator is None:
             for number in range(len(self._spans)):
                 self._spans.add(number, self._generation)
             self._spans.settle()
 
     def finish(self) -> None:
-        """Record that this member will add nothing more."""
         with self._spans.changed:
             self._finished = True
             self._spans.changed.notify_all()
 
     def over(self, patience_s: float = 0.0) -> bool:
-        """Whether every copy of every token is the same for good; waits at most `patience_s` for it.
-
-        Raises:
-            ExchangeBroken: a member is lost, or the generation was given up.
-        """
         if self._communicator is None or self._ticket is None:
             return self._finished
         return self._communicator.done(self._ticket, patience_s)

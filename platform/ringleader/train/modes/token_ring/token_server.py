@@ -22,6 +22,7 @@ from ringleader.comm.transports import Transport
 from ringleader.exchange.side_channel import TOKENS
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.token_ring.gossip import Gossip, GossipPeer, Heard
+from ringleader.train.modes.token_ring.token_stretch import TokenStretch
 from ringleader.train.modes.token_ring.topology import RingPlace
 from ringleader.train.modes.token_ring.weight_spans import WeightSpans
 
@@ -98,15 +99,13 @@ class TokenServerClient:
         self._spans.renew(number, version, self._listed[number].copy(), self._generation)
 
 
-class TokenServer:
-    """A server's side: one thread for each leader, until every ring has heard that all is over.
-
-    On a server it stands in for the `TokenExchange` of a training thread.
-    """
+class TokenServer(TokenStretch):
+    """A server's side: one thread for each leader, until every ring has heard that all is over."""
 
     def __init__(
         self, communicator: Communicator, place: RingPlace, spans: WeightSpans, news: Gossip
     ) -> None:
+        super().__init__()
         self._communicator = communicator
         self._place = place
         self._spans = spans
@@ -115,7 +114,6 @@ class TokenServer:
         self._own = [n for n in range(len(spans)) if n % len(place.token_servers) == place.owns]
         self._quiet: dict[tuple[int, int], int | None] = {}
         self._changed = threading.Condition()
-        self._halt = False
         self._tickets: list[Ticket] = []
         news.open(1)
 
@@ -127,21 +125,8 @@ class TokenServer:
                 for each in peers.items()
             ]
 
-    def halt(self) -> None:
-        self._halt = True
-
-    @property
-    def halted(self) -> bool:
-        return self._halt
-
-    def added(self) -> None:
-        """Do nothing: a server computes no items."""
-
-    def finish(self) -> None:
-        """Do nothing: nothing is pending at a server."""
-
     def over(self, patience_s: float = 0.0) -> bool:
-        """Whether all rings have heard that all is over; waits at most `patience_s` for the next of them."""
+        """Whether all rings have heard that all is over; waits at most `patience_s` for each of them."""
         self._communicator.check()
         return all(self._communicator.done(ticket, patience_s) for ticket in self._tickets)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,25 +21,9 @@ from ringleader.train.modes.token_ring.resync import gather, resync
 from ringleader.train.modes.token_ring.settled_steps import absent
 from ringleader.train.modes.token_ring.token_exchange import TokenExchange
 from ringleader.train.modes.token_ring.token_server import TokenServer, TokenServerClient
+from ringleader.train.modes.token_ring.token_stretch import TokenStretch
 from ringleader.train.modes.token_ring.topology import RingPlace, place_of
 from ringleader.train.modes.token_ring.weight_spans import WeightSpans
-
-
-class TokenStretch(Protocol):
-    """The tokens of one stretch of a loop, seen from a member's training thread: see `TokenExchange`."""
-
-    def start(self) -> None: ...
-
-    def halt(self) -> None: ...
-
-    @property
-    def halted(self) -> bool: ...
-
-    def added(self) -> None: ...
-
-    def finish(self) -> None: ...
-
-    def over(self, patience_s: float = 0.0) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
