@@ -17,7 +17,7 @@ from trace_file import check_nested, complete, inside, is_step, read, steps_of
 
 import ringleader
 from ringleader.comm.chrome import FILE, TraceFile
-from ringleader.comm.timeline import BUCKETS, TRAINING, Timeline, TimelineStretch, Unsettled
+from ringleader.comm.timeline import BUCKETS, NO_TIMELINE, TRAINING, Timeline, TimelineStretch, Unsettled
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.elastic import NOWHERE, Plan
 from ringleader.spec import JobSpec
@@ -192,6 +192,14 @@ def test_what_is_begun_ends_inside_of_what_was_begun_before():
         ("word", 1.0, 2.0, {}),
         ("exchange", 0.0, 3.0, {"broken": "lost"}),
     ]
+
+
+def test_a_job_that_asks_for_no_timeline_records_nothing():
+    NO_TIMELINE.begin("exchange", phase="word")
+    NO_TIMELINE.add(TRAINING, "idle", 0.0, 1.0)
+    assert (NO_TIMELINE.on, NO_TIMELINE.inside) == (False, False)
+    NO_TIMELINE.unwind("lost")
+    assert NO_TIMELINE.cut(first=1, last=1, generation=1, rank=0, since=0.0, until=9.0).spans == ()
 
 
 def test_spans_beyond_the_capacity_are_counted():

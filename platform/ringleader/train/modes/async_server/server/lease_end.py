@@ -29,7 +29,7 @@ class LeaseEnd:
         self.pending = False
 
     def drain(self) -> None:
-        """End the generation as soon as all leases are in."""
+        """Lease nothing more, until all leases are in and all members stand at the same state."""
         self.pending = True
 
     def close(self) -> None:

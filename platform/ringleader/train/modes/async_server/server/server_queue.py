@@ -49,12 +49,6 @@ class ServerQueue:
             while self._arrivals:
                 seat.rows.give_back(self._arrivals.popleft().rows)
 
-    def drain(self) -> None:
-        """Lease nothing more, until all leases are in and all members stand at the same state."""
-        with self._changed:
-            self.state.ends.drain()
-            self._changed.notify_all()
-
     def serve(self, tickets: Sequence[Ticket]) -> None:
         """Serve until every worker has left. Raises ExchangeBroken when the generation breaks."""
         seat = self.state.seat
@@ -87,7 +81,8 @@ class ServerQueue:
         coordinator = self._member.coordinator
         check_given_up(coordinator, rank=-1, phase="serve")
         if self.state.seat.leads and not self.state.ends.pending and coordinator.plan_pending():
-            self.drain()
+            self.state.ends.drain()
+            self._changed.notify_all()
 
     # --- the threads that serve workers: RequestHandler ------------------------------------------------------------
 
