@@ -100,7 +100,7 @@ class LocalSgdLoop(SteppedMode):
             for offset in span.offsets_of(shard):
                 self._offset = offset
                 self._report_phase("forward")
-                yield from self._turn(loop.slice(self._member, offset, shard, (shard,)), pieces)
+                yield from self._turn(loop.slice(self._member, offset, shard), pieces)
                 if self._failed:
                     return
 
@@ -237,7 +237,7 @@ class LocalSgdLoop(SteppedMode):
         member, first = self._member, self._member.progress.calls.offset
         finished = self._finished.of(member.progress.transactions)
         pieces = (
-            loop.slice(member, offset, shard, (shard,))
+            loop.slice(member, offset, shard)
             for start in range(first, loop.epoch.steps, member.spec.sync.round_steps)
             for span in [self._span_at(loop, start)]
             for shard in self._owned(loop.epoch, start)

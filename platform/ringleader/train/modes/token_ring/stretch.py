@@ -58,7 +58,7 @@ class WorkPlan:
         return [shard for shard in doing.shards if shard in self._own]
 
     def slice(self, offset: int, shard: int) -> Slice:
-        return self._loop.slice(self._member, offset, shard, (shard,))
+        return self._loop.slice(self._member, offset, shard)
 
     def batches(self) -> Prefetched:
         """The batches of all slices of this member, in their order."""

@@ -66,7 +66,7 @@ class AsyncWorker:
         advance: Callable[[int], None],
         progress: Callable[[str], None],
     ) -> None:
-        self.turns = turns
+        self._turns = turns
         self.item_source: ItemSource | None = None
         self._member = member
         self._device = device
@@ -82,11 +82,6 @@ class AsyncWorker:
     @property
     def layout(self) -> MessageLayout:
         return self._pushes.layout
-
-    @property
-    def blocks(self) -> int:
-        """See `PushBuilder.blocks`."""
-        return self._pushes.blocks
 
     def begin(self) -> None:
         """Begin a loop."""
@@ -116,7 +111,7 @@ class AsyncWorker:
         """Ask for the end of the loop. Between two slices of a batch this counts as behind the last one: workers with
         fewer of them are there already."""
         offset = self._member.progress.calls.offset
-        later = self._in_step and self.turns.running is None and self._pushed_at == offset
+        later = self._in_step and self._turns.running is None and self._pushed_at == offset
         clock = offset + later
         self._stop_after = clock if self._stop_after is None else min(clock, self._stop_after)
 
@@ -125,7 +120,7 @@ class AsyncWorker:
         item_source = self._item_source
         while (answer := self._next()).item != OVER:
             offset, shard = divmod(answer.item, loop.epoch.shards)
-            piece = loop.slice(self._member, offset, shard, (shard,))
+            piece = loop.slice(self._member, offset, shard)
             self._member.timeline.begin("item", step=piece.step + 1, slice=piece.shard)
             self._progress("forward")
             with self._member.split.idle():
@@ -134,9 +129,9 @@ class AsyncWorker:
             if not self._in_step:
                 self._take_over(item_source)
             self._member.buffers.rewind()
-            self.turns.begin(piece)
+            self._turns.begin(piece)
             yield batch
-            self.turns.check_ended()
+            self._turns.check_ended()
             if self.item_source is None:
                 raise ExchangeBroken(rank=-1, phase="forward", bucket=None, why="the push before broke")
         item_source.leave()
@@ -203,7 +198,7 @@ class AsyncWorker:
         self._progress("backward")
         member.timeline.begin("backward", slice=turn.shard)
         self._pushes.backward(loop, loss, report.weight, answer.clock)
-        push, extras, tables = self._pushes.make(answer, report, self.turns.names, left, stop=self._stops)
+        push, extras, tables = self._pushes.make(answer, report, self._turns.names, left, stop=self._stops)
         member.timeline.end()
         member.timeline.end()  # the item is computed; alone, its update follows at once
         item_source.push(push, item_source.have, extras, tables)
