@@ -29,8 +29,9 @@ from ringleader_api.settings import Settings
 
 GRACE_S = 5
 TURN_S = 0.0005
-ACCEPTED_A_TURN = 8
-"""The most connections that are accepted in one turn of the event loop."""
+ACCEPTED_A_TURN = 32
+"""The most connections that are accepted in one turn of the event loop. A turn takes a few milliseconds during an
+attack, a connection a tenth of one."""
 LAST_PORT = 65_535
 
 

@@ -380,7 +380,10 @@ def test_who_comes_behind_a_crowd_waits_for_a_fraction_of_so_many_turns() -> Non
         loop, among = asyncio.get_running_loop(), Connections(Bounds.within(4096))
         with socket.create_server(("127.0.0.1", 0), backlog=crowd) as listening, ExitStack() as opened:
             made = partial(Http, config, ServerState(), {}, among=among)
-            servers = [await loop.create_server(made, sock=one) for one in accepting(listening)]
+            # The backlog anew: `create_server` would set its own, which is smaller.
+            servers = [
+                await loop.create_server(made, sock=one, backlog=crowd) for one in accepting(listening)
+            ]
             for _ in range(crowd):
                 opened.enter_context(socket.create_connection(listening.getsockname()))
             count, most = 0, 0
