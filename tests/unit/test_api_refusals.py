@@ -1,5 +1,6 @@
 """Requests that are refused cost others nothing: their rows are gathered, bounded, and what is beyond is counted."""
 
+import asyncio
 import threading
 from concurrent.futures import wait
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 from control_plane import Stage, stage
 from test_api_audit import told
+from test_api_stalls import Request
 
 from ringleader_api.edge import guard
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.edge.refusals import PER_MINUTE, Refusals
+from ringleader_api.edge.request_turns import AT_ONCE
 from ringleader_api.store.audit import AuditedAction
 
 HANG_S = 30
@@ -28,6 +31,12 @@ def deed(here: Stage, who: str, path: str = "/x") -> AuditedAction:
 
 def refusals(here: Stage, clock: list[float]) -> Refusals:
     return Refusals(here.control.store, here.time, lambda: clock[0])
+
+
+async def answered(app: Any, method: str, path: str, token: str) -> int:
+    one = Request(method, path, token, length=0)
+    await app(one.scope, one.receive, one.send)
+    return int(one.told[0]["status"])
 
 
 def test_a_flood_of_refusals_leaves_so_many_rows_and_their_number(
@@ -69,6 +78,37 @@ def test_who_is_refused_again_and_again_is_answered_later_and_nobody_else(
     ada.post("/api/v1/projects", json={"name": "x"})
     here.client.post("/api/v1/projects", json={"name": "y"})
     assert waited == [guard.LATER_S]
+
+
+def test_of_a_crowd_that_is_refused_again_and_again_a_few_wait_at_a_time_and_nobody_else(
+    here: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.user("nobody")
+    app, token, other = here.client.app, here.token(user="nobody"), here.token()
+    waiting, most, crowd = 0, 0, 5 * AT_ONCE
+
+    async def flood() -> tuple[list[int], int]:
+        go = asyncio.Event()
+
+        async def later(_: float) -> None:
+            nonlocal waiting, most
+            waiting += 1
+            most = max(most, waiting)
+            await go.wait()
+            waiting -= 1
+
+        monkeypatch.setattr(guard, "sleep", later)
+        asked = [asyncio.create_task(answered(app, "POST", "/api/v1/projects", token)) for _ in range(crowd)]
+        async with asyncio.timeout(HANG_S):
+            while waiting < AT_ONCE:
+                await asyncio.sleep(0)
+            beside = await answered(app, "GET", "/api/v1/jobs", other)
+            go.set()
+            return [await one for one in asked], beside
+
+    monkeypatch.setattr(here.control.refusals, "_rows", Allowance(1, 0, lambda: 0.0))
+    assert asyncio.run(flood()) == ([403] * crowd, 200)
+    assert most == AT_ONCE
 
 
 def test_refusals_that_come_while_others_are_written_share_the_next_transaction(here: Stage) -> None:

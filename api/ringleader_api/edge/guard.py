@@ -238,11 +238,13 @@ class Guard:
         async def told(message: Message) -> None:
             nonlocal status, has_row
             status = message.get("status", status)
-            await send(message)
             if message["type"] == "http.response.start" and status >= 400 and action.who:
                 has_row = self._refusals.has_row(action)
-                if not has_row:  # who asks again at once would keep the process busy with refusals
+                # Who asks again at once would keep the process busy with refusals. Before the answer begins: it keeps
+                # its turn meanwhile, so that a crowd of clients does not come back together.
+                if not has_row:
                     await sleep(LATER_S)
+            await send(message)
 
         before = CURRENT_ACTION.set(action)
         try:
