@@ -63,6 +63,23 @@ def test_a_long_history_is_read_and_encoded_once_for_all_that_catch_up_with_it(
     assert sum(read.values()) <= lines + 10 * kept
 
 
+def test_the_end_of_a_job_is_looked_up_only_for_a_stream_that_is_resumed(here: Stage) -> None:
+    job_id = here.submit()
+    here.client.post(f"/api/v1/jobs/{job_id}/cancel")
+    ended, asked = here.control.feeds.ended, Counter[str]()
+
+    def counted(job_id: str) -> bool:
+        asked[job_id] += 1
+        return ended(job_id)
+
+    here.control.feeds.ended = counted  # type: ignore[method-assign]
+    feed, accept = f"/api/v1/jobs/{job_id}/events", {"Accept": "text/event-stream"}
+    begun = here.client.get(feed, headers=accept)
+    assert (begun.status_code, asked[job_id]) == (200, 0)
+    resumed = here.client.get(feed, headers={**accept, "Last-Event-ID": str(seqs(begun.content)[-1])})
+    assert (resumed.status_code, asked[job_id]) == (204, 1)
+
+
 def test_a_follower_that_goes_takes_nothing_from_those_who_wait_for_the_same(
     here: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

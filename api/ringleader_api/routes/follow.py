@@ -45,9 +45,7 @@ async def stream(
     try:
         resumed = _last_seen(request)
         after = after if resumed is None else resumed
-        # Asked before the read: what the job wrote before it ended is then seen.
-        ended = await to_thread.run_sync(here.feeds.ended, job_id)
-        level = ended and resumed is not None and not await to_thread.run_sync(read, job_id, after, 1)
+        level = resumed is not None and await to_thread.run_sync(_is_over, here, job_id, after, read)
     # Counted from the request on: whatever fails before the stream begins must count it off again.
     except BaseException:
         end()
@@ -62,6 +60,11 @@ async def stream(
         # nginx would else collect the stream before it passes any of it on.
         headers={"X-Accel-Buffering": "no"},
     )
+
+
+def _is_over(here: Control, job_id: str, after: int, read: Read[Item]) -> bool:
+    # Asked before the read: what the job wrote before it ended is then seen.
+    return here.feeds.ended(job_id) and not read(job_id, after, 1)
 
 
 def _last_seen(request: Request) -> int | None:
