@@ -1,6 +1,7 @@
 """Decisions without side effects: which jobs start, and what each admitted job needs next. Nothing here does I/O."""
 
-from ringleader_api.scheduling.admission import decide, fits, most, plan
+from ringleader_api.scheduling.admission import decide, plan
+from ringleader_api.scheduling.empty_cluster import fits, most
 from ringleader_api.scheduling.growth import reaches
 from ringleader_api.scheduling.lifecycle import Facts, Limits, Silence, next_act
 from ringleader_api.scheduling.needs import NodeShape, WorkerNeed, count_of

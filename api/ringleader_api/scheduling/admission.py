@@ -10,15 +10,15 @@ back holds back its own project alone; one that cannot run at all holds nobody b
 had asks for them when all others have asked.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
 from ringleader.wire.views import Why
 from ringleader_api.scheduling import pending_reasons, surplus
+from ringleader_api.scheduling.empty_cluster import EmptyCluster
 from ringleader_api.scheduling.growth import Growth, reaches
-from ringleader_api.scheduling.needs import NodeShape, WorkerNeed, place, room
+from ringleader_api.scheduling.needs import WorkerNeed
 from ringleader_api.scheduling.preemption import ends_at, make_room, may_leave
 from ringleader_api.scheduling.reservations import HeldPlaces, taken
 from ringleader_api.scheduling.room import FreeRoom, together
@@ -50,17 +50,6 @@ def plan(snapshot: ClusterSnapshot) -> tuple[list[Decision], Demand]:
     return one.decide(), one.demand
 
 
-def fits(nodes: Sequence[NodeShape], claim: Claim) -> bool:
-    """Whether the job's gang would fit on the cluster if it were empty."""
-    return together(FreeRoom(nodes), claim.need, claim.gang, claim.apart) is not None
-
-
-def most(nodes: Sequence[NodeShape], need: WorkerNeed) -> int:
-    """The number of such workers that the empty cluster holds."""
-    # More than any cluster holds, so that only its room bounds the answer.
-    return place(nodes, need, 1 << 20)[0]
-
-
 class _Pass:
     """One pass over the queue; its state is built from the snapshot and discarded with the pass."""
 
@@ -70,11 +59,8 @@ class _Pass:
         told = Usage.told(snapshot.nodes, snapshot.admitted, snapshot.projects)
         self._growth = Growth(snapshot.reach, snapshot.admitted, told)
         self._usage = Usage(snapshot.nodes, snapshot.admitted, snapshot.projects)
-        # Kinds of node with their number: a large cluster has few, and an empty one is counted by kind.
-        self._kinds = Counter((n.cpus, n.gpus, n.memory_gb) for n in snapshot.nodes)
-        self._most: dict[WorkerNeed, int] = {}
+        self._empty = EmptyCluster(snapshot.nodes)
         self._tried: set[WorkerNeed] = set()
-        self._fit: dict[tuple[WorkerNeed, int, Apart | None], bool] = {}
         self._no_room: dict[tuple[WorkerNeed, Apart | None], int] = {}
         self._holders = list(snapshot.admitted)
         self._fresh: list[Claim] = []
@@ -101,7 +87,7 @@ class _Pass:
         in_vain = []
         for claim, level in in_turn(queued, self._usage, projects, self._snapshot.rules):
             # Jobs whose nodes have not come are decided last, so that their demand takes the bound from nobody else.
-            if self._trouble(claim) is not None and not self._fits(claim):
+            if self._snapshot.trouble(claim) is not None and not self._empty.fits(claim):
                 in_vain.append((claim, level))
             else:
                 self._decide(claim, level)
@@ -127,9 +113,9 @@ class _Pass:
 
     def _refusal(self, claim: Claim, level: int) -> Why | None:
         """The reason why the job does not start now; None when it does."""
-        fits = self._fits(claim)
+        fits = self._empty.fits(claim)
         if not fits and not reaches(self._snapshot.reach, claim):
-            return pending_reasons.too_big(claim, self._whole(claim.need), self._snapshot.reach)
+            return pending_reasons.too_big(claim, self._empty.most(claim.need), self._snapshot.reach)
         # The quota before the demand: no nodes are asked for a job that its own project holds back.
         if (why := self._beyond_quota(claim)) is not None:
             return why
@@ -166,7 +152,7 @@ class _Pass:
         """Ask the autoscaler for the gang; returns whether it may be asked for. A gang that would fit on the cluster as
         it is only waits for room: if its nodes have turned out to be unavailable, it asks when all others have
         asked."""
-        if self._trouble(claim) is None or not fits:
+        if self._snapshot.trouble(claim) is None or not fits:
             return self._growth.ask(claim)
         if may := self._growth.may_ask(claim):
             self._ask_last.append(claim)
@@ -208,7 +194,7 @@ class _Pass:
     def _wait_for_nodes(self, claim: Claim, level: int, *, asked: bool) -> Why:
         """The reason for a gang that cannot fit on the cluster as it is. If the cluster could grow so far once others
         have ended, the job is a head like any other, for which room is made within the bound."""
-        if (trouble := self._trouble(claim)) is not None:
+        if (trouble := self._snapshot.trouble(claim)) is not None:
             return pending_reasons.nodes_unavailable(claim, trouble)
         if asked:
             self._awaits_nodes = self._awaits_nodes or claim
@@ -241,7 +227,7 @@ class _Pass:
         if why is not None:
             return why
         self._head_at_s = ends_at(head, self._holders, self._held, self._free)
-        return pending_reasons.no_room(head, found, self._holders, self._trouble(head))
+        return pending_reasons.no_room(head, found, self._holders, self._snapshot.trouble(head))
 
     def _make_room(
         self, head: Claim, level: int, admitted: Sequence[Claim], held: HeldPlaces, free: FreeRoom
@@ -280,7 +266,7 @@ class _Pass:
 
     def _may_start(self, claim: Claim) -> bool:
         """Whether only other jobs hold it back."""
-        return self._usage.left_for(claim) >= claim.least and self._fits(claim)
+        return self._usage.left_for(claim) >= claim.least and self._empty.fits(claim)
 
     def _ends_in_time(self, claim: Claim) -> bool:
         """Whether the job has released everything by the time the head can start."""
@@ -309,29 +295,3 @@ class _Pass:
             return Hold(claim.job_id, self._held_back[claim.job_id])
         workers = self._grants.get(claim.job_id, claim.floor) if claim.elastic else None
         return Admit(claim.job_id, workers, overtakes=claim.job_id in self._overtaking)
-
-    def _trouble(self, claim: Claim) -> str | None:
-        """The reason why nodes for some part of it have not come; empty where none is known, None where they were not
-        asked for in vain."""
-        if not self._snapshot.missing:
-            return None
-        shapes = [claim.need, *([claim.apart[0]] if claim.apart else [])]
-        return next((self._snapshot.missing[need] for need in shapes if need in self._snapshot.missing), None)
-
-    def _fits(self, claim: Claim) -> bool:
-        """Whether its gang would have room on the cluster if that were empty."""
-        # Cheap, and decides unless the gang has a second shape: only that has to be placed to know.
-        workers_fit = self._whole(claim.need) >= claim.gang
-        if claim.apart is None or not workers_fit:
-            return workers_fit
-        shape = claim.need, claim.gang, claim.apart
-        if shape not in self._fit:
-            self._fit[shape] = fits(self._snapshot.nodes, claim)
-        return self._fit[shape]
-
-    def _whole(self, need: WorkerNeed) -> int:
-        if need not in self._most:
-            self._most[need] = sum(
-                number * room(NodeShape("", *kind), need) for kind, number in self._kinds.items()
-            )
-        return self._most[need]

@@ -184,6 +184,14 @@ class ClusterSnapshot:
     reach: Reach | None = None
     missing: Mapping[WorkerNeed, str] = field(default_factory=dict)
 
+    def trouble(self, claim: Claim) -> str | None:
+        """The reason why nodes for some part of a job have not come; empty where none is known, None where they were
+        not asked for in vain."""
+        if not self.missing:
+            return None
+        shapes = [claim.need, *([claim.apart[0]] if claim.apart else [])]
+        return next((self.missing[need] for need in shapes if need in self.missing), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Admit:
