@@ -1,15 +1,40 @@
-"""A job's row, reduced to the facts that decide its next act."""
+"""The rows that a round of the reconciler begins with, each reduced to the facts that decide its job's next act."""
+
+from sqlalchemy import select
 
 from ringleader.wire.states import State
-from ringleader_api.reconciling.round_clock import Mark
+from ringleader_api.reconciling.round_clock import Mark, Who
 from ringleader_api.scheduling import Facts
-from ringleader_api.services.jobs.claims import allowed
+from ringleader_api.services.jobs.claims import ADMITTED, allowed
+from ringleader_api.store import Transactions
 from ringleader_api.store.spent import together
 from ringleader_api.store.tables import Job
 
 PAUSE_GRACE_S = 600.0
 """The time, in seconds, that a step and the writing of a checkpoint may take. After that the job is paused as its last
 checkpoint left it."""
+Alive = set[Who]
+"""The supervisors that live, by job and attempt."""
+
+
+def admitted_jobs(store: Transactions) -> list[Facts]:
+    query = select(Job).where(Job.state.in_(ADMITTED)).order_by(Job.id)
+    with store.read() as session:
+        return [facts_of(job) for job in session.scalars(query)]
+
+
+def orphans(store: Transactions, alive: Alive) -> list[Who]:
+    """The supervisors of attempts that are over. Those of jobs that this database does not know are not ours to end."""
+    with store.read() as session:
+        query = select(Job.id, Job.attempt, Job.state).where(Job.id.in_({job_id for job_id, _ in alive}))
+        known = {job_id: (attempt, state) for job_id, attempt, state in session.execute(query)}
+    found = []
+    for job_id, attempt in sorted(alive):
+        # An unknown job counts as running its present attempt, which leaves its supervisor alone.
+        current, state = known.get(job_id, (attempt, State.RUNNING))
+        if attempt != current or state not in ADMITTED:
+            found.append((job_id, attempt))
+    return found
 
 
 def facts_of(job: Job) -> Facts:
