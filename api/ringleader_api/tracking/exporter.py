@@ -1,25 +1,21 @@
 """The exporter: copies settled metrics, recoveries and ends from the database to MLflow, from a stored cursor.
 
-Exactly once: a cursor moves only after MLflow has taken the batch; the batch after a doubt (a start of this process,
-a call without an answer) is first compared with what the run already holds. Timestamps, steps and values come from
-our rows, so a point sent again is the same point.
+Exactly once (`runs`): timestamps, steps and values come from our rows, so a point sent again is the same point.
 """
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import or_, select
 
 from ringleader.wire.states import State
 from ringleader_api.clock import Clock, utc_now
 from ringleader_api.log import Log
 from ringleader_api.store import RoleLease, RoleLeaseLost, Transactions, log_failure
-from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
-from ringleader_api.tracking import records
-from ringleader_api.tracking.mlflow import Mlflow, MlflowPoint, TrackerDown, TrackerRefused
+from ringleader_api.store.tables import ExportCursor, Job
+from ringleader_api.tracking.mlflow import Mlflow, TrackerDown, TrackerRefused
+from ringleader_api.tracking.runs import MlflowRuns
 
 log = Log("ringleader.tracking")
 SLOWEST_S = 30.0
@@ -56,8 +52,7 @@ class Exporter:
         self._lease = lease
         self._shared = shared
         self._mlflow = mlflow
-        self._certain: set[str] = set()
-        self._keys: dict[str, records.Keys] = {}
+        self._runs = MlflowRuns(store, mlflow)
         self._refused: dict[str, _Patience] = {}
         self._now = now
         self._whole_at: datetime | None = None
@@ -104,11 +99,10 @@ class Exporter:
             if self._sits_out(job_id):
                 continue
             try:
-                self._export(job_id)
+                self._runs.update(job_id)
                 self._refused.pop(job_id, None)
             except (TrackerDown, RoleLeaseLost):
-                # It may have taken the batch although its answer was lost: compare before sending again.
-                self._certain.discard(job_id)
+                self._runs.doubt(job_id)
                 raise
             except TrackerRefused as refused:
                 log.warning("tracking.refused", job=job_id, error=refused.message)
@@ -125,7 +119,7 @@ class Exporter:
 
     def _start_over(self) -> None:
         """Treat nothing as certain: another process has had the role."""
-        self._certain.clear()
+        self._runs.doubt_all()
         self._whole_at = None
 
     def _given_up(self, job_id: str) -> bool:
@@ -136,12 +130,11 @@ class Exporter:
         with self._store.write() as session:
             session.merge(ExportCursor(job_id=job_id, finished=True))  # also where no run could be made
         self._refused.pop(job_id, None)
-        self._certain.discard(job_id)
-        self._keys.pop(job_id, None)
+        self._runs.forget(job_id)
         return True
 
     def _put_off(self, job_id: str) -> None:
-        self._certain.discard(job_id)
+        self._runs.doubt(job_id)
         patience = self._refused.setdefault(job_id, _Patience())
         patience.skip, patience.next_skip = patience.next_skip, min(300, patience.next_skip * 2)
 
@@ -172,118 +165,3 @@ class Exporter:
         with self._store.read() as session:
             found = {*session.scalars(open_ones), *session.scalars(begun)}
         return sorted(found | self._refused.keys())
-
-    def _export(self, job_id: str) -> None:
-        with self._store.read() as session:
-            job = session.get(Job, job_id)  # before its points: an ended job gets no more of them
-            cursor = session.get(ExportCursor, job_id)
-        if job is None:
-            return
-        cursor = self._with_run(job, cursor)
-        while self._next_metrics(cursor):
-            pass
-        self._recoveries(cursor)
-        if job.state.ended:
-            self._finish(job, cursor)
-
-    def _with_run(self, job: Job, cursor: ExportCursor | None) -> ExportCursor:
-        """The job's run, created once: found again by its tag after a crash between creating and noting it."""
-        if cursor is None:
-            experiment_id = self._mlflow.experiment(job.project)
-            run_id = self._mlflow.find_run(experiment_id, job.id)
-            if run_id is None:
-                start_ms = records.millis(job.started_at or job.created_at)
-                run_id = self._mlflow.create_run(experiment_id, job.name, start_ms, records.tags(job))
-            cursor = ExportCursor(
-                job_id=job.id,
-                experiment_id=experiment_id,
-                run_id=run_id,
-                described=False,
-                metric_id=0,
-                event_seq=0,
-                finished=False,
-            )
-            with self._store.write() as session:
-                session.add(cursor)
-        if not cursor.described:
-            params = records.params(job)
-            # Sent again after a crash: MLflow takes a param with the same value twice.
-            for start in range(0, len(params), records.MAX_PARAMS):
-                self._mlflow.log_params(cursor.run_id, params[start : start + records.MAX_PARAMS])
-            self._note(cursor, described=True)
-        return cursor
-
-    def _next_metrics(self, cursor: ExportCursor) -> bool:
-        """Copy one batch; False when there was none."""
-        query = select(Metric).where(Metric.job_id == cursor.job_id, Metric.id > cursor.metric_id)
-        with self._store.read() as session:
-            rows = session.scalars(query.order_by(Metric.id).limit(records.MAX_BATCH)).all()
-        if not rows:
-            return False
-        self._send(cursor, records.points(rows, self._keys_of(cursor)))
-        self._note(cursor, metric_id=rows[-1].id)
-        return True
-
-    def _keys_of(self, cursor: ExportCursor) -> records.Keys:
-        """The names of the job's metrics in MLflow; after a doubt rebuilt from the rows sent so far."""
-        if cursor.job_id in self._certain and cursor.job_id in self._keys:
-            return self._keys[cursor.job_id]
-        first = func.min(Metric.id)
-        mine = (Metric.job_id == cursor.job_id, Metric.id <= cursor.metric_id)
-        # In the order of their first rows, which numbers names that are cleaned alike as it did the first time.
-        query = select(Metric.name).where(*mine).group_by(Metric.name).order_by(first)
-        keys = self._keys[cursor.job_id] = records.Keys()
-        with self._store.read() as session:
-            for name in session.scalars(query):
-                # For its effect: a name that is missing is numbered and stored.
-                keys[name]
-        return keys
-
-    def _recoveries(self, cursor: ExportCursor) -> None:
-        """Copy the recoveries behind the cursor; earlier events are read too, for the step at which each happened."""
-        query = select(Event).where(Event.job_id == cursor.job_id).order_by(Event.seq)
-        with self._store.read() as session:
-            newest = session.scalar(
-                select(Event.seq).where(Event.job_id == cursor.job_id).order_by(Event.seq.desc()).limit(1)
-            )
-            if newest is None or newest <= cursor.event_seq:
-                return
-            events = session.scalars(query.where(Event.type.in_((records.RECOVERED, "worker.lost")))).all()
-        found = records.recovery_points(events, cursor.event_seq)
-        for start in range(0, len(found), records.MAX_BATCH):
-            self._send(cursor, found[start : start + records.MAX_BATCH])
-        self._note(cursor, event_seq=newest)
-
-    def _finish(self, job: Job, cursor: ExportCursor) -> None:
-        self._send(cursor, records.score_points(job))
-        self._mlflow.log_tags(cursor.run_id, records.end_tags(job))
-        at = job.finished_at or job.created_at
-        self._mlflow.finish(cursor.run_id, records.STATUS[job.state], records.millis(at))
-        # The note comes last: after a crash the end is sent once more, which changes nothing.
-        self._note(cursor, finished=True)
-        self._keys.pop(job.id, None)
-
-    def _send(self, cursor: ExportCursor, points: Sequence[MlflowPoint]) -> None:
-        if cursor.job_id not in self._certain:
-            points = self._missing(cursor.run_id, points)
-        if points:
-            self._mlflow.log_metrics(cursor.run_id, points)
-        self._certain.add(cursor.job_id)
-
-    def _missing(self, run_id: str, points: Sequence[MlflowPoint]) -> list[MlflowPoint]:
-        """The points that the run does not hold yet."""
-        held = {
-            (p.key, p.step, p.at_ms)
-            for key in {p.key for p in points}
-            for p in self._mlflow.history(run_id, key)
-        }
-        return [p for p in points if (p.key, p.step, p.at_ms) not in held]
-
-    def _note(self, cursor: ExportCursor, **reached: Any) -> None:
-        for name, value in reached.items():
-            setattr(cursor, name, value)
-        with self._store.write() as session:
-            row = session.get(ExportCursor, cursor.job_id)
-            if row is not None:
-                for name, value in reached.items():
-                    setattr(row, name, value)
