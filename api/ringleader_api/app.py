@@ -29,7 +29,6 @@ from ringleader_api.routes import (
     details,
     docs,
     feeds,
-    guide,
     health,
     ingest,
     jobs,
@@ -104,7 +103,6 @@ def _add_routes(app: FastAPI) -> None:
     app.include_router(health.router, prefix=API, include_in_schema=False)
     app.include_router(login.form)
     app.include_router(mlflow.router)
-    app.include_router(guide.router)
     # Last: it has a route for every path, and the router takes the first that matches.
     app.include_router(page.router)
 

@@ -6,7 +6,7 @@ import pytest
 from control_plane import Stage, stage
 from fastapi.testclient import TestClient
 
-from ringleader_api.routes import guide
+from ringleader_api.routes import page
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "reference" / "index.html").write_text("<h1>Reference</h1>")
     (folder / "_static" / "guide.css").write_text("table {}")
     (tmp_path / "secret").write_text("of others")
-    monkeypatch.setattr(guide, "GUIDE", folder)
+    monkeypatch.setattr(page, "GUIDE", folder)
     return folder
 
 
@@ -80,7 +80,7 @@ def test_nothing_outside_the_folder_is_served(here: Stage, site: Path, path: str
 def test_a_guide_that_was_not_built_says_how(
     here: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guide, "GUIDE", tmp_path / "none")
+    monkeypatch.setattr(page, "GUIDE", tmp_path / "none")
     answer = here.client.get("/guide/")
     assert answer.status_code == 404
     assert "has not been built" in answer.json()["detail"]

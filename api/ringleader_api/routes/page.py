@@ -1,19 +1,38 @@
-"""The built page: hashed files, and index.html for every path that the page routes itself."""
+"""The built page and the guide: files that the set-up has made, behind the credential like everything else."""
 
 from pathlib import Path
 
 from fastapi import APIRouter
-from fastapi.responses import FileResponse, HTMLResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from ringleader_api.problems import NotFound
-from ringleader_api.routes.built_files import file_below
 from ringleader_api.routes.dependencies import ByCaller
 
 router = APIRouter(include_in_schema=False)
 
 STATIC = Path(__file__).parents[1] / "static"
+GUIDE = Path(__file__).parents[1] / "guide"
 ABSENT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Ringleader</title>
 <p>The page has not been built. <code>make setup</code> builds it; the REST API works without it.</p></html>"""
+
+
+@router.get("/guide")
+def guide(_: ByCaller) -> Response:
+    """The first page of the guide: links in it are relative to the folder."""
+    return RedirectResponse("/guide/", 308)
+
+
+@router.get("/guide/{path:path}")
+def guide_file(_: ByCaller, path: str) -> Response:
+    """A file of the guide; a folder's index for the folder."""
+    if not (GUIDE / "index.html").is_file():
+        raise NotFound(
+            "the guide has not been built.", hint="`make docs` builds it; its pages are in docs/, too."
+        )
+    file = _file_below(GUIDE, f"{path}index.html" if path.endswith("/") or not path else path)
+    if file is None:
+        raise NotFound(f"there is nothing at /guide/{path}.", hint="The guide begins at /guide/.")
+    return FileResponse(file, headers={"Cache-Control": "no-cache"})
 
 
 @router.get("/")
@@ -30,10 +49,11 @@ def page(_: ByCaller) -> Response:
     return FileResponse(index, headers={"Cache-Control": "no-cache"})
 
 
+# Last: it takes every path.
 @router.get("/{path:path}")
 def static(_: ByCaller, path: str) -> Response:
-    """A file of the build; nothing outside it."""
-    file = file_below(STATIC, path)
+    """A file of the page's build; nothing outside it."""
+    file = _file_below(STATIC, path)
     if file is None:
         raise NotFound(f"there is no page at /{path}.")
     # Files below assets/ have their hash in the name: a new build changes the names.
@@ -41,3 +61,12 @@ def static(_: ByCaller, path: str) -> Response:
     return FileResponse(
         file, headers={"Cache-Control": "max-age=31536000, immutable" if hashed else "no-cache"}
     )
+
+
+def _file_below(folder: Path, path: str) -> Path | None:
+    """The file at `path` below the folder; None where there is none, or it is outside."""
+    try:
+        file = (folder / path).resolve()
+        return file if file.is_relative_to(folder.resolve()) and file.is_file() else None
+    except (OSError, ValueError):  # no name of a file: too long, or with a NUL
+        return None
