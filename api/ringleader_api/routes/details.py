@@ -9,7 +9,7 @@ from ringleader_api.routes.bodies.fields import Cursor, Fields, Limit, PartialPa
 from ringleader_api.routes.bodies.streamed import StreamedBody
 from ringleader_api.routes.dependencies import ByReader, Here, refusals
 from ringleader_api.services.jobs.checkpoints import CheckpointPage, checkpoints
-from ringleader_api.services.jobs.workers import WorkerPage, workers
+from ringleader_api.services.jobs.views import WorkerPage, workers
 from ringleader_api.services.records.artifacts import Artifact, ArtifactPage
 from ringleader_api.services.records.metrics import MetricCurve, MetricNames
 

@@ -8,8 +8,7 @@ from sqlalchemy.orm import Session
 from ringleader.wire.states import EDGES, State
 from ringleader.wire.views import Why
 from ringleader_api.problems import Conflict
-from ringleader_api.store.failures import failures_spent, settle
-from ringleader_api.store.spent import together
+from ringleader_api.store.spent import failures_spent, settle, together
 from ringleader_api.store.tables import Event, Job
 
 MOST_GENERATIONS = (1 << 31) - 1

@@ -9,7 +9,7 @@ from ringleader.wire.states import RETRIED, State
 from ringleader.wire.views import Why
 from ringleader_api.services.jobs.checkpoints import checkpoints_of
 from ringleader_api.store import move
-from ringleader_api.store.failures import failures_spent, settle
+from ringleader_api.store.spent import failures_spent, settle
 from ringleader_api.store.tables import Job
 
 TRUE_STATES = frozenset({State.STARTING, State.RUNNING, State.RECOVERING})

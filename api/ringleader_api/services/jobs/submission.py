@@ -26,7 +26,7 @@ from ringleader_api.services import packages
 from ringleader_api.services.jobs.checkpoints import checkpoints_of, has_final, leaves_weights
 from ringleader_api.services.jobs.claims import Register, claim_of_spec, snapshot_of
 from ringleader_api.services.jobs.infeasible import placeable
-from ringleader_api.services.jobs.surplus_told import surplus_told
+from ringleader_api.services.jobs.views import surplus_told
 from ringleader_api.services.records.group_commit import GroupCommit
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.users.access import have_project, load, permit, permit_job
