@@ -49,7 +49,7 @@ from ringleader_api.services.users.signin import SignIn
 from ringleader_api.services.users.tokens import Tokens
 from ringleader_api.services.users.users import Users
 from ringleader_api.settings import Settings
-from ringleader_api.store import Fenced, RoleLease, Store, lease_for, require_shared
+from ringleader_api.store import Fenced, RoleLease, Store, lease_for, log_failure, require_shared
 from ringleader_api.store.tables import Job
 from ringleader_api.telemetry import Telemetry
 from ringleader_api.tracing import Traces, traces_to
@@ -68,6 +68,7 @@ BEGUN_PER_S, BEGUN_AT_ONCE = 10.0, 200.0
 CATCHING_UP = 1
 """Threads that read old items for followers; they compute, so that more of them would only contend for the
 interpreter."""
+LOG_COPIED_EVERY_S = 1.0
 SENT_A_TURN = 8
 """The most short pieces of streams that are sent in one turn of the event loop."""
 
@@ -124,8 +125,10 @@ class Control:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Start the reconciler, the exporter and the count of refusals."""
+        """Start the reconciler, the exporter, the count of refusals, and the copying of the database's log."""
         self._spawn("refusals", self.refusals.run, COUNTED_EVERY_S)
+        if not self.store.shared:
+            self._spawn("log", self._copy_log, LOG_COPIED_EVERY_S)
         self._spawn("reconciler", self.reconciler.run, self.settings.tick_s)
         if self.exporter is not None:
             self._spawn("exporter", self.exporter.run, self.settings.export_every_s)
@@ -193,6 +196,19 @@ class Control:
             if count
             else []
         )
+
+    def _copy_log(self, every_s: float) -> None:
+        """Copy the write-ahead log of the database whenever something was written, until the process ends."""
+        copied = -1
+        while not self.leaving.wait(every_s):
+            version = self.store.version
+            if version == copied:
+                continue
+            try:
+                self.store.copy_log()
+                copied = version
+            except SQLAlchemyError as error:  # a commit copies it, as far as the disk lets it
+                log_failure(log, "control.log_not_copied", error)
 
     def _spawn(self, name: str, run: Callable[[float], None], every_s: float) -> None:
         # Daemons: a thread that hangs in a call to the cluster must not keep the process from ending.
