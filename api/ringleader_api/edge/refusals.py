@@ -27,6 +27,9 @@ class _Beyond:
     last: AuditedAction
     count: int = 0
 
+    def add(self, action: AuditedAction) -> None:
+        self.last, self.count = action, self.count + 1
+
 
 class Refusals:
     """Writes the rows after the answer. Rows that come while others are on their way to the disk share the next
@@ -53,8 +56,7 @@ class Refusals:
         if self._rows.take(action.who) == 0:
             return True
         with self._lock:
-            beyond = self._beyond.setdefault(action.who, _Beyond(action))
-            beyond.last, beyond.count = action, beyond.count + 1
+            self._beyond.setdefault(action.who, _Beyond(action)).add(action)
         return False
 
     def record(self, action: AuditedAction, outcome: str) -> "Future[None]":

@@ -27,6 +27,17 @@ class _Patience:
     next_skip: int = 1
     told: Why | None = None
 
+    def put_off(self) -> None:
+        # One less: the round that tries again counts, so the first failure is tried again in the very next one.
+        self.skip, self.next_skip = self.next_skip - 1, min(MOST_ROUNDS, self.next_skip * 2)
+
+    def sits_out(self) -> bool:
+        """Whether this round is one of them; it is counted."""
+        if self.skip <= 0:
+            return False
+        self.skip -= 1
+        return True
+
 
 class AttemptStarter:
     """Asks for the supervisors of stored attempts. Used by the reconciler only."""
@@ -45,8 +56,7 @@ class AttemptStarter:
         Returns the reason why the attempt is over where its supervisor has lived and is gone; else None."""
         who = (job_id, attempt)
         patience = self._patience.get(who, _Patience())
-        if patience.skip > 0:
-            patience.skip -= 1
+        if patience.sits_out():
             return None
         try:
             self._launching.start(job_id, attempt)
@@ -63,9 +73,7 @@ class AttemptStarter:
         return None
 
     def _failed(self, who: Who, patience: _Patience, error: Exception) -> None:
-        # One less: the round that tries again counts, so the first failure is tried again in the very next
-        # one.
-        patience.skip, patience.next_skip = patience.next_skip - 1, min(MOST_ROUNDS, patience.next_skip * 2)
+        patience.put_off()
         self._patience[who] = patience
         why = _why(error)
         # One traceback for each cause: the same failure comes back in round after round.

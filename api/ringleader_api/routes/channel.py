@@ -70,7 +70,7 @@ class Channel(Generic[Item]):
         self.base = after
         self.kept_bytes = 0
         self.over = False
-        self.followers = 0
+        self._followers = 0
 
     def since(self, after: int) -> tuple[int, bytes] | None:
         """The newest seq of a chunk of the items above `after`, and its text; None where there are none."""
@@ -102,6 +102,14 @@ class Channel(Generic[Item]):
         if not self.over:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), for_s)
+
+    def join(self) -> None:
+        self._followers += 1
+
+    def leave(self) -> int:
+        """Count one follower off; returns how many are left."""
+        self._followers -= 1
+        return self._followers
 
     def begin(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -224,12 +232,11 @@ async def followed(here: Control, job_id: str, after: int, read: Read[Item]) -> 
     if channel is None or channel.over:
         channel = here.channels[key] = Channel(here, job_id, after, read)
         channel.begin()
-    channel.followers += 1
+    channel.join()
     try:
         yield channel
     finally:
-        channel.followers -= 1
-        if not channel.followers:
+        if not channel.leave():
             channel.end()
             # Another may have taken its place: one that is over is replaced while its last followers still leave.
             if here.channels.get(key) is channel:

@@ -19,6 +19,7 @@ from ringleader_api.tracking.runs import MlflowRuns
 
 log = Log("ringleader.tracking")
 SLOWEST_S = 30.0
+MOST_ROUNDS = 300
 CLOCKS_APART = timedelta(hours=1)
 """The most by which the clocks of control planes may differ, with the time that a commit takes."""
 _ALIVE = [state for state in State if not state.ended]
@@ -30,6 +31,16 @@ class _Patience:
 
     skip: int = 0
     next_skip: int = 1
+
+    def put_off(self) -> None:
+        self.skip, self.next_skip = self.next_skip, min(MOST_ROUNDS, self.next_skip * 2)
+
+    def sits_out(self) -> bool:
+        """Whether this round is one of them; it is counted."""
+        if self.skip <= 0:
+            return False
+        self.skip -= 1
+        return True
 
 
 class Exporter:
@@ -96,7 +107,7 @@ class Exporter:
         for job_id in self._unfinished():
             if self._stop.is_set():
                 return
-            if self._sits_out(job_id):
+            if job_id in self._refused and self._refused[job_id].sits_out():
                 continue
             try:
                 self._runs.update(job_id)
@@ -135,20 +146,12 @@ class Exporter:
 
     def _put_off(self, job_id: str) -> None:
         self._runs.doubt(job_id)
-        patience = self._refused.setdefault(job_id, _Patience())
-        patience.skip, patience.next_skip = patience.next_skip, min(300, patience.next_skip * 2)
+        self._refused.setdefault(job_id, _Patience()).put_off()
 
     def _down(self, down: TrackerDown) -> None:
         if not self.trouble:
             log.warning("tracking.down", error=down.message)
         self.trouble = down.message
-
-    def _sits_out(self, job_id: str) -> bool:
-        patience = self._refused.get(job_id)
-        if patience is None or patience.skip <= 0:
-            return False
-        patience.skip -= 1
-        return True
 
     def _unfinished(self) -> list[str]:
         """The jobs with something to copy: started ones, until their end has been copied.

@@ -19,6 +19,13 @@ class _Entry(Generic[Asked, Answer]):
     answer: list[Answer] = field(default_factory=list)
     error: Exception | None = None
 
+    def end(self, answer: Answer | Exception) -> None:
+        if isinstance(answer, Exception):
+            self.error = answer
+        else:
+            self.answer.append(answer)
+        self.done = True
+
 
 class GroupCommit(Generic[Asked, Answer]):
     """Calls `carry_out` with all calls that have gathered, one batch at a time.
@@ -70,13 +77,9 @@ class GroupCommit(Generic[Asked, Answer]):
         try:
             self._answer([one])
         except Exception as error:
-            one.error, one.done = error, True
+            one.end(error)
 
     def _answer(self, batch: Sequence[_Entry[Asked, Answer]]) -> None:
         answers = self._carry_out([one.asked for one in batch])
         for one, answer in zip(batch, answers, strict=True):
-            if isinstance(answer, Exception):
-                one.error = answer
-            else:
-                one.answer.append(answer)
-            one.done = True
+            one.end(answer)
