@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import spares
 import torch
 from faults import FaultPlan
 from forks import processes
@@ -33,11 +34,15 @@ from ringleader.train import Session
 from ringleader.train.program_check.background import CheckWorkspace
 from ringleader.train.run import run
 
+CHECKS = 2
+"""A worker checks its program so often at most."""
+
 
 def act(
     me: str, pipe: Connection, store: tuple[str, int], script: "Cast", server: bool, artifacts: Path
 ) -> None:
     """A worker process."""
+    spares.keep((script.checkpoints is not None) + (0 if script.beside is None else CHECKS))
     torch.set_num_threads(1)
     cues = tuple(c for c in script.cues.cues if c.worker == me)
     prompter = Prompter(me, pipe, store, cues, f"127.0.0.{1 + script.nodes.get(me, 0)}")
