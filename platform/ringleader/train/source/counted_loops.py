@@ -8,6 +8,7 @@ from pathlib import Path
 from ringleader.errors import StepMisuse
 from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.source.loop_bodies import text_of
+from ringleader.train.source.statement_order import span
 
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
 APART = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -24,7 +25,7 @@ def check_not_counted(place: CodeLine, *, same_bits: bool) -> None:
             number that `enumerate` gives to a turn decides on a `break`.
     """
     code, line = place
-    what = _counting(code.co_filename).get(line) or (same_bits and _numbering(code.co_filename).get(line))
+    what = _counting(code.co_filename, line) or (same_bits and _numbering(code.co_filename, line))
     if not what:
         return
     where = f"{Path(code.co_filename).name}:{line}"
@@ -36,30 +37,32 @@ def check_not_counted(place: CodeLine, *, same_bits: bool) -> None:
     )
 
 
-@lru_cache(maxsize=64)
-def _counting(file: str) -> dict[int, str]:
-    """By line of a file on which `session.batches(…)` is passed to a counting function, the complaint."""
-    text = text_of(file)
-    found: dict[int, str] = {}
-    for node in ast.walk(text.tree) if text else ():
-        if isinstance(node, ast.Call) and (name := _name(node.func)) in COUNTING:
-            found |= dict.fromkeys(_lines_of_batches(node), f"{name}(…) iterates over session.batches")
-    return found
+@lru_cache(maxsize=256)
+def _counting(file: str, line: int) -> str:
+    """The complaint about a call of `session.batches(…)` on that line that is passed to a counting function."""
+    calls = (node for node in _beside(file, line) if isinstance(node, ast.Call))
+    counting = (call for call in calls if _name(call.func) in COUNTING)
+    found = [_name(call.func) for call in counting if line in _lines_of_batches(call)]
+    return f"{found[-1]}(…) iterates over session.batches" if found else ""
 
 
-@lru_cache(maxsize=64)
-def _numbering(file: str) -> dict[int, str]:
-    """By line of a file on which `session.batches(…)` is passed to `enumerate`, whose number decides on a `break`, the
-    complaint."""
+@lru_cache(maxsize=256)
+def _numbering(file: str, line: int) -> str:
+    """The complaint about one that is passed to `enumerate`, whose number decides on a `break`."""
+    loops = (node for node in _beside(file, line) if isinstance(node, ast.For))
+    leaving = ((loop, left) for loop in loops if (left := _left_by_number(loop)))
+    found = [left for loop, left in leaving if line in _lines_of_batches(loop.iter)]
+    what = "leaves a loop by the number that enumerate(…) gives to turns of session.batches"
+    return f"line {found[-1]} {what}" if found else ""
+
+
+def _beside(file: str, line: int) -> Iterator[ast.AST]:
+    """The nodes of the file's statement, function or class around that line: another one has no part of the call."""
     text = text_of(file)
-    found: dict[int, str] = {}
-    for node in ast.walk(text.tree) if text else ():
-        if isinstance(node, ast.For) and (left := _left_by_number(node)):
-            what = (
-                f"line {left} leaves a loop by the number that enumerate(…) gives to turns of session.batches"
-            )
-            found |= dict.fromkeys(_lines_of_batches(node.iter), what)
-    return found
+    for top in text.tree.body if text else ():
+        start, end = span(top)
+        if start <= line <= end:
+            yield from ast.walk(top)
 
 
 def _lines_of_batches(call: ast.AST) -> list[int]:
