@@ -8,6 +8,8 @@ SINCE ?=
 PART ?= all
 CHOSEN = --part $(PART) $(if $(SINCE),--since $(SINCE))
 export TORCH_INDEX ?=
+# Without compiled modules each process of the tests would compile again what it imports; `make clean` removes them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help machine setup test test-all part check docs demo bench chaos unsteady clean
@@ -25,8 +27,8 @@ setup: machine  ## virtual environment, packages, page, guide (only what has cha
 test: setup  ## the everyday tests, some minutes; SINCE=main: those of them that your changes reach
 	@$(MAKE) --no-print-directory part PART=everyday
 
-test-all: test  ## all tests: `make test`, and then what that leaves out
-	@$(MAKE) --no-print-directory part PART=rest
+test-all: setup  ## all tests, those of `make test` among them
+	@$(MAKE) --no-print-directory part PART=all
 
 part:
 	@"$(PYTHON)" scripts/setup.py browser
