@@ -2,14 +2,14 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+from ports import free_port
 from waiting import wait_for
 
 PREFIX = "/mlflow"
@@ -86,9 +86,3 @@ def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
         yield server
     finally:
         server.stop()
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

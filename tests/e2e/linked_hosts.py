@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cluster_script import make_token, processes_of, running, script_environ
+from ports import free_port
 from waiting import wait_for
 from whole_stack import Running, whole_stack
 
@@ -55,7 +56,7 @@ def linked_hosts(count: int) -> Iterator[LinkedHosts]:
         folder = Path(short)
         with ExitStack() as ending:
             outside, inside = ending.enter_context(hosts(count))
-            nodes, token, port = folder / "nodes", folder / "token", _free_port(outside)
+            nodes, token, port = folder / "nodes", folder / "token", free_port(outside)
             lines = [f"{outside} 0 0", *(f"{host.address} {CPUS} 0" for host in inside)]
             nodes.write_text("\n".join(lines) + "\n")
             environ = script_environ(folder, port)
@@ -106,12 +107,6 @@ def _network(process: Path) -> int | None:
         return (process / "ns/net").stat().st_ino
     except OSError:  # it has ended
         return None
-
-
-def _free_port(address: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def _listens(address: str, port: int) -> bool:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 import uvicorn
 from control_plane import RESULT, SPEC, FakeCluster, line, outcome, status
-from mlflow_server import free_port
+from ports import free_port
 from waiting import wait_for
 
 from ringleader_api.app import create_app

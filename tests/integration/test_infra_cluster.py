@@ -1,7 +1,6 @@
 """The cluster script with real Ray: two nodes on loopback join with a token, and leave nothing behind."""
 
 import os
-import socket
 import stat
 import subprocess
 import tempfile
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster_script import SCRIPT, make_token, processes_of, running, script_environ
+from ports import free_port
 from waiting import wait_for
 
 from ringleader.runtime.nodes.fork_worker import forks
@@ -19,20 +19,13 @@ START_DEADLINE_S = 90
 STARTED = "Ray runtime started"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((NODES[0], 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.mark.timeout(300)
 def test_two_nodes_join_with_a_token_and_leave_nothing_behind() -> None:
     with tempfile.TemporaryDirectory(prefix="rlc", ignore_cleanup_errors=True) as short, ExitStack() as stack:
         folder = Path(short)
         nodes, token = folder / "nodes", folder / "token"
         nodes.write_text("".join(f"{address} 1 0\n" for address in NODES))
-        environ = script_environ(folder, free_port())
+        environ = script_environ(folder, free_port(NODES[0]))
         make_token(token)
 
         def status(token_file: Path) -> str:
