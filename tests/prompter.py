@@ -229,7 +229,7 @@ class Prompter:
 
     def _dawdle(self, step: int, phase: str) -> None:
         for cue in [c for c in self._cues if c.act == "dawdle" and c.phase == phase and c.step <= step]:
-            if self._pending < cue.generation and self._generation >= cue.since:
+            if not self._heard_of(cue.generation) and self._generation >= cue.since:
                 self._dawdled += 1
                 wait_s = DAWDLE_S * (1 + self._dawdled // DAWDLES) * cue.longer**self._dawdled
                 if self._pipe.poll(min(wait_s, LONGEST_S)):
