@@ -6,6 +6,8 @@ BENCH ?= recovery
 UNSTEADY ?= 1
 SINCE ?=
 PART ?= all
+# One more than there are cores: a fourth of the tests' time is waiting.
+PROCESSES = $(shell echo $$(($$(nproc) + 1)))
 CHOSEN = --part $(PART) $(if $(SINCE),--since $(SINCE))
 export TORCH_INDEX ?=
 # Without compiled modules each process of the tests would compile again what it imports; `make clean` removes them.
@@ -34,7 +36,7 @@ part:
 	@"$(PYTHON)" scripts/setup.py browser
 	@code=0; passed() { local got=0; "$$@" || got=$$?; [[ $$got == 0 || $$got == 5 ]] || code=$$got; }; \
 	passed $(VENV)/python -m pytest tests/unit tests/architecture tests/conformance $(CHOSEN) \
-		-n logical --maxprocesses 8 --dist worksteal; \
+		-n $(PROCESSES) --maxprocesses 8 --dist worksteal; \
 	passed $(VENV)/python -m pytest tests/integration tests/e2e tests/chaos $(CHOSEN) \
 		-n 2 --dist loadfile --no-loadscope-reorder --durations 30; \
 	exit $$code
