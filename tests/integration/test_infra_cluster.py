@@ -14,7 +14,8 @@ from waiting import wait_for
 
 from ringleader.runtime.nodes.fork_worker import forks
 
-NODES = ("127.0.0.2", "127.0.0.3")
+NODES = ("127.0.0.12", "127.0.0.13")
+"""Where no other test of the machine has a node: two of Ray at one address take each other's ports."""
 START_DEADLINE_S = 90
 STARTED = "Ray runtime started"
 
