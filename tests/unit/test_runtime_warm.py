@@ -1,8 +1,13 @@
 """Processes that the warm pool gave out: who asks again gets the same one, and one without work does not stay."""
 
+import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+MEANWHILE_S = 0.2
+HANG_GUARD_S = 30.0
 
 
 class Process:
@@ -20,15 +25,62 @@ def test_a_process_that_was_given_out_is_told_once_to_end_without_work_when_its_
     from ringleader.runtime.nodes.warm_pool import ASKED_AGAIN_S, GivenProcesses
 
     given, first, second = GivenProcesses(), Process(), Process()
-    given.note("job-w0", first, now=0.0)
-    given.note("job-w1", second, now=1.0)
+    given.take("job-w0", lambda: (first, None), now=0.0)
+    given.take("job-w1", lambda: (second, None), now=1.0)
     given.end_unused(ASKED_AGAIN_S - 0.5)
-    assert (given.of("job-w0"), first.told) == (first, 0)
+    assert given.take("job-w0", lambda: (Process(), None), now=60.0) == (first, None)
+    assert (first.told, second.told) == (0, 0)
     given.end_unused(ASKED_AGAIN_S + 0.5)
-    assert (given.of("job-w0"), given.of("job-w1")) == (None, second)
+    assert (first.told, second.told) == (1, 0)
     given.end_unused(ASKED_AGAIN_S + 2.0)
     given.end_unused(2 * ASKED_AGAIN_S)
-    assert (given.of("job-w1"), first.told, second.told) == (None, 1, 1)
+    assert (first.told, second.told) == (1, 1)
+    third = Process()
+    assert given.take("job-w1", lambda: (third, None), now=2 * ASKED_AGAIN_S) == (third, None)
+
+
+def test_a_worker_that_is_asked_for_twice_at_once_gets_one_process():
+    from ringleader.runtime.nodes.warm_pool import GivenProcesses, WarmPool
+
+    class Pool(WarmPool):
+        """A pool without Ray: a supervisor whose call timed out asks again before it has found a process."""
+
+        def __init__(self) -> None:
+            self._lock, self._given = threading.Lock(), GivenProcesses()
+            self.found: list[Process] = []
+            self.taken: list[Any] = []
+            self.again = threading.Thread(target=self.ask, daemon=True)
+
+        def ask(self) -> None:
+            self.taken.append(self.take("node", "job-w0")[0])
+
+        def _find(self, node: str) -> tuple[Any, None]:
+            self.found.append(process := Process())
+            if len(self.found) == 1:
+                self.again.start()
+                self.again.join(MEANWHILE_S)  # ended by then, if it does not wait for this one
+            return process, None
+
+    pool = Pool()
+    pool.ask()
+    pool.again.join(HANG_GUARD_S)
+    assert len(pool.found) == 1
+    assert pool.taken == 2 * pool.found
+
+
+def test_a_worker_for_which_no_process_was_found_is_given_one_when_it_is_asked_for_again():
+    from ringleader.runtime.nodes.warm_pool import ASKED_AGAIN_S, GivenProcesses
+
+    def none() -> tuple[Any, None]:
+        raise OSError("the node is gone")
+
+    given, process = GivenProcesses(), Process()
+    with pytest.raises(OSError, match="gone"):
+        given.take("job-w0", none, now=0.0)
+    given.end_unused(2 * ASKED_AGAIN_S)
+    assert given.take("job-w0", lambda: (process, None), now=2 * ASKED_AGAIN_S) == (process, None)
+    given.end_unused(3 * ASKED_AGAIN_S - 1.0)
+    assert process.told == 0
 
 
 @pytest.mark.parametrize("busy", [False, True])

@@ -3,7 +3,7 @@
 import threading
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -28,6 +28,8 @@ AT_ONCE = 2
 ASKED_AGAIN_S = 120.0
 _PER_NODE = b"ringleader/warm/per_node"
 _IDLE_S = b"ringleader/warm/idle_s"
+Taken = tuple[Any, ProcessIdentity | None]
+"""A process that was taken: its handle, and who it is where that is known."""
 
 
 @dataclass(slots=True)
@@ -39,25 +41,43 @@ class _Idle:
     node: str
 
 
+class _GivenProcess:
+    """The one process of a worker: who asks while another is being served waits for the same one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.handle: Any = None
+        self.at = 0.0
+
+    def take(self, find: Callable[[], Taken], now: float) -> Taken:
+        with self._lock:
+            if self.handle is not None:
+                return self.handle, None
+            self.at = now
+            self.handle, identity = find()
+            return self.handle, identity
+
+
 class GivenProcesses:
     """The processes that were given out lately, by the worker they are for."""
 
     def __init__(self) -> None:
-        self._given: dict[str, tuple[Any, float]] = {}
+        self._lock = threading.Lock()
+        self._given: dict[str, _GivenProcess] = {}
 
-    def note(self, worker: str, handle: Any, now: float) -> None:
-        self._given[worker] = handle, now
-
-    def of(self, worker: str) -> Any:
-        """The process that this worker was given; None without one, or where that was long ago."""
-        return self._given.get(worker, (None, 0.0))[0]
+    def take(self, worker: str, find: Callable[[], Taken], now: float) -> Taken:
+        """The process of this worker: the one it was given lately, without its identity, else what `find` finds."""
+        with self._lock:
+            given = self._given.setdefault(worker, _GivenProcess())
+        return given.take(find, now)
 
     def end_unused(self, now: float) -> None:
         """End processes without work after `ASKED_AGAIN_S`: whoever has not asked again by then never will."""
-        for worker, (handle, at) in list(self._given.items()):
-            if now - at >= ASKED_AGAIN_S:
-                del self._given[worker]
-                handle.end_unless_busy.remote()
+        with self._lock:
+            for worker, given in list(self._given.items()):
+                if given.handle is not None and now - given.at >= ASKED_AGAIN_S:
+                    del self._given[worker]
+                    given.handle.end_unless_busy.remote()
 
 
 class WarmPool:
@@ -100,24 +120,17 @@ class WarmPool:
         with self._lock:
             return {node: sum(_done(i) for i in idle) for node, idle in self._idle.items()}
 
-    def take(self, node: str, worker: str) -> tuple[Any, ProcessIdentity | None]:
+    def take(self, node: str, worker: str) -> Taken:
         """A process on `node` for one attempt: a ready one, else one that is still starting (identity unknown).
 
         Args:
             worker: the name of its worker, unique in the cluster: a supervisor that asks again for it within
-                `ASKED_AGAIN_S`, because the answer was lost, gets the same process. After that time the process ends,
-                unless it has work.
+                `ASKED_AGAIN_S`, because the answer was lost or late, gets the same process. After that time the process
+                ends, unless it has work.
         """
-        with self._lock:
-            before = self._given.of(worker)
-        if before is not None:
-            return before, None
-        handle, identity = self._give(node)
-        with self._lock:
-            self._given.note(worker, handle, monotonic())
-        return handle, identity
+        return self._given.take(worker, lambda: self._find(node), monotonic())
 
-    def _give(self, node: str) -> tuple[Any, ProcessIdentity | None]:
+    def _find(self, node: str) -> Taken:
         # Before the take: from here on the refilling thread must start nothing beside the job.
         self._quiet_until = monotonic() + REFILL_AFTER_S
         while (idle := self._pop(node)) is not None:
@@ -170,8 +183,7 @@ class WarmPool:
         pause = threading.Event()
         while True:
             pause.wait(LOOK_S)
-            with self._lock:
-                self._given.end_unused(monotonic())
+            self._given.end_unused(monotonic())
             if monotonic() < self._quiet_until or not all(_done(w) for w in list(self._wanted)):
                 continue
             alive = {n["NodeID"]: n["Resources"] for n in ray.nodes() if n["Alive"]}
