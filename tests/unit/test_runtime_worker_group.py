@@ -38,9 +38,10 @@ def events() -> "queue.Queue[Any]":
 @pytest.fixture
 def worker_group(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") -> "WorkerGroup":
     from ringleader.runtime.supervisor import worker_group as module
+    from ringleader.runtime.supervisor import worker_processes
     from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
-    monkeypatch.setattr(module, "ray", SimpleNamespace(put=lambda package: package))
+    monkeypatch.setattr(worker_processes, "ray", SimpleNamespace(put=lambda package: package))
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     monkeypatch.setattr(WorkerHandle, "written", lambda _: b"handle")
     refusing = Refusing()
@@ -80,12 +81,11 @@ def test_every_end_is_told_while_the_disk_is_full(
 def test_a_process_that_was_taken_and_cannot_begin_is_ended(
     worker_group: "WorkerGroup", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ringleader.runtime.supervisor import worker_group as module
     from ringleader.runtime.supervisor.worker_handle import WorkerHandle
 
     ended: list[Any] = []
-    monkeypatch.setattr(module, "end_process", lambda handle: ended.append(handle.actor))
-    monkeypatch.setattr(worker_group, "_process", lambda worker, place: ("process", None))
+    monkeypatch.setattr(WorkerHandle, "end", lambda handle: ended.append(handle.actor))
+    monkeypatch.setattr(worker_group._processes, "find", lambda worker, place, places: ("process", None))
     monkeypatch.setattr(worker_group._places, "free", lambda worker, for_good: None)
     worker_group._handles["w0"] = WorkerHandle("worker")
     worker_group._bring("w0")  # its hand cannot be written down
@@ -95,11 +95,9 @@ def test_a_process_that_was_taken_and_cannot_begin_is_ended(
 
 
 class Answers:
-    """Of workers that do not answer: each wait takes two seconds. Looks at another node come with the next wait."""
+    """Of workers that do not answer: each wait takes two seconds."""
 
-    def __init__(self, worker_group: "WorkerGroup", cpu_s: float) -> None:
-        self._worker_group, self._cpu_s = worker_group, cpu_s
-        self.waits = 0
+    waits = 0
 
     def now(self) -> float:
         return 2.0 * self.waits
@@ -108,30 +106,34 @@ class Answers:
         self.waits += 1
         return [], waiting
 
-    def glance(self, worker: str) -> ProcessGlance | None:
-        handle = self._worker_group._handles[worker]
-        if handle.look is None:
-            handle.look = "under way"
+
+class Elsewhere:
+    """A worker on another node: what a look at it sees comes with the next wait."""
+
+    def __init__(self, answers: Answers, cpu_s: float) -> None:
+        self._answers, self._cpu_s = answers, cpu_s
+        self.look: str | None = None
+
+    def glance(self) -> ProcessGlance | None:
+        if self.look is None:
+            self.look = "under way"
             return None
-        handle.look = None
-        return ProcessGlance(stopped=False, cpu_s=self._cpu_s * self.waits)
+        self.look = None
+        return ProcessGlance(stopped=False, cpu_s=self._cpu_s * self._answers.waits)
 
 
 @pytest.mark.parametrize(("cpu_s", "waits"), [(1.0, 5), (0.0, 2)], ids=["at work", "frozen"])
 def test_a_worker_elsewhere_is_looked_at_before_it_counts_as_frozen_and_not_heard_for_ever(
-    worker_group: "WorkerGroup", monkeypatch: pytest.MonkeyPatch, cpu_s: float, waits: int
+    monkeypatch: pytest.MonkeyPatch, cpu_s: float, waits: int
 ) -> None:
-    from ringleader.runtime.supervisor import worker_group as module
-    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
+    from ringleader.runtime.supervisor import attendance
 
-    answers = Answers(worker_group, cpu_s)
-    monkeypatch.setattr(module, "ray", answers)
-    monkeypatch.setattr(module, "monotonic", answers.now)
-    monkeypatch.setattr(worker_group, "glance", answers.glance)
-    worker_group._handles["w0"] = WorkerHandle("worker")
-    worker_group._hear({"w0": "asked"})
+    answers = Answers()
+    monkeypatch.setattr(attendance, "ray", answers)
+    monkeypatch.setattr(attendance, "monotonic", answers.now)
+    attendance.await_answers({"w0": "asked"}, {"w0": cast("Any", Elsewhere(answers, cpu_s))})
     assert answers.waits == waits
-    assert module.HEAR_S < AWAY_S / 2
+    assert attendance.HEAR_S < AWAY_S / 2
 
 
 def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(

@@ -349,7 +349,7 @@ def _process_of(supervisor: Any) -> tuple[str, int]:
 
 def _kill_frozen(node: str, pid: int) -> None:
     """Kill the process if a signal has stopped it; does not wait for its end."""
-    from ringleader.runtime.supervisor.worker_handle import end_stopped, on_node
+    from ringleader.runtime.nodes.node_process import end_stopped, on_node
 
     # 0 while Ray has no process for the actor.
     if pid:

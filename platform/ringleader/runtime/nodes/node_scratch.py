@@ -1,6 +1,7 @@
 """A node's own folder, for what is large and belongs to jobs that run there: copies of data sets, packages."""
 
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -14,6 +15,12 @@ SCRATCH = "RINGLEADER_SCRATCH"
 def copies_of(attempt: str) -> Path:
     """This machine's copies for one attempt: a folder for each Ray node on it."""
     return _own() / attempt
+
+
+def remove_scratch(attempt: Path) -> None:
+    """Remove an attempt's folder and this machine's copies for it."""
+    for left in (attempt, copies_of(attempt.name)):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def private_scratch(name: str) -> Path:

@@ -1,54 +1,27 @@
 """The attempt's real processes: turns instructions into Ray calls, and deaths and returns into events."""
 
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ringleader.elastic import Meeting, Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
-from ringleader.runtime.messages import (
-    NAMESPACE,
-    WORKER_THREADS,
-    AttemptLaunch,
-    Attendance,
-    MemberTask,
-    ProcessIdentity,
-)
-from ringleader.runtime.nodes.node_scratch import copies_of
-from ringleader.runtime.supervisor.failure_detector import BUSY_CPU_S, ProcessGlance
-from ringleader.runtime.supervisor.placement import BundlePlace, BundlePlaces
-from ringleader.runtime.supervisor.worker_handle import (
-    WorkerHandle,
-    cause_of,
-    end_frozen,
-    end_process,
-    glance,
-    on_node,
-    parked,
-    read,
-    tells_more,
-)
-from ringleader.runtime.supervisor.worker_returns import Death, Return, WorkerReturns
+from ringleader.runtime.messages import AttemptLaunch, Attendance, ProcessIdentity, RunEnded
+from ringleader.runtime.nodes.node_process import on_node
+from ringleader.runtime.nodes.node_scratch import remove_scratch
+from ringleader.runtime.supervisor import attendance
+from ringleader.runtime.supervisor.failure_detector import ProcessGlance
+from ringleader.runtime.supervisor.placement import BundlePlaces
+from ringleader.runtime.supervisor.worker_handle import WorkerHandle, end_all, parked, read, tells_more
+from ringleader.runtime.supervisor.worker_processes import WorkerProcesses
+from ringleader.runtime.supervisor.worker_returns import Death, WorkerReturns
 
-PATIENT_S = 2.0
-ENDING_S = 10.0
 RETRY_S = 1.0
-ATTEND_S = 2.0
-"""The time for an answer to a supervisor that came back: a worker that takes longer, and does nothing, is frozen."""
-HEAR_S = 10.0
-"""The longest wait for one that is at work: the others hear from their supervisor only then, within `AWAY_S`."""
-LOOKS = 2
-"""The multiple of `ATTEND_S` that a look at another node's process may take."""
-
 GONE = b""
 """The note on a worker that nobody has to look for."""
 Note = Callable[[str, bytes], None]
@@ -78,14 +51,11 @@ class WorkerGroup:
     ) -> None:
         self._launch = launch
         self._places = places
-        self._me = me
-        self._take = take
         self._post = post
         self._start = start
         self._note = note
         self._handles: dict[str, WorkerHandle] = {}
-        # Put once: all workers of a node read the one copy in its object store.
-        self._package = ray.put(launch.packed())
+        self._processes = WorkerProcesses(launch, start, me, take)
         self._closed = threading.Event()
         self._returns = WorkerReturns(self._over)
 
@@ -104,13 +74,9 @@ class WorkerGroup:
         handles = {worker: read(handle) for worker, handle in written.items() if handle != GONE}
         # Without an actor it was dismissed or given up before it had a process.
         self._handles = {worker: handle for worker, handle in handles.items() if handle.actor is not None}
-        asked = {
-            worker: handle.actor.attendance.remote(self._start)
-            for worker, handle in self._handles.items()
-            if not handle.result
-        }
-        self._hear(asked)
-        found = {worker: self._look(worker, answer) for worker, answer in asked.items()}
+        asked = {worker: handle for worker, handle in self._handles.items() if not handle.result}
+        answers = attendance.ask_all(asked, self._start)
+        found = {worker: self._found(worker, answer) for worker, answer in answers.items()}
         for worker, handle in self._handles.items():
             if handle.result:
                 found[worker] = ev.WorkerFound(worker, "here")
@@ -146,9 +112,7 @@ class WorkerGroup:
     def met(self, worker: str, identity: ProcessIdentity) -> None:
         """Note the process that a worker says it is."""
         handle = self._handles.get(worker)
-        # Unknown until now, or the actor's own where the program runs in a child of it.
-        if handle is not None and handle.identity != identity:
-            handle.identity = identity
+        if handle is not None and handle.meet(identity):
             self._write(worker)
             self._returns.watch(worker, handle)
 
@@ -184,13 +148,13 @@ class WorkerGroup:
     def kill(self, worker: str) -> None:
         """End the process for certain, frozen or not; its death comes back as an event."""
         handle = self._handles[worker]
-        handle.gone = True
+        handle.give_up()
         self._write(worker)
         if handle.running is None:
             self._places.free(worker, for_good=True)
             self._post(ev.Lost(worker, "given up before it started", monotonic()))
             return
-        end_frozen(handle)
+        handle.end_frozen()
 
     def shrink(self, workers_max: int) -> None:
         """Give back the free places beyond `workers_max` workers, the most that the job is to have."""
@@ -198,89 +162,34 @@ class WorkerGroup:
             self._places.trim(workers_max)
 
     def glance(self, worker: str) -> ProcessGlance | None:
-        """A look at the worker's process; None where there is none, or not yet: the look at another node's comes back
-        with a later call."""
+        """A look at the worker's process; None where there is none, or not yet (`WorkerHandle.glance`)."""
         handle = self._handles.get(worker)
-        if handle is None or handle.identity is None or handle.gone:
-            return None
-        if handle.identity.node == ray.get_runtime_context().get_node_id():
-            return glance(handle.identity.pid)
-        if handle.look is None:
-            handle.look = on_node(handle.identity.node, glance, handle.identity.pid)
-            return None
-        if not ray.wait([handle.look], timeout=0)[0]:
-            return None
-        look, handle.look = handle.look, None
-        try:
-            return cast("ProcessGlance | None", ray.get(look))
-        except RayError:  # the node is gone: its notice or the missing heartbeats say so
-            return None
+        return handle.glance() if handle is not None else None
 
     def befall(self, worker: str, function: Callable[..., None], *args: Any) -> None:
         """Call `function(pid, *args)` on the worker's node, whatever it does to the process."""
-        identity = self._handles[worker].identity
-        assert identity is not None
-        if identity.node == ray.get_runtime_context().get_node_id():
-            function(identity.pid, *args)
-        else:
-            on_node(identity.node, function, identity.pid, *args)
+        self._handles[worker].befall(function, *args)
 
     def close(self) -> None:
-        """End every process and give every place back; returns when they are gone or after `ENDING_S`."""
+        """End every process, for which it waits a while, and give every place back."""
         self._closed.set()
-        for handle in self._handles.values():
-            handle.gone = True
-            if handle.actor is not None:
-                end_process(handle)
-        handles = {h.running: h for h in self._handles.values() if h.running is not None}
-        # Two rounds: SIGKILL for those that Ray's own kill did not reach, then the wait for their end.
-        for deadline_s in (PATIENT_S, ENDING_S):
-            _, left = (
-                ray.wait([*handles], num_returns=len(handles), timeout=deadline_s) if handles else ([], [])
-            )
-            for running in left:
-                end_frozen(handles[running])
+        end_all(list(self._handles.values()))
         self._places.close()
         self._sweep()
 
-    def _hear(self, asked: Mapping[str, Any]) -> None:
-        """Wait until all have answered, for `HEAR_S`; one that does not is left out once its process is not at work."""
-        until, used = monotonic() + HEAR_S, dict.fromkeys(asked, 0.0)
-        unseen = dict.fromkeys(asked, 0)
-        waiting = {answer: worker for worker, answer in asked.items()}
-        while waiting and monotonic() < until:
-            _, left = ray.wait([*waiting], num_returns=len(waiting), timeout=ATTEND_S)
-            waiting = {answer: waiting[answer] for answer in left}
-            for answer, worker in list(waiting.items()):
-                glance = self.glance(worker)
-                unseen[worker] = unseen[worker] + 1 if glance is None else 0
-                if glance is None and self._handles[worker].look is not None and unseen[worker] <= LOOKS:
-                    continue  # somebody looks there
-                if glance is None or glance.stopped or glance.cpu_s - used[worker] < BUSY_CPU_S:
-                    del waiting[answer]
-                else:
-                    used[worker] = glance.cpu_s
-
-    def _look(self, worker: str, asked: Any) -> ev.WorkerFound:
+    def _found(self, worker: str, answer: Attendance | Death | None) -> ev.WorkerFound:
         """The worker as its answer shows it: here, gone, or silent without one."""
         handle = self._handles[worker]
-        answered, _ = ray.wait([asked], timeout=0)
-        try:
-            attendance: Attendance | None = ray.get(asked) if answered else None
-        except (ActorDiedError, NodeDiedError, OutOfMemoryError) as error:
-            handle.gone = True
+        if answer is None:
+            return ev.WorkerFound(worker, "silent")
+        if isinstance(answer, Death):
+            handle.give_up()
             self._places.free(worker, for_good=handle.dismissed)
             self._note(worker, GONE)
-            return ev.WorkerFound(worker, "gone", cause=cause_of(error))
-        except Exception:  # whatever is in the way may pass; the process must not live on unnoticed
-            attendance = None
-        if attendance is None:
-            return ev.WorkerFound(worker, "silent")
-        handle.identity = attendance.identity
-        said = attendance.park_message
-        return ev.WorkerFound(
-            worker, "here", attendance.generation, parked(said, monotonic()) if said else None
-        )
+            return ev.WorkerFound(worker, "gone", cause=answer.cause)
+        handle.meet(answer.identity)
+        said = answer.park_message
+        return ev.WorkerFound(worker, "here", answer.generation, parked(said, monotonic()) if said else None)
 
     def _let_go(self, worker: str, found: ev.WorkerFound) -> None:
         """End a worker that is in no membership any more: it was dismissed or given up, and may not have heard."""
@@ -290,8 +199,8 @@ class WorkerGroup:
             self._run(worker)
             self.dismiss(worker)
         else:
-            self._handles[worker].gone = True
-            end_frozen(self._handles[worker])
+            self._handles[worker].give_up()
+            self._handles[worker].end_frozen()
 
     def _bring(self, worker: str) -> None:
         """Find a place and a process, start the run. On a thread of its own: places may take long."""
@@ -301,21 +210,20 @@ class WorkerGroup:
             if place is None or handle.gone:
                 return
             self._post(ev.Placed(worker, monotonic()))
-            actor, identity = self._process(worker, place)
-            handle.actor, handle.identity = actor, identity
+            handle.begin(*self._processes.find(worker, place, self._places))
             self._write(worker)
             if handle.gone:
-                end_process(handle)
+                handle.end()
                 return
             self._run(worker)
             # Again: a `kill` since the look above found nothing running, and left the process to this thread.
             if handle.gone:
-                end_process(handle)
+                handle.end()
         except Exception as error:
-            handle.gone = True
+            handle.give_up()
             if handle.actor is not None:
                 with suppress(Exception):  # the cluster is in trouble: close() tries again
-                    end_process(handle)
+                    handle.end()
             self._closed.wait(RETRY_S)  # a cluster in trouble is not helped by haste
             self._places.free(worker, for_good=False)
             self._post(ev.Lost(worker, f"could not be started: {error}", monotonic()))
@@ -323,58 +231,18 @@ class WorkerGroup:
     def _run(self, worker: str) -> None:
         """Have a worker do its task, and hear how that ends. One that has begun already goes on."""
         handle = self._handles[worker]
-        task = self._task(worker, handle.role)
-        handle.running = handle.actor.run.remote(self._start, task, self._package, self._me)
+        self._processes.run(worker, handle)
         self._returns.of(worker, handle)
 
-    def _process(self, worker: str, place: BundlePlace) -> tuple[Any, ProcessIdentity | None]:
-        """An idle process of the place's node; with GPUs a new one inside the bundle, so that Ray assigns devices."""
-        gpus = self._launch.spec.gpus_of(place.role)
-        if not gpus:
-            return self._take(self._places.node(place), f"{self._launch.name}-{worker}")
-        from ringleader.runtime.worker.actor import WorkerActor
-
-        inside = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=place.bundle)
-        actor = (
-            ray.remote(WorkerActor)
-            .options(
-                name=f"{self._launch.name}-{worker}",
-                namespace=NAMESPACE,
-                # Else it would end with a supervisor that is killed, which comes back and wants it.
-                lifetime="detached",
-                # A supervisor that was killed before it noted the actor finds it again by its name.
-                get_if_exists=True,
-                num_cpus=0,
-                num_gpus=gpus,
-                max_concurrency=WORKER_THREADS,
-                scheduling_strategy=inside,
-            )
-            .remote()
-        )
-        return actor, None
-
-    def _task(self, worker: str, role: Role) -> MemberTask:
-        launch = self._launch
-        folders = (launch.left, launch.scratch, launch.checkpoints)
-        return MemberTask(launch.job_id, launch.attempt, worker, role, launch.spec, *folders, launch.run_as)
-
-    def _over(self, worker: str, returned: Return) -> None:
+    def _over(self, worker: str, ended: RunEnded | Death) -> None:
         """Handle a run that returned, or whose process died."""
+        if isinstance(ended, Death):
+            self._died(worker, ended.cause)
+            return
         handle, now = self._handles[worker], monotonic()
-        if isinstance(returned, Death):
-            self._died(worker, returned.cause)
-            return
-        try:
-            ended = returned.result()
-        except Exception as error:
-            self._died(worker, cause_of(error))
-            return
-        if ended is None:
-            return  # another supervisor is there
-        handle.over = True
         # Its process stays until `close`: others may still read from its memory.
+        handle.returned(ended.result if ended.kind == "finished" else {})
         if ended.kind == "finished":
-            handle.result = ended.result
             try:  # a full disk keeps nobody from hearing of the end
                 self._write(worker)
             finally:
@@ -384,11 +252,11 @@ class WorkerGroup:
             self._post(ev.Raised(worker, ended.step, ended.shard, ended.message, now))
         elif ended.kind == "failed":
             self._post(ev.Failed(worker, ended.reason, ended.message, now, ended.hint))
-        handle.gone = True
+        handle.give_up()
         try:
             self._places.free(worker, for_good=ended.kind == "dismissed")
         finally:
-            end_process(handle)
+            handle.end()
 
     def _died(self, worker: str, cause: str) -> None:
         """Report a death once; more about its cause may follow later."""
@@ -397,7 +265,7 @@ class WorkerGroup:
             if tells_more(cause, handle.cause):
                 self._post(ev.Explained(worker, cause, monotonic()))
             return
-        handle.over, handle.gone, handle.cause = True, True, cause
+        handle.died(cause)
         try:  # its place is free, and stays for its replacement, before another one is looked for
             self._places.free(worker, for_good=handle.dismissed)
             self._note(worker, GONE)
@@ -418,10 +286,5 @@ class WorkerGroup:
         scratch = self._launch.scratch
         here = ray.get_runtime_context().get_node_id()
         for node in {h.identity.node for h in self._handles.values() if h.identity} - {here}:
-            on_node(node, _remove, scratch)
-        _remove(scratch)
-
-
-def _remove(folder: Path) -> None:
-    for left in (folder, copies_of(folder.name)):
-        shutil.rmtree(left, ignore_errors=True)
+            on_node(node, remove_scratch, scratch)
+        remove_scratch(scratch)

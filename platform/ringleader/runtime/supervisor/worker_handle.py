@@ -3,20 +3,22 @@
 import os
 import pickle
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
-from ray.exceptions import NodeDiedError, OutOfMemoryError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayError
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.messages import ParkMessage, ProcessIdentity
+from ringleader.runtime.nodes import node_process
+from ringleader.runtime.nodes.node_process import is_here, on_node
 from ringleader.runtime.supervisor.failure_detector import ProcessGlance
 
+PATIENT_S = 2.0
+ENDING_S = 10.0
 DIED = "died"
 """The cause of a death of which nothing more is known."""
 
@@ -45,6 +47,68 @@ class WorkerHandle:
     cause: str = ""
     result: dict[str, Any] = field(default_factory=dict)
 
+    def meet(self, identity: ProcessIdentity) -> bool:
+        """Note the process that it says it is. Returns whether that is news: it was not known until now, or is the
+        actor's own, where the program runs in a child of it."""
+        news = self.identity != identity
+        self.identity = identity
+        return news
+
+    def begin(self, actor: Any, identity: ProcessIdentity | None) -> None:
+        """Note the process that it was given."""
+        self.actor, self.identity = actor, identity
+
+    def run(self, *task: Any) -> None:
+        """Begin its run, `WorkerActor.run`: a call that is pending until the run is over."""
+        self.running = self.actor.run.remote(*task)
+
+    def give_up(self) -> None:
+        """It shall not live any more, if it does."""
+        self.gone = True
+
+    def returned(self, result: dict[str, Any]) -> None:
+        """Its run is over, with a result if it finished."""
+        self.over, self.result = True, result
+
+    def died(self, cause: str) -> None:
+        self.over, self.gone, self.cause = True, True, cause
+
+    def glance(self) -> ProcessGlance | None:
+        """A look at its process; None where there is none, or not yet: the look at another node's comes back with a
+        later call."""
+        if self.identity is None or self.gone:
+            return None
+        if is_here(self.identity.node):
+            return node_process.glance(self.identity.pid)
+        if self.look is None:
+            self.look = on_node(self.identity.node, node_process.glance, self.identity.pid)
+            return None
+        if not ray.wait([self.look], timeout=0)[0]:
+            return None
+        look, self.look = self.look, None
+        try:
+            return cast("ProcessGlance | None", ray.get(look))
+        except RayError:  # the node is gone: its notice or the missing heartbeats say so
+            return None
+
+    def befall(self, function: Callable[..., None], *args: Any) -> None:
+        """Call `function(pid, *args)` on the node of its process, whatever it does to that; nothing without one."""
+        if self.identity is None:
+            return
+        if is_here(self.identity.node):
+            function(self.identity.pid, *args)
+        else:
+            on_node(self.identity.node, function, self.identity.pid, *args)
+
+    def end(self) -> None:
+        """End its process."""
+        ray.kill(self.actor, no_restart=True)
+
+    def end_frozen(self) -> None:
+        """End its process with SIGKILL too, for one that does not listen to Ray."""
+        self.end()
+        self.befall(node_process.end)
+
     def written(self) -> bytes:
         """The bytes for the next process of the supervisor: all but the pending call."""
         kept = (self.role, self.identity, self.gone, self.dismissed, self.result)
@@ -59,36 +123,18 @@ def read(written: bytes) -> WorkerHandle:
     return WorkerHandle(role, process, identity, gone=gone, dismissed=dismissed, result=result)
 
 
-def end_process(handle: WorkerHandle) -> None:
-    ray.kill(handle.actor, no_restart=True)
-
-
-def end_frozen(handle: WorkerHandle) -> None:
-    """End the process with SIGKILL too, for one that does not listen to Ray."""
-    end_process(handle)
-    if handle.identity is not None:
-        if handle.identity.node == ray.get_runtime_context().get_node_id():
-            _sigkill(handle.identity.pid)
-        else:
-            on_node(handle.identity.node, _sigkill, handle.identity.pid)
-
-
-def glance(pid: int) -> ProcessGlance | None:
-    """The state of a process by /proc; None where it is gone, or there is no /proc."""
-    try:
-        # The name, in brackets, may hold anything.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    # Behind the name: the state, and utime and stime, the fields 3, 14 and 15 of proc(5).
-    return ProcessGlance(fields[0] == "T", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
-
-
-def on_node(node: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Run a small function on a node. Returns its pending result, which is lost with the node."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    # No CPU: it has to run on a full node. No second try: by then the pid may be another process's.
-    return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0).remote(*args)
+def end_all(handles: Collection[WorkerHandle]) -> None:
+    """End every process; returns when they are gone or after `ENDING_S`."""
+    for handle in handles:
+        handle.give_up()
+        if handle.actor is not None:
+            handle.end()
+    running = {h.running: h for h in handles if h.running is not None}
+    # Two rounds: SIGKILL for those that Ray's own kill did not reach, then the wait for their end.
+    for deadline_s in (PATIENT_S, ENDING_S):
+        _, left = ray.wait([*running], num_returns=len(running), timeout=deadline_s) if running else ([], [])
+        for run in left:
+            running[run].end_frozen()
 
 
 def cause_of(error: BaseException) -> str:
@@ -128,17 +174,3 @@ def parked(park_message: ParkMessage, now: float) -> ev.Parked:
         call=park_message.call,
         caught_up=park_message.caught_up,
     )
-
-
-def end_stopped(pid: int) -> None:
-    """End a process that a signal has stopped, and no other."""
-    look = glance(pid)
-    if look is not None and look.stopped:
-        _sigkill(pid)
-
-
-def _sigkill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

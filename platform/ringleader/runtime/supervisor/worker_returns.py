@@ -11,28 +11,28 @@ import ray
 
 from ringleader.runtime.messages import RunEnded
 from ringleader.runtime.nodes import death_watch
-from ringleader.runtime.supervisor.worker_handle import WorkerHandle, cause_by
+from ringleader.runtime.supervisor.worker_handle import WorkerHandle, cause_by, cause_of
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The death of a process that Ray does not know of yet."""
+    """The death of a worker's process."""
 
     cause: str
 
 
 Return = Future[RunEnded | None] | Death
-"""The result or error of a run, or the death that ended it."""
+"""The result or error of a run, or a death that Ray does not know of yet."""
 
 
 class WorkerReturns:
     """The ends of runs, handled in turn on a thread of its own: Ray calls back on the thread that its own calls need.
 
     Args:
-        over: handles one of them.
+        over: handles one of them, except that of a run which another supervisor waits for.
     """
 
-    def __init__(self, over: Callable[[str, Return], None]) -> None:
+    def __init__(self, over: Callable[[str, RunEnded | Death], None]) -> None:
         self._over = over
         self._queue: queue.SimpleQueue[tuple[str, Return]] = queue.SimpleQueue()
         threading.Thread(target=self._take, name="returns", daemon=True).start()
@@ -61,6 +61,17 @@ class WorkerReturns:
     def _take(self) -> None:
         while True:
             try:
-                self._over(*self._queue.get())
+                worker, returned = self._queue.get()
+                ended = returned if isinstance(returned, Death) else _end_of(returned)
+                if ended is not None:
+                    self._over(worker, ended)
             except Exception:  # of one worker's end; the others' have to be heard as well
                 traceback.print_exc()
+
+
+def _end_of(run: Future[RunEnded | None]) -> RunEnded | Death | None:
+    """The end of a run that is done; None where another supervisor waits for it."""
+    try:
+        return run.result()
+    except Exception as error:
+        return Death(cause_of(error))
