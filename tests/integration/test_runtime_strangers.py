@@ -12,7 +12,7 @@ from waiting import wait_for
 
 from ringleader.comm.seal import NONCE_BYTES, TAG_BYTES
 from ringleader.comm.store_connection import HELLO, StoreConnection, local_socket
-from ringleader.runtime.nodes.ray_folder import rays_sockets
+from ringleader.runtime.nodes.environment import rays_sockets
 
 ROOM = "job-guarded-a1"
 CROWD = 300

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from ringleader.runtime.supervisor import exit_report
+from ringleader.runtime.worker import output_capture
 
 PROGRAM = """
 import os, sys, time
-from ringleader.runtime.supervisor.exit_report import OWN, told_before_exit
+from ringleader.runtime.worker.output_capture import OWN, told_before_exit
 
 def tell():
     if sys.argv[1] == "hangs":
@@ -49,6 +49,6 @@ def test_the_programs_own_exit_is_told_and_always_comes(case: str, told: str) ->
 
 def test_behind_the_block_an_exit_is_what_it_was() -> None:
     before = os._exit
-    with exit_report.told_before_exit(lambda: time.sleep(0)):
+    with output_capture.told_before_exit(lambda: time.sleep(0)):
         assert os._exit is not before
     assert os._exit is before

@@ -1,6 +1,8 @@
-"""Ray's settings for this process, to be made before Ray is imported: authentication, loopback, no usage reports."""
+"""Ray in this process: its settings (authentication, loopback, no usage reports), to be made before it is imported, and
+its folder."""
 
 import os
+import sys
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -32,3 +34,11 @@ def for_head(token: Path) -> None:
     os.environ.pop("RAY_AUTH_TOKEN", None)
     # For its first driver Ray would start a process for each CPU; here the warm pool starts them.
     os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 - Ray spells it so
+
+
+def rays_sockets() -> Path | None:
+    """The folder in which Ray has its own sockets; None in a process that is not Ray's, which does not import it."""
+    # Never imported here: what trains under another account has no part of Ray in it.
+    worker = sys.modules.get("ray._private.worker")
+    node = None if worker is None else worker._global_node
+    return None if node is None else Path(node.get_session_dir_path()) / "sockets"

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ringleader.comm.rendezvous import Rendezvous
 from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, ProcessIdentity
-from ringleader.runtime.nodes.ray_folder import rays_sockets
+from ringleader.runtime.nodes.environment import rays_sockets
 from ringleader.runtime.supervisor.placement import here
 
 NAME = "warm-pool"

@@ -25,11 +25,10 @@ from ringleader.comm.transports.meeting import (
 from ringleader.elastic import Meeting, Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.messages import Attendance, MemberTask, ParkMessage, ProcessIdentity, RunEnded
+from ringleader.runtime.nodes.environment import rays_sockets
 from ringleader.runtime.nodes.node_scratch import copies_of, private_scratch
-from ringleader.runtime.nodes.ray_folder import rays_sockets
-from ringleader.runtime.supervisor.exit_report import told_before_exit
 from ringleader.runtime.worker.job_secrets import secrets_of
-from ringleader.runtime.worker.output_capture import captured
+from ringleader.runtime.worker.output_capture import captured, told_before_exit
 from ringleader.runtime.worker.package_install import environment_of
 from ringleader.runtime.worker.plan_client import Connect, Pair, PlanClient
 from ringleader.runtime.worker.reporter import WorkerReporter

@@ -1,15 +1,19 @@
-"""The output of the training function: each line held until its step is settled, dropped when that is replayed."""
+"""The output of the training function: each line held until its step is settled, dropped when that is replayed; told
+before the program ends its own process."""
 
 import io
+import os
 import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NoReturn
 
+import ringleader
 from ringleader.runtime.messages import PrintedLine
 from ringleader.text import utf8
 from ringleader.wire.masking import masked, masks_of
@@ -19,6 +23,9 @@ MAX_CHARACTERS = 8 << 20
 MAX_LENGTH = 16_000
 OURS = "ringleader: "
 """The beginning of lines that the platform, not the program, has printed."""
+PATIENCE_S = 2.0
+"""The time after which a program that ends its own process is gone, whether or not its output was heard."""
+OWN = str(Path(ringleader.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +213,35 @@ def captured(lines: OutputCapture) -> Iterator[Callable[[], None]]:
     Yields a function that ends the lines that are begun."""
     lines.between(0)
     out, error = _Stream(lines, "info"), _Stream(lines, "error")
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = out, error
 
     def finish() -> None:
         out.finish()
         error.finish()
 
     try:
-        yield finish
+        with redirect_stdout(out), redirect_stderr(error):
+            yield finish
     finally:
-        sys.stdout, sys.stderr = before
         finish()
+
+
+@contextmanager
+def told_before_exit(tell: Callable[[], None], patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Have the program's `os._exit` call `tell` first in this block. The platform's own does not, nor one in a child
+    that was forked here: what they end has nothing to tell."""
+    end, process = os._exit, os.getpid()
+
+    def told(status: int) -> NoReturn:
+        caller = sys._getframe(1).f_code.co_filename
+        if os.getpid() == process and not caller.startswith(OWN):
+            # On a thread: the one that ends may hold what telling takes, in a signal handler for example.
+            last = threading.Thread(target=tell, name="exit-report", daemon=True)
+            last.start()
+            last.join(patience_s)
+        end(status)
+
+    os._exit = told
+    try:
+        yield
+    finally:
+        os._exit = end
