@@ -11,8 +11,7 @@ from ringleader.comm.schedules.primitives.relayed import joined
 from ringleader.comm.schedules.schedule import even_spans
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.tree import tree_over
-from ringleader.exchange.partition import share_out
-from ringleader.exchange.registry import ARCHITECTURES, COPYING
+from ringleader.exchange.registry import ARCHITECTURES, COPYING, share_out
 
 SHARDS, STEPS, CAPACITY = 8, 3, 1 << 10
 ABSENT = (frozenset(), frozenset({0, 1, 4}), frozenset(range(1, 8)))

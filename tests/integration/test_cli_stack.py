@@ -19,10 +19,9 @@ from small_stack import SERVICE, SMALL, small_recipe
 from waiting import wait_for
 
 from ringleader.cli.stack.home import AlreadyUp, Home, read_json, write_json
-from ringleader.cli.stack.logs import MOST_BYTES
 from ringleader.cli.stack.process import PidIdentity, end, wait_gone
 from ringleader.cli.stack.recipes import REAL, Recipes
-from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, recorded
+from ringleader.cli.stack.service import LOG_BYTES, Recipe, Service, ServiceFailed, recorded
 from ringleader.cli.stack.stack import ForeignCluster, Stack, running, take_down
 from ringleader.ray_token import RayTokenTorn
 
@@ -136,9 +135,9 @@ def test_a_log_is_turned_over_by_its_size_and_its_writer_goes_on(home: Home) -> 
         writer = log.open("ab", buffering=0)
         with writer:
             for turn in (b"first", b"second"):
-                writer.write(turn * (MOST_BYTES // len(turn) + 1))
-                wait_for(f"the {turn!r} turn", lambda: log.stat().st_size < MOST_BYTES)
-                assert old.stat().st_size > MOST_BYTES
+                writer.write(turn * (LOG_BYTES // len(turn) + 1))
+                wait_for(f"the {turn!r} turn", lambda: log.stat().st_size < LOG_BYTES)
+                assert old.stat().st_size > LOG_BYTES
                 assert turn in old.read_bytes()[-20:]
                 assert stat.S_IMODE(old.stat().st_mode) == 0o600
             writer.write(b"goes on")

@@ -21,8 +21,7 @@ from ringleader.comm.transports.shared import SharedTransport
 from ringleader.elastic import NOWHERE, Plan
 from ringleader.errors import SpecInvalid
 from ringleader.exchange import Coding, Exchange, open_exchange
-from ringleader.exchange.partition import share_out
-from ringleader.exchange.registry import COPYING
+from ringleader.exchange.registry import COPYING, share_out
 from ringleader.spec import JobSpec
 from ringleader.spec.sync import Architecture, Sync
 from ringleader.train.state.norms import clip

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.codecs import RAW, Codec
-from ringleader.comm.codecs.fp16 import FP16
 from ringleader.comm.codecs.int8 import INT8, Int8
 from ringleader.comm.codecs.messages import CodecRun, messages
+from ringleader.comm.codecs.narrow import FP16
 from ringleader.comm.codecs.onebit import OneBit
 from ringleader.comm.codecs.topk import TOPK, TopK
 

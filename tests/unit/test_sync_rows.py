@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ringleader.comm.rows import SparseRows, SparseTables, added, as_gradient, rows_of
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import StepMisuse
-from ringleader.exchange.partition import share_out
+from ringleader.exchange.registry import share_out
 from ringleader.exchange.sparse_messages import message_bytes
 from ringleader.train.state.norms import clip, scale_by, total_norm
 from ringleader.train.state.parameters.sparse import ROWS_TRAVEL

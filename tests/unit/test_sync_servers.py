@@ -8,7 +8,7 @@ from exchange_members import Member, in_pairs, momentum, on_members, plan_of, sm
 from torch import nn
 
 from ringleader.comm.transports.inprocess import Hub
-from ringleader.exchange.partition import share_out
+from ringleader.exchange.registry import share_out
 
 SHARDS, STEPS = 8, 4
 """Three workers of eight shards bring several partial sums each."""

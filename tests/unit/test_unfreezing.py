@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
 
 from ringleader.errors import StepMisuse
-from ringleader.exchange.partition import share_out
+from ringleader.exchange.registry import share_out
 from ringleader.train import Session
 from ringleader.train.local import run_local
 

@@ -2,7 +2,6 @@
 
 from ringleader.data.collate import collate
 from ringleader.data.copies import CopyFailed
-from ringleader.data.decode import decode_image, decode_image_float
-from ringleader.data.parquet import ParquetDataset, RowUnreadable
+from ringleader.data.parquet import ParquetDataset, RowUnreadable, decode_image, decode_image_float
 
 __all__ = ["CopyFailed", "ParquetDataset", "RowUnreadable", "collate", "decode_image", "decode_image_float"]

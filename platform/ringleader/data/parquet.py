@@ -1,19 +1,24 @@
 """A map-style dataset over Parquet: any row at any time, read by row group, values ready to be stacked."""
 
+import io
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
+from PIL import Image
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from ringleader.data.copies import NodeCopies
-from ringleader.data.decode import Decoder
 from ringleader.data.row_groups import RowGroups
 from ringleader.errors import RingleaderError
 
+Decoder = Callable[[bytes], Tensor]
+"""The bytes of one value to one tensor."""
 Source = str | PathLike[str]
 Row = dict[str, Any]
 
@@ -167,3 +172,16 @@ def _dtype(kind: pa.DataType) -> torch.dtype:
     # pyarrow calls 16 bits halffloat, and all other numbers as torch does.
     dtype: torch.dtype = getattr(torch, {"halffloat": "half"}.get(str(kind), str(kind)))
     return dtype
+
+
+def decode_image(encoded: bytes) -> Tensor:
+    """JPEG, PNG or whatever Pillow reads → (C, H, W) uint8; one channel if grey, else three."""
+    with Image.open(io.BytesIO(encoded)) as image:
+        pixels = np.array(image if image.mode in {"L", "RGB"} else image.convert("RGB"))  # (H, W[, 3])
+    planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return torch.from_numpy(np.ascontiguousarray(planes))
+
+
+def decode_image_float(encoded: bytes) -> Tensor:
+    """As `decode_image`, but (C, H, W) float32 in 0..1."""
+    return decode_image(encoded).float() / 255

@@ -9,10 +9,10 @@ from itertools import accumulate
 from threading import Lock
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ringleader.data.copies import CopyFailed, NodeCopies
-from ringleader.data.places import expand, resolve
+from ringleader.data.copies import CopyFailed, NodeCopies, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RowGroups:
     """
 
     def __init__(self, sources: Sequence[str], columns: Sequence[str] | None, cache_bytes: int) -> None:
-        self.paths = [path for source in sources for path in expand(source)]
+        self.paths = [path for source in sources for path in _files_of(source)]
         if not self.paths:
             raise FileNotFoundError(f"no Parquet file found under {', '.join(sources) or 'an empty list'}")
         self.cache_bytes = cache_bytes
@@ -144,3 +144,14 @@ class RowGroups:
 def _open(source: str) -> pq.ParquetFile:
     filesystem, path = resolve(source)
     return pq.ParquetFile(filesystem.open_input_file(path))
+
+
+def _files_of(source: str) -> list[str]:
+    """One file, or the *.parquet of a folder by name."""
+    filesystem, path = resolve(source)
+    if filesystem.get_file_info(path).type is not pafs.FileType.Directory:
+        return [source]
+    names = [i.path for i in filesystem.get_file_info(pafs.FileSelector(path)) if i.path.endswith(".parquet")]
+    # pyarrow lists paths without their scheme.
+    prefix = source.split("://", 1)[0] + "://" if "://" in source else ""
+    return [prefix + name for name in sorted(names)]

@@ -1,4 +1,5 @@
-"""The registry of exchanges: from the words of the job file to the exchange that a session uses."""
+"""The registry of exchanges: from the words of the job file to the exchange that a session uses, and to the server of
+each parameter."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from ringleader.exchange.coded_sums import Coding
 from ringleader.exchange.exchange import Exchange
 from ringleader.exchange.local_sums import reusable
 from ringleader.exchange.parameter_server import ParameterServer
-from ringleader.exchange.partition import share_out
 from ringleader.exchange.ring import AUTO, NATIVE, Ring
 from ringleader.exchange.routes import (
     MakeRoutes,
@@ -124,6 +124,27 @@ def refuse_coding(coding: Coding | None, architecture: str, algorithm: str, *, s
         return
     if architecture != "ring" or algorithm not in {AUTO, DIRECT.name} or same_bits:
         raise ValueError(f"codec {coding.codec} needs sync: ring, algorithm: direct and reproducible: false")
+
+
+def share_out(parameters: Sequence[Parameter], servers: int, later: Collection[int] = ()) -> tuple[int, ...]:
+    """The server of each parameter, counted among the servers; all 0 where there is none or one.
+
+    Whole parameters, so that every optimiser that treats them one by one makes the bits it makes in one process:
+    the largest first, each to the server that has the fewest bytes so far.
+
+    Args:
+        later: the numbers of parameters that are not trained at first, maybe never: shared out among themselves, so
+            that the others are even.
+    """
+    owners = [0] * len(parameters)
+    for numbers in ([n for n in range(len(parameters)) if n not in later], later):
+        loads = [0] * max(1, servers)
+        # The number breaks ties: all members have to come to the same answer.
+        for number in sorted(numbers, key=lambda n: (-parameters[n].nbytes, n)):
+            least = loads.index(min(loads))
+            owners[number] = least
+            loads[least] += parameters[number].nbytes
+    return tuple(owners)
 
 
 def _ring(opening: ExchangeOpening) -> Exchange:

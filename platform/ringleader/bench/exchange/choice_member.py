@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import die_with_parent, run_secret
 from ringleader.bench.processes.gate import LOOPBACK
-from ringleader.bench.processes.run_secret import run_secret
 from ringleader.comm.choosing.choice import choose, forecasts
 from ringleader.comm.choosing.probe import ProbeSender, probe
 from ringleader.comm.choosing.trial import sums, try_out

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import die_with_parent, run_secret
 from ringleader.bench.processes.gate import LOOPBACK
-from ringleader.bench.processes.run_secret import run_secret
 from ringleader.comm.memory import keep_freed_memory
 from ringleader.comm.schedules import RankPart
 from ringleader.comm.schedules.schedule import chunks, even_spans

@@ -12,8 +12,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.children import die_with_parent
-from ringleader.bench.processes.run_secret import run_secret
+from ringleader.bench.processes.children import die_with_parent, run_secret
 from ringleader.comm.communicator import BULK, Communicator
 from ringleader.comm.schedules import SCHEDULES, RankPart
 from ringleader.comm.transports.meeting import MeetingCall, StoreClients, library, meet

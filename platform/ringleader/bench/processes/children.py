@@ -12,10 +12,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.run_secret import run_secret
+from ringleader.comm.seal import new_secret
 from ringleader.lifeline import end_with_parent
 
 TAIL = 40
+RUN_VARIABLE = "RINGLEADER_BENCH_SECRET"
+"""The variable with the secret of a benchmark's members: drawn by the process that starts them."""
 
 
 def die_with_parent() -> None:
@@ -24,6 +26,12 @@ def die_with_parent() -> None:
     # The parent may have died before it was asked for: then the kernel sends nothing any more.
     if os.getppid() == 1:
         sys.exit("the parent is gone")
+
+
+def run_secret() -> bytes:
+    """The run's secret, the same in a process and in all that it starts."""
+    # Not an argument: every account of the machine can read those.
+    return bytes.fromhex(os.environ.setdefault(RUN_VARIABLE, new_secret().hex()))
 
 
 class Child:

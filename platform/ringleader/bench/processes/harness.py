@@ -15,9 +15,8 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import die_with_parent, run_secret
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
-from ringleader.bench.processes.run_secret import run_secret
 from ringleader.bench.training.workloads import WORKLOADS, Workload
 from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch

@@ -14,9 +14,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.exchange.nodes import Node, Nodes, enter
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import die_with_parent, run_secret
 from ringleader.bench.processes.harness import Nowhere, OneGeneration
-from ringleader.bench.processes.run_secret import run_secret
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train.run import TrainingFunction, WorkerResult, run

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from ringleader.cli.stack.process import PidIdentity
 from ringleader.errors import RingleaderError
 
 LOG_TAIL = 15
+LOG_BYTES = 16 << 20
+"""The bound on a log of a service, which may run for months; the older part beside it takes as much again."""
 _POLL_S = 0.05
 _ELSEWHERE = frozenset(
     {"RAY_ADDRESS", "RAY_NAMESPACE", "MLFLOW_TRACKING_URI", "RINGLEADER_TOKEN", "RINGLEADER_URL"}
@@ -186,3 +189,18 @@ def _since(log: Path, start: int) -> str:
             return file.read(1 << 20).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def turn_over(log: Path, most_bytes: int = LOG_BYTES) -> bool:
+    """Move the content of a log that has become larger to `NAME.log.1`, replacing that, and empty it; returns whether
+    it did. Its writer goes on, having it open for appending; what it writes in that very moment may be lost."""
+    try:
+        if log.stat().st_size <= most_bytes:
+            return False
+        partial = log.with_name(f".{log.name}.1")
+        shutil.copyfile(log, partial)
+        partial.replace(log.with_name(f"{log.name}.1"))
+        os.truncate(log, 0)
+    except OSError:  # it is not there yet, or there is no room for two: it is looked at again
+        return False
+    return True

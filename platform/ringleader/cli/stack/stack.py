@@ -12,10 +12,9 @@ from pathlib import Path
 import httpx
 
 from ringleader.cli.stack.home import Home, read_json, write_json
-from ringleader.cli.stack.logs import turn_over
 from ringleader.cli.stack.process import PidIdentity, end, wait_gone
 from ringleader.cli.stack.recipes import LOOPBACK, REAL, Recipes, mlflow_url
-from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, left_by, recorded
+from ringleader.cli.stack.service import Recipe, Service, ServiceFailed, left_by, recorded, turn_over
 from ringleader.client.profile import Profile, save
 
 LEFTOVERS_DEADLINE_S = 30.0

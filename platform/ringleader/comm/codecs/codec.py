@@ -1,4 +1,5 @@
-"""The codec protocol: float32 values to fewer bytes and back, in a size that both ends know beforehand."""
+"""The codec protocol: float32 values to fewer bytes and back, in a size that both ends know beforehand; and the codec
+that changes nothing."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -30,6 +31,25 @@ class Codec(Protocol):
 
     def decode(self, message: Tensor, into: Tensor) -> None:
         """Write a message of (size(n),) uint8 into (n,) float32 `into`. The same bytes give the same bits anywhere."""
+
+
+class Raw:
+    """Implements Codec, exactly: the four bytes of every value, for what is too small to be worth coding."""
+
+    name = "none"
+    feedback = False
+
+    def size(self, length: int) -> int:
+        return 4 * length
+
+    def encode(self, values: Tensor, into: Tensor) -> None:
+        into.view(torch.float32).copy_(values)
+
+    def decode(self, message: Tensor, into: Tensor) -> None:
+        into.copy_(message.view(torch.float32))
+
+
+RAW = Raw()
 
 
 def blocks(values: Tensor, size: int) -> Iterator[tuple[Tensor, slice]]:

@@ -1,10 +1,9 @@
 """The registry of codecs: ways of sending a gradient in fewer bytes. To add one, write its file and name it here and
 in the job file's model."""
 
-from ringleader.comm.codecs.bf16 import BF16
 from ringleader.comm.codecs.codec import Codec
-from ringleader.comm.codecs.fp16 import FP16
 from ringleader.comm.codecs.int8 import INT8
+from ringleader.comm.codecs.narrow import BF16, FP16
 from ringleader.comm.codecs.onebit import ONEBIT
 from ringleader.comm.codecs.powersgd import POWERSGD
 from ringleader.comm.codecs.topk import TOPK
