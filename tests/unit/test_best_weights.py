@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ringleader.errors import StepMisuse
 from ringleader.train import Session
 from ringleader.train.local import run_local
-from ringleader.train.state.digest import weights_sha256
+from ringleader.train.state.fingerprints import weights_sha256
 
 
 def scored(scores: list[float], seen: list[Any], *, lowest: bool = False) -> Any:

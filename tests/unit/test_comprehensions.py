@@ -4,8 +4,7 @@ import ast
 
 import pytest
 
-from ringleader.train.source.comprehensions import name_apart
-from ringleader.train.source.loop_bodies import SourceText
+from ringleader.train.source.loop_bodies import SourceText, name_apart
 
 
 @pytest.mark.parametrize(

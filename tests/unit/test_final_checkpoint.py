@@ -20,7 +20,7 @@ from ringleader.checkpoint.manifest import CheckpointPosition, Manifest, SavedPa
 from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot, SnapshotMemory, checkpoint_at
 from ringleader.train.generation.saving.saver import joined
-from ringleader.train.state.digest import weights_sha256
+from ringleader.train.state.fingerprints import weights_sha256
 
 Optimizers = Callable[[nn.Module], torch.optim.Optimizer]
 SELDOM = {"every_steps": None, "every_s": 3600}

@@ -26,7 +26,7 @@ from ringleader.train import Session
 from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.local import run_local
 from ringleader.train.run import WEIGHTS
-from ringleader.train.state.digest import weights_sha256
+from ringleader.train.state.fingerprints import weights_sha256
 
 MOMENTS = {
     "before it writes": FaultPlan().kill("", at_step=STEPS, phase="finish", past=1),

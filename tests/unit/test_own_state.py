@@ -20,7 +20,7 @@ from ringleader.comm.seal import WITHIN
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local
-from ringleader.train.rows.own_generators import own_generators, seed_own
+from ringleader.train.rows.random_streams import own_generators, seed_own
 from ringleader.train.state.state_transfer import StateTransfer
 from ringleader.train.state.training_state import TrainingState
 

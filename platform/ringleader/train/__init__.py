@@ -2,6 +2,6 @@
 
 from ringleader.train.local import local_session
 from ringleader.train.session import Session
-from ringleader.train.state.digest import weights_sha256
+from ringleader.train.state.fingerprints import weights_sha256
 
 __all__ = ["Session", "local_session", "weights_sha256"]

@@ -17,8 +17,7 @@ from ringleader.train.generation.member import Member
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.cursor import shard_span
 from ringleader.train.rows.loader_processes import LoaderProcesses
-from ringleader.train.rows.own_generators import Generator, generators_of, seed_own
-from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
 from ringleader.train.rows.slices import Collate, Slice, load, to_device
 
 MAX_SCORES = 32

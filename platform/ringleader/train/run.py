@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 
-from ringleader.comm.memory import keep_freed_memory
 from ringleader.errors import (
     EntrypointImport,
     EntrypointRaised,
@@ -21,13 +20,14 @@ from ringleader.errors import (
 from ringleader.spec import JobSpec
 from ringleader.train import weights_file
 from ringleader.train.generation.saving.saver import LOOK_S
+from ringleader.train.memory import keep_freed_memory
 from ringleader.train.ports import Coordinator, RecordSink, check_given_up
 from ringleader.train.program_check.background import CheckWorkspace
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.session import Session
 from ringleader.train.source.current_line import line_raising
-from ringleader.train.state.digest import weights_sha256
+from ringleader.train.state.fingerprints import weights_sha256
 
 WEIGHTS = "weights.safetensors"
 TrainingFunction = Callable[[Session], None]
@@ -114,8 +114,7 @@ def run(
     keep_freed_memory()
     # Before the program makes its models: every worker draws the same first weights.
     seed_all(spec.seed, "init")
-    # A server reads no rows.
-    copied = near(spec, None if server else copies)
+    copied = near(spec, None if server else copies)  # a server reads no rows
     session = Session(spec, coordinator, sink, checkpoints, copied, device=device)
     sink.timed(session._member.split)
     if beside is not None and spec.debug.check:

@@ -27,9 +27,8 @@ from ringleader.train.modes.registry import mode_of
 from ringleader.train.ports import Coordinator, RecordSink
 from ringleader.train.rows.cursor import steps_in_epoch
 from ringleader.train.rows.dataset_copies import Near, bring
-from ringleader.train.rows.dataset_pass import DatasetPass
 from ringleader.train.rows.loader_processes import LoaderProcesses
-from ringleader.train.rows.slices import Collate, check_dataset
+from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
 from ringleader.train.source.counted_loops import check_not_counted
 from ringleader.train.state.registration import (
     check_clipping,

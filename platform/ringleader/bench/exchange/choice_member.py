@@ -19,7 +19,6 @@ from ringleader.comm.choosing.choice import choose, forecasts
 from ringleader.comm.choosing.probe import ProbeSender, probe
 from ringleader.comm.choosing.trial import sums, try_out
 from ringleader.comm.communicator import BULK, Communicator
-from ringleader.comm.memory import keep_freed_memory
 from ringleader.comm.schedules import SCHEDULES, RankPart, Step
 from ringleader.comm.segments import Arena
 from ringleader.comm.simulator import ClusterCosts
@@ -27,6 +26,7 @@ from ringleader.comm.transports import SharedSums, Transport
 from ringleader.comm.transports.meeting import MeetingCall, StoreClients, library, meet
 from ringleader.comm.tree import TreeNode, tree_over
 from ringleader.exchange.side_channel import SideChannel
+from ringleader.train.memory import keep_freed_memory
 
 DEADLINE_S = 120.0
 BLOCK_S = 0.03

@@ -15,7 +15,6 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.processes.children import die_with_parent, run_secret
 from ringleader.bench.processes.gate import LOOPBACK
-from ringleader.comm.memory import keep_freed_memory
 from ringleader.comm.schedules import RankPart
 from ringleader.comm.schedules.schedule import chunks, even_spans
 from ringleader.comm.segments import Arena
@@ -23,6 +22,7 @@ from ringleader.comm.transports import SharedSums
 from ringleader.comm.transports.board import CHUNK_BYTES
 from ringleader.comm.transports.meeting import MeetingCall, StoreClients, library, meet
 from ringleader.comm.tree import TreeNode, tree_over
+from ringleader.train.memory import keep_freed_memory
 
 DEADLINE_S = 120.0
 BLOCK_S = 0.12

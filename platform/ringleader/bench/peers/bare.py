@@ -9,9 +9,9 @@ from ringleader.bench.processes.children import die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
 from ringleader.bench.processes.harness import OneGeneration
 from ringleader.bench.training.workloads import WORKLOADS, InMemoryRows, Workload
-from ringleader.comm.memory import keep_freed_memory
 from ringleader.elastic import Plan
 from ringleader.exchange import Exchange, open_exchange
+from ringleader.train.memory import keep_freed_memory
 from ringleader.train.ports import ParkReport
 
 WARM_UP_STEPS = 10

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from ringleader.bench.processes.children import die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
 from ringleader.bench.training.workloads import WORKLOADS, InMemoryRows, Workload
-from ringleader.comm.memory import keep_freed_memory
+from ringleader.train.memory import keep_freed_memory
 
 BUCKETS_MB = (1, 5, 25, 100)
 TRIAL_STEPS = 8

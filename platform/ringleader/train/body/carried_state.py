@@ -15,7 +15,7 @@ from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFindin
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.between_calls.variables import ProgramVariables, is_users, place_of
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.rows.own_generators import own_generators
+from ringleader.train.rows.random_streams import own_generators
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.state.hidden_state import looked_at

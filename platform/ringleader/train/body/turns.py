@@ -13,8 +13,7 @@ from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
 from ringleader.train.generation.control_word import MAX_METRICS, SliceReport
 from ringleader.train.rows.cursor import checksum
-from ringleader.train.rows.own_generators import Generator, generators_of, seed_own
-from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
 from ringleader.train.rows.slices import Slice
 from ringleader.train.state.hidden_state import HiddenState
 

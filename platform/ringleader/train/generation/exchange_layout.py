@@ -12,12 +12,27 @@ from ringleader.comm.buckets import Buckets
 from ringleader.comm.simulator import ClusterCosts
 from ringleader.exchange import Coding, Exchange, open_exchange
 from ringleader.exchange.local_sums import reusable
-from ringleader.train.chosen_schedules import ChosenSchedules
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.ports import Seat
 from ringleader.train.state.parameters.sparse import ROWS_TRAVEL, make_dense, refuse_optimizers, tables_of
 from ringleader.train.state.parameters.trained import TrainedParameters
+
+
+class ChosenSchedules:
+    """One member's report of its chosen schedules; rank 0 alone sends it."""
+
+    def __init__(self, context: MemberContext) -> None:
+        self._context = context
+        self._told: dict[str, Any] | None = None
+
+    def tell(self) -> None:
+        """Report the schedules of a generation that is under way, if they differ from the last report."""
+        context = self._context
+        chosen = context.generation.exchange.chosen() if context.generation.rank == 0 else None
+        if chosen is not None and chosen != self._told:
+            self._told = chosen
+            context.reporter.tell("exchange.chosen", context.generation.number, chosen)
 
 
 class ExchangeLayout:

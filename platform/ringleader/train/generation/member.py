@@ -12,13 +12,12 @@ from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.carried_state import CarriedState
 from ringleader.train.body.optimizer_settings import OptimizerSettings
-from ringleader.train.chosen_schedules import ChosenSchedules
 from ringleader.train.generation.agreement import agreed
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.control_word import WordLayout
 from ringleader.train.generation.environment_check import EnvironmentCheck
-from ringleader.train.generation.exchange_layout import ExchangeLayout
+from ringleader.train.generation.exchange_layout import ChosenSchedules, ExchangeLayout
 from ringleader.train.generation.generation import Generation
 from ringleader.train.generation.heal import Healing
 from ringleader.train.generation.joining.briefing import CatchUp, JoinBriefing

@@ -1,4 +1,4 @@
-"""Loading slices: rows to batches, with random streams keyed by what is loaded."""
+"""Loading slices: rows to batches, with random streams keyed by what is loaded; and a pass over them."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data import default_collate as torch_collate
 
 from ringleader.errors import DatasetUnsupported
-from ringleader.train.rows.own_generators import own_generators, seed_own
-from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.random_streams import own_generators, seed_all, seed_own
 
 Collate = Callable[[list[Any]], Any]
 
@@ -96,6 +95,27 @@ class Prefetched:
         if self._error is not None:
             raise self._error
         return next(self._values)
+
+
+class DatasetPass(Iterator[Any]):
+    """The iterator that `session.batches` returns. A loop over it holds its turns itself, so they end with the loop, by
+    `break` too, whatever else holds this: a progress bar, a variable.
+
+    Args:
+        turns: makes the turns of one pass.
+    """
+
+    def __init__(self, turns: Callable[[], Iterator[Any]]) -> None:
+        self._make = turns
+        self._turns: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._make() if self._turns is None else self._turns
+
+    def __next__(self) -> Any:
+        if self._turns is None:
+            self._turns = self._make()
+        return next(self._turns)
 
 
 def load(dataset: Any, pieces: Iterable[Slice], *, seed: int, collate: Collate | None) -> Iterator[Any]:

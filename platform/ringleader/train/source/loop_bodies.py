@@ -12,10 +12,11 @@ from functools import lru_cache
 
 from ringleader.parsing import parse
 from ringleader.train.source.carried_names import Loop, carried
-from ringleader.train.source.comprehensions import name_apart
 from ringleader.train.source.dataset_caches import memos
 from ringleader.train.source.statement_order import binds, blocks, first, span
 from ringleader.train.source.value_flow import Function, Key, ProgramScope, ValueFlow
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,3 +302,24 @@ def _has_own(function: Function, name: str) -> bool:
     return any(argument.arg == name for argument in arguments) or any(
         binds(statement, name) for statement in function.body
     )
+
+
+def name_apart(tree: ast.AST) -> None:
+    """Rename the variables of each comprehension, in place, to names that nothing else in the tree has.
+
+    None belongs to the function around it, even if it has the name of one there.
+    """
+    found = [node for node in ast.walk(tree) if isinstance(node, COMPREHENSIONS)]
+    for number, node in enumerate(
+        found
+    ):  # from outside in: an inner one may have a variable of the same name
+        own = {
+            name.id
+            for generator in node.generators
+            for name in ast.walk(generator.target)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        }
+        around = {id(name) for name in ast.walk(node.generators[0].iter)}  # evaluated outside
+        for name in ast.walk(node):
+            if isinstance(name, ast.Name) and name.id in own and id(name) not in around:
+                name.id += f"'{number}"

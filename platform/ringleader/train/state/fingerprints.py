@@ -1,13 +1,16 @@
-"""Fingerprints of a worker's state: whether another one holds the same bits, found out without sending them."""
+"""Fingerprints of a worker's state: whether another one holds the same bits, found out without sending them; and of a
+model's weights."""
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ringleader.checkpoint.pieces import take_apart
+from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.training_state import Stateful, TrainingState
 
 PRINT_BYTES = 8
@@ -59,6 +62,19 @@ def first_difference(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> 
     """The first name whose fingerprint differs, or is not on both sides; empty where there is none."""
     names = [*theirs, *(name for name in mine if name not in theirs)]
     return next((name for name in names if mine.get(name) != theirs.get(name)), "")
+
+
+def weights_sha256(module: nn.Module) -> str:
+    """SHA-256 over the sorted named parameters, then the sorted persistent buffers.
+
+    Each goes in as name, dtype, shape and its little-endian contiguous bytes, so that two models with the same
+    digest have the same bits.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in [*sorted(module.named_parameters()), *sorted(persistent_buffers(module))]:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(_little_endian(tensor))
+    return digest.hexdigest()
 
 
 def _entries(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool) -> Iterator[tuple[str, Any]]:
@@ -141,3 +157,12 @@ def _summed(raw: Tensor, digest: "hashlib.blake2b") -> Tensor:
         digest.update(block.sum(dim=1).cpu().numpy().data)
         digest.update(block.sum(dim=0).cpu().numpy().data)
     return raw[summed:]
+
+
+def _little_endian(tensor: Tensor) -> bytes:
+    # `reshape`: a tensor without dimensions cannot be viewed as another type.
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    raw = flat.view(torch.uint8).numpy()
+    if sys.byteorder == "big" and flat.element_size() > 1:
+        raw = raw.reshape(-1, flat.element_size())[:, ::-1]
+    return bytes(raw.tobytes())

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.rows.own_generators import Generator, generators_of_optimizers, seed_own
-from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.random_streams import Generator, generators_of_optimizers, seed_all, seed_own
 from ringleader.train.state.hidden_state import looked_at
 
 IN_PARTS = (

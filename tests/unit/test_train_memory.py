@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from ringleader.comm.memory import KEEP_BYTES, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, set_both
+from ringleader.train.memory import KEEP_BYTES, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, set_both
 
 
 def test_glibc_takes_the_setting():
-    code = "from ringleader.comm.memory import keep_freed_memory; print(keep_freed_memory())"
+    code = "from ringleader.train.memory import keep_freed_memory; print(keep_freed_memory())"
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
