@@ -158,7 +158,7 @@ def _levels() -> str:
     """Which mode goes between nodes with which inside them."""
     from typing import get_args
 
-    from ringleader.spec.sync import Architecture
+    from ringleader.spec.sync_keys import Architecture
 
     names = get_args(Architecture)
     rows = [

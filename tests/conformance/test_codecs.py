@@ -21,7 +21,7 @@ from ringleader.comm.executor import Scratch
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.exchange import Coding
 from ringleader.exchange.coded_sums import CodedSums
-from ringleader.spec.sync import Codec as Named
+from ringleader.spec.sync_keys import Codec as Named
 
 ALL = [RAW, *CODECS.values()]
 LENGTHS = [0, 1, 3, 7, 255, 256, 1024, 1025, 10_007]

@@ -21,7 +21,8 @@ from ringleader.errors import SpecInvalid
 from ringleader.exchange.coded_sums import is_coded
 from ringleader.exchange.registry import ARCHITECTURES
 from ringleader.spec import JobSpec
-from ringleader.spec.sync import Architecture, Consistency, Sync
+from ringleader.spec.sync import Sync
+from ringleader.spec.sync_keys import Architecture, Consistency
 from ringleader.train import Session
 from ringleader.train.local import run_local
 from ringleader_jobs.digits import Digits

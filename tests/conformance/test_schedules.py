@@ -21,7 +21,7 @@ from ringleader.comm.schedules.schedule import always
 from ringleader.comm.schedules.star import pull, push
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.comm.tree import tree_over
-from ringleader.spec.sync import CANONICAL, Algorithm
+from ringleader.spec.sync_keys import CANONICAL, Algorithm
 
 WORLDS = range(1, 17)
 LENGTHS = (0, 1, 3, 40)

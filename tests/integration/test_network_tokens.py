@@ -17,7 +17,7 @@ from ringleader.bench.processes.members import train
 from ringleader.bench.training.course import Crossed
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.sync import Architecture
+from ringleader.spec.sync_keys import Architecture
 from ringleader.train import Session
 
 ROWS, WIDTH = 64, 1 << 17

@@ -23,7 +23,8 @@ from ringleader.errors import SpecInvalid
 from ringleader.exchange import Coding, Exchange, open_exchange
 from ringleader.exchange.registry import COPYING, share_out
 from ringleader.spec import JobSpec
-from ringleader.spec.sync import Architecture, Sync
+from ringleader.spec.sync import Sync
+from ringleader.spec.sync_keys import Architecture
 from ringleader.train.state.norms import clip
 
 ROWS = 24

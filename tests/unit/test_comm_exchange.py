@@ -11,7 +11,7 @@ from torch import nn
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.exchange import open_exchange
-from ringleader.spec.sync import Algorithm
+from ringleader.spec.sync_keys import Algorithm
 
 SHARDS = 8
 

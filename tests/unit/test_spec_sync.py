@@ -8,7 +8,8 @@ import pytest
 
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.sync import Architecture, Sync
+from ringleader.spec.sync import Sync
+from ringleader.spec.sync_keys import Architecture
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "algorithm": ("auto", "direct", "ring", "native"),

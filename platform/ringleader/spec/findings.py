@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from ringleader.errors import FINDINGS_TOLD
 from ringleader.spec.part import Impossible
-from ringleader.spec.sync import Architecture
+from ringleader.spec.sync_keys import Architecture
 from ringleader.text import is_utf8, utf8
 
 NO_PART = frozenset({"model_type", "model_attributes_type", "dict_type"})

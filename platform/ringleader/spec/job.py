@@ -17,7 +17,8 @@ from ringleader.errors import SpecInvalid
 from ringleader.spec.findings import findings, unsendable
 from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
 from ringleader.spec.requirements import Requirements, uninstallable
-from ringleader.spec.sync import MAX_ROUND_SLICES, Sync
+from ringleader.spec.sync import Sync
+from ringleader.spec.sync_keys import MAX_ROUND_SLICES
 from ringleader.spec.variables import without_effect
 from ringleader.spec.workers import Autoscale, Servers, Workers, counted, each_server, with_count
 from ringleader.spec.yaml_file import Unreadable, read

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
-from ringleader.spec.sync import MAX_SERVERS
+from ringleader.spec.sync_keys import MAX_SERVERS
 
 LEAST_CPUS = 0.001
 """The CPUs that a worker reserves that asks for none: there is no empty reservation."""

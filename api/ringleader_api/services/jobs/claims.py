@@ -9,7 +9,8 @@ from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
 from ringleader.spec import JobSpec
-from ringleader.spec.sync import SERVERS, Sync
+from ringleader.spec.sync import Sync
+from ringleader.spec.sync_keys import SERVERS
 from ringleader.spec.workers import LEAST_CPUS, each_server
 from ringleader.wire.access import Held
 from ringleader.wire.states import State
