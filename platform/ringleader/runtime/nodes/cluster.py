@@ -202,7 +202,7 @@ class RayCluster:
 
         supervisor = self._supervisor(job_id, attempt)
         if supervisor is not None:
-            answered = self._dissolve(supervisor)
+            answered = _dissolve(supervisor)
             process = None if answered else _process_of(supervisor)
             ray.kill(supervisor)
             if process is not None:  # Ray's word alone does not end a stopped process
@@ -286,29 +286,6 @@ class RayCluster:
 
         ray.shutdown()
 
-    def _dissolve(self, supervisor: Any) -> bool:
-        """Have the supervisor free everything; False where it is frozen. Then, and where it is dead, its workers end
-        themselves and its placement groups go with `remove_leftovers`."""
-        import ray
-        from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
-
-        until = monotonic() + CALL_S
-        while monotonic() < until:
-            try:
-                released = supervisor.release.remote()
-                if not ray.wait([released], timeout=ANSWER_S)[0]:  # busy with it, if it takes another call
-                    ray.get(supervisor.__ray_ready__.remote(), timeout=ANSWER_S)
-                ray.get(released, timeout=CALL_S)
-            except ActorUnavailableError:  # it was killed, and will be back
-                sleep(0.05)
-                continue
-            except GetTimeoutError:
-                return False
-            except RayError:  # it is dead: there is nothing to wait for
-                return True
-            return True
-        return True
-
     def _supervisor(self, job_id: str, attempt: int) -> Any:
         import ray
 
@@ -336,6 +313,30 @@ def _went_well(call: Any) -> bool:
         ray.get(call, timeout=ANSWER_S)
     except RayError:
         return False
+    return True
+
+
+def _dissolve(supervisor: Any) -> bool:
+    """Have the supervisor free everything; False where it is frozen. Then, and where it is dead, its workers end
+    themselves and its placement groups go with `remove_leftovers`."""
+    import ray
+    from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
+
+    until = monotonic() + CALL_S
+    while monotonic() < until:
+        try:
+            released = supervisor.release.remote()
+            if not ray.wait([released], timeout=ANSWER_S)[0]:  # busy with it, if it takes another call
+                ray.get(supervisor.__ray_ready__.remote(), timeout=ANSWER_S)
+            ray.get(released, timeout=CALL_S)
+        except ActorUnavailableError:  # it was killed, and will be back
+            sleep(0.05)
+            continue
+        except GetTimeoutError:
+            return False
+        except RayError:  # it is dead: there is nothing to wait for
+            return True
+        return True
     return True
 
 
