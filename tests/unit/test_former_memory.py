@@ -30,7 +30,7 @@ def same(held: dict[str, Tensor], net: nn.Module) -> bool:
 
 
 def held(buckets: Buckets) -> list[int]:
-    return sorted(number for bucket in buckets.buckets for number in bucket.former)
+    return sorted(number for weights in buckets.weights.buckets.values() for number in weights.former)
 
 
 def test_a_state_dict_without_a_copy_shows_the_weights_as_in_one_process() -> None:
@@ -40,7 +40,7 @@ def test_a_state_dict_without_a_copy_shows_the_weights_as_in_one_process() -> No
     for _ in range(3):
         train(net)
         assert not same(state, net)
-        buckets.bring_back()
+        buckets.weights.bring_back()
         assert same(state, net)
         assert [p.data_ptr() for p in net.parameters()] == [value.data_ptr() for value in state.values()]
         settle(buckets)
@@ -51,11 +51,11 @@ def test_what_the_program_holds_no_longer_is_let_go() -> None:
     net = nn.Linear(3, 2)
     buckets = settled(net)
     assert held(buckets) == []
-    buckets.move_out()
+    buckets.weights.move_out()
     weight = net.state_dict()["weight"]
     settle(buckets)
     assert held(buckets) == [0]
-    buckets.bring_back()
+    buckets.weights.bring_back()
     del weight
     settle(buckets)
     assert held(buckets) == []
@@ -72,7 +72,7 @@ def test_other_buckets_take_weights_from_where_the_program_holds_them() -> None:
     assert second is not first
     assert held(second) == [0], "the bias lived in the arena of the first ones, which nobody else holds"
     train(net)
-    second.bring_back()
+    second.weights.bring_back()
     assert same({"weight": weight}, net)
 
 
@@ -80,14 +80,14 @@ def test_memory_that_the_program_assigned_stays_the_parameter_s() -> None:
     net = nn.Linear(3, 2)
     before = net.state_dict()
     buckets = settled(net)
-    buckets.bring_back()
+    buckets.weights.bring_back()
     given = torch.ones(2, 3)
     net.weight.data = given
-    buckets.bring_back()
+    buckets.weights.bring_back()
     assert net.weight.data_ptr() == given.data_ptr()
     settle(buckets)
     train(net)
-    buckets.bring_back()
+    buckets.weights.bring_back()
     assert torch.equal(given, torch.full((2, 3), 2.0))
     assert not torch.equal(before["weight"], given)
 
@@ -99,5 +99,5 @@ def test_parameters_that_share_one_memory_share_it_when_they_are_back() -> None:
     settle(buckets)
     with torch.no_grad():
         parameters[1].fill_(3)
-    buckets.bring_back()
+    buckets.weights.bring_back()
     assert flat.tolist() == [0, 0, 0, 0, 3, 3]

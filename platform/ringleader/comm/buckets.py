@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ringleader.comm.rows import SparseTables
 from ringleader.comm.segments import Arena
+from ringleader.comm.shared_weights import SharedWeights, holders
 from ringleader.errors import StepMisuse
 
 CAPACITY_BYTES = 25 << 20
@@ -37,11 +38,6 @@ class Bucket:
         rows: (length,) tensors; row 0 holds the result after the exchange.
         arena: the shared memory in which rows get their homes; None where no memory is shared.
         homes: (length,) tensors in the arena.
-        weights: (length,) in the arena: the memory of contiguous parameters themselves, on the server that owns them.
-        apart: (parameter, its part of `weights`) for parameters that are not contiguous.
-        former: by parameter number, its memory before it moved into the arena, if the program still holds that: a
-            state dict without a copy.
-        moved_out: whether the parameters have memory of their own again until the bucket is settled.
         missing: the number of members that the running backward has not reached yet.
     """
 
@@ -53,10 +49,6 @@ class Bucket:
     arena: Arena | None = None
     rows: list[Tensor] = field(default_factory=list)
     homes: list[Tensor] = field(default_factory=list)
-    weights: Tensor | None = None
-    apart: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    former: dict[int, Tensor] = field(default_factory=dict)
-    moved_out: bool = False
     missing: int = 0
 
     @property
@@ -66,6 +58,15 @@ class Bucket:
     @property
     def alone(self) -> bool:
         return len(self.members) == 1
+
+    def empty(self) -> None:
+        """Wait for a gradient of every member: a backward begins."""
+        self.missing = len(self.members)
+
+    def filled(self) -> bool:
+        """Count one more member as there; whether it was the last."""
+        self.missing -= 1
+        return self.missing == 0
 
     def row(self, number: int) -> Tensor:
         """Row `number`, (length,); allocated on first use."""
@@ -101,6 +102,7 @@ class Buckets:
         used: per parameter, whether a backward since `begin_step` reached it.
         tainted: whether a transfer may still write into the rows, so that nobody may use them again.
         arena: the shared memory in which rows live; None where no memory is shared.
+        weights: the parameters that live there, too.
         owners: the server of each parameter.
         tables: parameters whose gradients are rows; they have no bucket.
     """
@@ -124,12 +126,14 @@ class Buckets:
         self.arena = Arena() if shared else None
         self.tables = tables or SparseTables(self.parameters, {})
         dense = [number for number in self.active if number not in self.tables.names]
-        self.buckets = _lay_out(self.parameters, dense, self.owners, capacity_bytes, alone_bytes)
-        for bucket in self.buckets:
-            bucket.arena = self.arena
+        groups = _groups(self.parameters, dense, self.owners, capacity_bytes, alone_bytes)
+        self.buckets = [
+            _bucket(number, group, self.parameters, self.owners[group[0]], self.arena)
+            for number, group in enumerate(groups)
+        ]
         self.used = [False] * len(self.parameters)
         self.tainted = False
-        self._inherited = before.in_arena() if before is not None else set()
+        self.weights: SharedWeights = SharedWeights(before.weights.here() if before is not None else set())
         self._home = {p: (bucket, k) for bucket in self.buckets for k, p in enumerate(bucket.members)}
         self._reached = [False] * len(self.parameters)
         self._views: dict[tuple[int, int], tuple[Tensor, list[Tensor]]] = {}
@@ -157,7 +161,7 @@ class Buckets:
         self._row, self._adds, self._complete, self._open = row, adds, complete, True
         self._reached = [False] * len(self.parameters)
         for bucket in self.buckets:
-            bucket.missing = len(bucket.members)
+            bucket.empty()
         self.tables.begin_slice(row, adds)
         # Where a `.grad` is left, autograd adds to it instead of handing over a tensor.
         drop_gradients(self.parameters)
@@ -213,77 +217,17 @@ class Buckets:
                     self.parameters[number].copy_(self.view(bucket, k, 0))
 
     def settle(self, bucket: Bucket) -> Tensor:
-        """Move the bucket's parameters into the arena and return that (length,) memory. Contiguous ones live there
-        from now on; others stay where they are, as kernels round by layout, and are copied."""
-        assert self.arena is not None, "parameters settle only where memory is shared"
-        if bucket.weights is None:
-            bucket.weights = self.arena.empty(bucket.length, bucket.like.dtype)
-            self._move_in(bucket, bucket.weights)
-        elif bucket.moved_out or not self._lives_in(bucket, bucket.weights):
-            bucket.apart = []
-            self._move_in(bucket, bucket.weights)
-        bucket.moved_out = False
-        for weights, view in bucket.apart:
-            view.copy_(weights)
-        return bucket.weights
+        """Move the bucket's parameters into the arena and return that (length,) memory."""
+        if bucket.number not in self.weights.buckets:
+            assert self.arena is not None, "parameters settle only where memory is shared"
+            memory = self.arena.empty(bucket.length, bucket.like.dtype)
+            views = zip(bucket.members, self.views(bucket, memory), strict=True)
+            self.weights.add(bucket.number, memory, [(n, self.parameters[n], view) for n, view in views])
+        return self.weights.settle(bucket.number)
 
-    def move_out(self) -> None:
-        """Give settled parameters memory of their own: peers that share the arena may still be reading what was
-        published there, and the program is about to change the weights."""
-        for bucket in self.buckets:
-            if bucket.weights is not None and not bucket.moved_out:
-                self._move_out(bucket, bucket.weights, bucket.members)
-                bucket.moved_out = True
-
-    def bring_back(self) -> None:
-        """Move parameters back into memory that the program still holds, before it runs: what it holds then shows
-        their values, as in one process."""
-        for bucket in self.buckets:
-            if bucket.weights is not None and bucket.former:
-                self._move_out(bucket, bucket.weights, bucket.former)
-
-    def in_arena(self) -> set[Parameter]:
-        """The parameters that live in the arena now."""
-        settled = [(bucket, bucket.weights) for bucket in self.buckets if bucket.weights is not None]
-        return {
-            self.parameters[number]
-            for bucket, weights in settled
-            for number, view in zip(bucket.members, self.views(bucket, weights), strict=True)
-            if self.parameters[number].data_ptr() == view.data_ptr()
-        }
-
-    def _lives_in(self, bucket: Bucket, weights: Tensor) -> bool:
-        """Whether the contiguous parameters still live in `weights`: `parameter.data = …` gives one other memory."""
-        apart = len(bucket.apart)
-        views = zip(bucket.members, self.views(bucket, weights), strict=True)
-        elsewhere = sum(self.parameters[number].data_ptr() != view.data_ptr() for number, view in views)
-        # Those that are not contiguous always live elsewhere.
-        return elsewhere == apart
-
-    def _move_in(self, bucket: Bucket, weights: Tensor) -> None:
-        for number, view in zip(bucket.members, self.views(bucket, weights), strict=True):
-            parameter = self.parameters[number]
-            bucket.former.pop(number, None)
-            former = parameter.detach()
-            if not parameter.is_contiguous():
-                bucket.apart.append((former, view))
-                continue
-            # An arena's memory, this one's or the one's before, is not the program's: it is not kept.
-            in_arena = parameter in self._inherited or former.data_ptr() == view.data_ptr()
-            # Two holders are the parameter and `former`; a third one is the program's.
-            if not in_arena and _holders(former) > 2:
-                bucket.former[number] = former
-            self._inherited.discard(parameter)
-            parameter.data = view.copy_(former)
-
-    def _move_out(self, bucket: Bucket, weights: Tensor, numbers: Collection[int]) -> None:
-        for number, view in zip(bucket.members, self.views(bucket, weights), strict=True):
-            parameter, former = self.parameters[number], bucket.former.get(number)
-            # Where the program has given it other memory (`.data = …`), it is left there.
-            if number not in numbers or parameter.data_ptr() != view.data_ptr():
-                continue
-            with torch.no_grad():
-                parameter.data = view.clone() if former is None else former.copy_(view)
+    def taint(self) -> None:
+        """Let nobody use the rows again: a transfer may still write into them."""
+        self.tainted = True
 
     def forget_gradients(self) -> None:
         drop_gradients(self.parameters)
@@ -346,8 +290,7 @@ class Buckets:
             _adopt(bucket, self._row, gradient)
         else:
             self.view(bucket, member, self._row).copy_(gradient)
-        bucket.missing -= 1
-        if bucket.missing == 0:
+        if bucket.filled():
             # The first of the adds was made in `_place`; what is left merges the rows below it.
             for top in range(self._row - 1, self._row - self._adds, -1):
                 bucket.row(top - 1).add_(bucket.row(top))
@@ -372,7 +315,7 @@ def part_gradients(parameters: Iterable[Parameter]) -> None:
     """Copy gradients whose memory autograd shares between parameters, so that changing one leaves the other alone."""
     for parameter in parameters:
         gradient = parameter.grad
-        if gradient is not None and not gradient.is_sparse and _holders(gradient) > 1:
+        if gradient is not None and not gradient.is_sparse and holders(gradient) > 1:
             parameter.grad = gradient.clone()
 
 
@@ -383,13 +326,7 @@ def _ignore(_: Bucket) -> None:
 def _can_be_a_row(gradient: Tensor, dtype: torch.dtype) -> bool:
     """Whether sums may be made in the gradient's memory: not where autograd shares it with another parameter, as for
     both `a` and `b` of `a.view(-1) + b.view(-1)`."""
-    return gradient.is_contiguous() and gradient.dtype == dtype and _holders(gradient) == 1
-
-
-def _holders(tensor: Tensor) -> int:
-    """The number of tensors over the same storage, this one included."""
-    storage = tensor.untyped_storage()  # holds it, too
-    return torch._C._storage_Use_Count(storage._cdata) - 1
+    return gradient.is_contiguous() and gradient.dtype == dtype and holders(gradient) == 1
 
 
 def _adopt(bucket: Bucket, row: int, gradient: Tensor) -> None:
@@ -401,13 +338,13 @@ def _adopt(bucket: Bucket, row: int, gradient: Tensor) -> None:
     bucket.rows.insert(row, gradient.view(-1))
 
 
-def _lay_out(
+def _groups(
     parameters: Sequence[Parameter],
     dense: Sequence[int],
     owners: Sequence[int],
     capacity_bytes: int,
     alone_bytes: int,
-) -> list[Bucket]:
+) -> list[list[int]]:
     """Group each owner's parameters in `dense`, last first, and order the groups by the one that is ready last."""
     groups: list[list[int]] = []
     filling: dict[tuple[torch.dtype, torch.device, int], list[int]] = {}
@@ -425,11 +362,14 @@ def _lay_out(
         group.append(number)
     # group[-1] has the lowest number, so its gradient comes last in the backward and completes the bucket.
     groups.sort(key=lambda group: -group[-1])
-    return [_bucket(order, group, parameters, owners[group[0]]) for order, group in enumerate(groups)]
+    return groups
 
 
-def _bucket(order: int, group: list[int], parameters: Sequence[Parameter], owner: int) -> Bucket:
+def _bucket(
+    order: int, group: list[int], parameters: Sequence[Parameter], owner: int, arena: Arena | None
+) -> Bucket:
     starts = [0]
     for number in group:
         starts.append(starts[-1] + parameters[number].numel())
-    return Bucket(order, tuple(group), tuple(starts), parameters[group[0]].detach().new_empty(0), owner)
+    like = parameters[group[0]].detach().new_empty(0)
+    return Bucket(order, tuple(group), tuple(starts), like, owner, arena)

@@ -137,7 +137,7 @@ def reusable(
         same = (active is None or buckets.active == tuple(active)) and buckets.tables.names == fresh.names
         if same and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
             return buckets
-        buckets.bring_back()
+        buckets.weights.bring_back()
         # Before others hook the parameters: each gradient would be taken by both.
         buckets.release()
     return Buckets(parameters, shared=shared, owners=owners, tables=fresh, active=active, before=buckets)

@@ -179,12 +179,12 @@ class ExchangeLayout:
     def own_weights(self) -> None:
         """Move weights out of memory that peers may be reading: the program is about to change them."""
         if self._buckets is not None:
-            self._buckets.move_out()
+            self._buckets.weights.move_out()
 
     def bring_back(self) -> None:
         """Make memory of weights that the program holds show their values: it is about to run."""
         if self._buckets is not None:
-            self._buckets.bring_back()
+            self._buckets.weights.bring_back()
 
     def traffic(self) -> dict[str, float]:
         """The bytes of coded gradients and of rows that this worker sent since the last call; empty without either."""
@@ -213,7 +213,7 @@ class ExchangeLayout:
     def release(self) -> None:
         """Release the buckets at the end of training; weights stay."""
         if self._buckets is not None:
-            self._buckets.bring_back()
+            self._buckets.weights.bring_back()
             self._buckets.release()
             self._buckets = None
 
