@@ -34,7 +34,7 @@ def test_members_on_several_nodes_say_what_they_measured_and_chose_by_it():
     def said(member: Member) -> tuple[dict, list[str]]:
         if member.rank == 0:
             buckets.extend((b.number, b.length) for b in member.exchange.buckets.buckets)
-        costs = member.exchange._costs
+        costs = member.exchange._choice.costs
         rows = tuple(tree_over(4, frozenset(range(4))).partials(plan.shards_of(r)) for r in range(3))
         lengths = [b.length for b in member.exchange.buckets.buckets]
         parts = [

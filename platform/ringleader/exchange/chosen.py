@@ -1,13 +1,68 @@
-"""The schedules chosen for the buckets, in words that leave the process: the data of an `exchange.chosen` event."""
+"""The schedules that sum the buckets: how they are chosen, and the data of the event `exchange.chosen` about them."""
 
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from ringleader.comm.buckets import Bucket
+from ringleader.comm.choosing.choice import choose
+from ringleader.comm.schedules import SCHEDULES, RankPart, Step
 from ringleader.comm.simulator import ClusterCosts, LinkCost
 
+AUTO, NATIVE = "auto", "native"
 IN_PLACE = "in_place"
 """The name of a sum without a schedule: rows are added where they lie, in memory that all members share."""
+ON_DEVICE = "direct, on the device"
+UNMEASURED = "direct"
+"""The schedule of `auto` before anything is measured: canonical, two hops."""
+
+
+class ScheduleChoice:
+    """The choice of what sums a bucket that is not summed in place: the job file's algorithm, or for `auto` the
+    library or our own sum on devices that reach each other, else the schedule that is quickest by the measured costs.
+
+    Args:
+        on_devices: whether members sum together on their devices.
+
+    Attributes:
+        costs: the measured costs; None before.
+    """
+
+    def __init__(self, algorithm: str, *, same_bits: bool, on_devices: bool) -> None:
+        self.costs: ClusterCosts | None = None
+        self._algorithm = algorithm
+        self._same_bits = same_bits
+        self._on_devices = on_devices
+        self._steps: dict[tuple[frozenset[int], int], tuple[str, tuple[Step, ...]]] = {}
+
+    def go_by(self, costs: ClusterCosts | None) -> None:
+        self.costs = costs
+        self._steps.clear()
+
+    def forget(self) -> None:
+        """Forget the steps of buckets that are laid anew."""
+        self._steps.clear()
+
+    def on_device(self, bucket: Bucket) -> str:
+        """The name of what sums the bucket for `auto` on devices that reach each other; empty elsewhere."""
+        if not self._on_devices or not bucket.like.is_cuda or self._algorithm != AUTO:
+            return ""
+        return ON_DEVICE if self._same_bits else NATIVE
+
+    def steps(self, part: RankPart, bucket: Bucket) -> tuple[str, tuple[Step, ...]]:
+        """The schedule of a bucket and this rank's steps."""
+        key = (part.tree.present, bucket.number)
+        if key not in self._steps:
+            name = self.schedule(part, bucket)
+            self._steps[key] = name, tuple(SCHEDULES[name].steps(part))
+        return self._steps[key]
+
+    def schedule(self, part: RankPart, bucket: Bucket) -> str:
+        if self._algorithm != AUTO:
+            return self._algorithm
+        if self.costs is None:
+            return UNMEASURED
+        return choose(part, self.costs, canonical=self._same_bits, element_bytes=bucket.like.element_size())
 
 
 def told(algorithm: str, chosen: Iterable[tuple[str, int]], costs: ClusterCosts | None) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class ParameterServer:
         self._closed = True
         if self._communicator.close():
             return
-        self._buckets.tainted = True
+        self._buckets.taint()
         if self._in_place:
             end_process(
                 "a communication thread did not end; it may still write into the other members' memory"

@@ -14,11 +14,12 @@ from ringleader.comm.schedules.schedule import always
 from ringleader.comm.timeline import NO_TIMELINE, Timeline
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
+from ringleader.exchange.chosen import AUTO, NATIVE
 from ringleader.exchange.coded_sums import Coding
 from ringleader.exchange.exchange import Exchange
 from ringleader.exchange.local_sums import reusable
 from ringleader.exchange.parameter_server import ParameterServer
-from ringleader.exchange.ring import AUTO, NATIVE, Ring
+from ringleader.exchange.ring import Ring
 from ringleader.exchange.routes import (
     MakeRoutes,
     between_copies,

@@ -1,36 +1,26 @@
 """Workers in a ring of equals: every worker gets the summed gradients and makes the same next weights."""
 
 from typing import Any
-from zlib import crc32
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.comm.buckets import Bucket, Buckets
-from ringleader.comm.choosing.choice import choose
-from ringleader.comm.choosing.probe import ProbeSender, probe
-from ringleader.comm.choosing.trial import sums, try_out
 from ringleader.comm.communicator import BULK, Communicator, Ticket, end_process
 from ringleader.comm.grouped import canonical_sum
-from ringleader.comm.schedules import SCHEDULES, RankPart, Step
 from ringleader.comm.schedules.direct import DIRECT
 from ringleader.comm.seal import Seal
 from ringleader.comm.simulator import ClusterCosts
 from ringleader.comm.timeline import NO_TIMELINE, Timeline
 from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
-from ringleader.exchange.chosen import IN_PLACE, told
+from ringleader.exchange.chosen import AUTO, IN_PLACE, NATIVE, ON_DEVICE, ScheduleChoice, told
 from ringleader.exchange.coded_sums import CodedSums, Coding
 from ringleader.exchange.exchange import Check, accept
 from ringleader.exchange.local_sums import LocalSums
+from ringleader.exchange.measured_costs import CostMeasurement
 from ringleader.exchange.side_channel import BUCKETS, SideChannel
 from ringleader.exchange.sparse_sums import SparseSums
-
-AUTO, NATIVE = "auto", "native"
-ON_DEVICE = "direct, on the device"
-UNMEASURED = "direct"
-"""The schedule of `auto` before anything is measured: canonical, two hops."""
 
 
 class Ring:
@@ -66,14 +56,13 @@ class Ring:
         self._rank = rank
         self._same_bits = same_bits
         self._coding = coding
-        self._costs: ClusterCosts | None = None
         self._transport = transport
         self._communicator = Communicator(transport, timeline) if transport is not None else None
         self._together = transport.together if transport is not None else None
         self._side = SideChannel(self._communicator)
         self._groups = transport.groups if transport is not None else ()
         self._tickets: list[Ticket] = []
-        self._steps: dict[tuple[frozenset[int], int], tuple[str, tuple[Step, ...]]] = {}
+        self._choice = ScheduleChoice(algorithm, same_bits=same_bits, on_devices=self._together is not None)
         self._closed = False
         self.lay(buckets)
 
@@ -104,7 +93,7 @@ class Ring:
             tag=BUCKETS + 2 * len(buckets.buckets),
             number=len(buckets.buckets),
         )
-        self._steps.clear()
+        self._choice.forget()
 
     @property
     def communicator(self) -> Communicator | None:
@@ -178,46 +167,19 @@ class Ring:
         # Sums in place and on devices are not chosen by costs.
         if self._board is not None or self._together is not None:
             return known
-        size = self._communicator.size
-        if self._all_know(known, size):
-            return known
-        lines = ProbeSender(self._side.ping_pong, self._side.shift, self._side.all_reduce)
-        return self._tried(probe(self._rank, self._groups, size, lines))
-
-    def _tried(self, costs: ClusterCosts) -> ClusterCosts:
-        """The costs with the winners of a trial, which settles once what the forecasts leave open, with the sums of a
-        batch in which all shards have rows."""
-        assert self._communicator is not None
-        communicator, buckets = self._communicator, self._buckets.buckets
-        like = buckets[0].like
-        with communicator.as_one("trial"):
-            return try_out(
-                # A trial is for one element size: buckets of another type go by the forecast.
-                (self._mine.part(b) for b in buckets if b.like.dtype == like.dtype),
-                costs,
-                canonical=self._same_bits,
-                element_bytes=like.element_size(),
-                way=lambda part: sums(communicator, part, like, BUCKETS),
-                tell=self._side.all_reduce,
-            )
-
-    def _all_know(self, known: ClusterCosts | None, size: int) -> bool:
-        """Whether all members know the same: a break may have come when some had measured and others not."""
-        signs = torch.zeros(size, dtype=torch.float64)
-        # Zero is the sign of knowing nothing, so that of costs is never zero.
-        signs[self._rank] = 0 if known is None else 1 + crc32(repr(known).encode())
-        first, *others = self._side.all_reduce(signs).tolist()
-        return bool(first) and all(sign == first for sign in others)
+        measurement = CostMeasurement(
+            self._rank, self._groups, self._communicator, self._side, canonical=self._same_bits
+        )
+        return measurement.costs(known, self._buckets.buckets, self._mine.part)
 
     def go_by(self, costs: ClusterCosts | None) -> None:
-        self._costs = costs
-        self._steps.clear()
+        self._choice.go_by(costs)
 
     def chosen(self) -> dict[str, Any] | None:
         if self._communicator is None or not self._buckets.buckets:
             return None
         sized = [(self._way(b), b.length * b.like.element_size()) for b in self._buckets.buckets]
-        return told(self._algorithm, sized, self._costs if self._board is None else None)
+        return told(self._algorithm, sized, self._choice.costs if self._board is None else None)
 
     def abort(self) -> None:
         if self._communicator is not None:
@@ -234,7 +196,7 @@ class Ring:
         in_place, self._board = self._board is not None, None
         if ended:
             return
-        self._buckets.tainted = True
+        self._buckets.taint()
         if self._coded is not None:
             self._coded.abandon()
         if in_place:
@@ -258,7 +220,7 @@ class Ring:
             self._tickets.append(ticket)
             return
         rows = [bucket.row(k) for k in range(count)]
-        on_device = self._on_device(bucket)
+        on_device = self._choice.on_device(bucket)
         if on_device == ON_DEVICE and self._together is not None:
             together = self._together.exchange
             ticket = self._communicator.submit_call(
@@ -275,7 +237,7 @@ class Ring:
             ticket = self._communicator.submit_native(rows[0], phase="reduce", bucket=bucket.number)
         else:
             tag = BUCKETS + 2 * bucket.number
-            schedule, steps = self._steps_of(bucket)
+            schedule, steps = self._choice.steps(part, bucket)
             ticket = self._communicator.submit(
                 steps, rows, tag=tag, phase="reduce", bucket=bucket.number, lane=BULK, schedule=schedule
             )
@@ -300,31 +262,10 @@ class Ring:
             )
         )
 
-    def _steps_of(self, bucket: Bucket) -> tuple[str, tuple[Step, ...]]:
-        part = self._mine.part(bucket)
-        key = (part.tree.present, bucket.number)
-        if key not in self._steps:
-            name = self._schedule(part, bucket)
-            self._steps[key] = name, tuple(SCHEDULES[name].steps(part))
-        return self._steps[key]
-
     def _way(self, bucket: Bucket) -> str:
         """The name of what will sum the bucket."""
         if self._coded is not None and self._coded.takes(bucket):
             return f"{DIRECT.name}, {self._coded.codec}"
         if self._board is not None:
             return IN_PLACE
-        return self._on_device(bucket) or self._schedule(self._mine.part(bucket), bucket)
-
-    def _on_device(self, bucket: Bucket) -> str:
-        """The name of what sums the bucket for `auto` on devices that reach each other; empty elsewhere."""
-        if self._together is None or not bucket.like.is_cuda or self._algorithm != AUTO:
-            return ""
-        return ON_DEVICE if self._same_bits else NATIVE
-
-    def _schedule(self, part: RankPart, bucket: Bucket) -> str:
-        if self._algorithm != AUTO:
-            return self._algorithm
-        if self._costs is None:
-            return UNMEASURED
-        return choose(part, self._costs, canonical=self._same_bits, element_bytes=bucket.like.element_size())
+        return self._choice.on_device(bucket) or self._choice.schedule(self._mine.part(bucket), bucket)
