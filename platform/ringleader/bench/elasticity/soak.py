@@ -47,18 +47,7 @@ def run(wish: Wish) -> Iterator[Figure]:
         while done < wanted:
             name, sync, faults = SCRIPTS[jobs % len(SCRIPTS)]
             job = opened.submit(f"{name}{jobs}", workload="digits", epochs=EPOCHS, sync=sync)
-            chaos = Chaos(
-                job.job,
-                seed=wish.seed + jobs,
-                faults=faults,
-                acts=min(wanted - done, ACTS_A_JOB),
-                every_s=EVERY_S,
-                for_s=SLOW_S,
-            )
-            for act in chaos.acts():
-                print(
-                    f"  {name}{jobs} step {act.step} {act.fault} {act.target}: {act.effect}", file=sys.stderr
-                )
+            chaos = _harm(job, f"{name}{jobs}", wish.seed + jobs, faults, min(wanted - done, ACTS_A_JOB))
             # Looked for after each job: leftovers of one would else be blamed on the next.
             weights = _finish(opened, job, before)
             toll = chaos.toll()
@@ -81,6 +70,14 @@ def run(wish: Wish) -> Iterator[Figure]:
         f"{undisturbed[:12]}, 0 steps lost, nothing left behind; "
         f"longest recovery {longest_s:.2f} s; without --full {SHORT_FAULTS} faults",
     )
+
+
+def _harm(job: stack.BenchJob, name: str, seed: int, faults: tuple[Fault, ...], acts: int) -> Chaos:
+    """Inject these faults into a job, and print each."""
+    chaos = Chaos(job.job, seed=seed, faults=faults, acts=acts, every_s=EVERY_S, for_s=SLOW_S)
+    for act in chaos.acts():
+        print(f"  {name} step {act.step} {act.fault} {act.target}: {act.effect}", file=sys.stderr)
+    return chaos
 
 
 def _finish(opened: stack.BenchStack, job: stack.BenchJob, before: Machine) -> str:

@@ -45,17 +45,7 @@ def main() -> None:
     patience = timedelta(seconds=DEADLINE_S)
     group = PrefixStore("beside", store)
     dist.init_process_group("gloo", store=group, rank=asked.rank, world_size=asked.world, timeout=patience)
-    call = MeetingCall(
-        LOOPBACK,
-        asked.port,
-        asked.over,
-        asked.rank,
-        asked.world,
-        DEADLINE_S,
-        run_secret(),
-        kinds=(asked.over,),
-    )
-    transport = meet(call, clients=StoreClients(library))
+    transport = _meet(asked)
     communicator = Communicator(transport)
     side = SideChannel(communicator)
     costs = probe(
@@ -65,12 +55,11 @@ def main() -> None:
     board = transport.board(len(asked.nbytes), rows=1)
     for slot, nbytes in enumerate(asked.nbytes):
         part = _part(transport, nbytes // 4)
-        chosen = []
-        for same_bits in (False, True):
-            # In shared memory there is one way only, and nothing to try.
-            if not transport.shared:
+        chosen = [IN_PLACE, IN_PLACE]
+        if not transport.shared:  # there is one way only in shared memory, and nothing to try
+            for place, same_bits in enumerate((False, True)):
                 costs = _tried(communicator, part, costs, side, same_bits)
-            chosen.append(IN_PLACE if transport.shared else choose(part, costs, canonical=same_bits))
+                chosen[place] = choose(part, costs, canonical=same_bits)
         told = _told_apart(part, chosen)
         row = torch.zeros(part.length)
         ways = {name: (row, _over(communicator, part, name, row)) for name in dict.fromkeys(told.values())}
@@ -78,13 +67,8 @@ def main() -> None:
             ways[IN_PLACE] = _in_place(communicator, board, part, slot)
         for name, (values, way) in ways.items():
             _check(name, values, way, transport)
-        found[nbytes] = {
-            "chosen": told.get(chosen[0], chosen[0]),
-            "chosen_same_bits": told.get(chosen[1], chosen[1]),
-            "canonical": [told[name] for name in told if SCHEDULES[name].canonical(part)],
-            "forecasts": {n: f.seconds for n, f in forecasts(part, costs, canonical=False).items()},
-            "took": _by_turns({name: way for name, (_, way) in ways.items()}, asked.blocks),
-        }
+        took = _by_turns({name: way for name, (_, way) in ways.items()}, asked.blocks)
+        found[nbytes] = _answer(part, costs, chosen, told, took)
     # Nobody leaves before all are done: a rank that is behind still sums with the others.
     dist.barrier()
     communicator.close()
@@ -92,6 +76,30 @@ def main() -> None:
     if asked.rank == 0:
         found["costs"] = asdict(replace(costs, tried=()))
         print(json.dumps(found), flush=True)
+
+
+def _meet(asked: argparse.Namespace) -> Transport:
+    """Connect to the other members over the one transport in question."""
+    place = (LOOPBACK, asked.port, asked.over)
+    call = MeetingCall(*place, asked.rank, asked.world, DEADLINE_S, run_secret(), kinds=(asked.over,))
+    return meet(call, clients=StoreClients(library))
+
+
+def _answer(
+    part: RankPart,
+    costs: ClusterCosts,
+    chosen: Sequence[str],
+    told: dict[str, str],
+    took: dict[str, list[float]],
+) -> dict[str, object]:
+    """The choices for a size, and the time that each way took."""
+    return {
+        "chosen": told.get(chosen[0], chosen[0]),
+        "chosen_same_bits": told.get(chosen[1], chosen[1]),
+        "canonical": [told[name] for name in told if SCHEDULES[name].canonical(part)],
+        "forecasts": {n: f.seconds for n, f in forecasts(part, costs, canonical=False).items()},
+        "took": took,
+    }
 
 
 def _tried(

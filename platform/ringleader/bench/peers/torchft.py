@@ -12,6 +12,7 @@ import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +106,7 @@ class Field:
 
 def replica(lighthouse: str, number: int, folder: Path, pause_s: float, patience_s: float) -> None:
     """One replica's training loop, after torchft's own example. It waits `patience_s` for an exchange."""
-    from torchft import Manager, Optimizer, ProcessGroupGloo
+    from torchft import Optimizer
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -113,9 +114,35 @@ def replica(lighthouse: str, number: int, folder: Path, pause_s: float, patience
     rows = workload.rows()
     net = workload.net()
     inner = workload.optimizer(net.parameters())
+    manager = _manager(lighthouse, number, net, inner, patience_s)
+    gradient = _flat_gradient(net)
+    optimizer = Optimizer(manager, inner)
+    log = CommitLog(folder)
+    share = workload.global_batch // REPLICAS
+    draw = torch.Generator().manual_seed(number)
+    while True:
+        before = manager.current_step()
+        picked = torch.randint(len(rows), (share,), generator=draw)
+        # In place: each `.grad` has to stay a view of the flat tensor.
+        optimizer.zero_grad(set_to_none=False)
+        time.sleep(pause_s)
+        workload.loss(net(rows.x[picked]), rows.y[picked]).backward()  # type: ignore[no-untyped-call]
+        manager.allreduce(gradient).wait()
+        optimizer.step()
+        # A step that lost a member is dropped, and its number made again.
+        if manager.current_step() > before:
+            log.committed(step=before, membership=manager._quorum_id)
+
+
+def _manager(
+    lighthouse: str, number: int, net: nn.Module, inner: torch.optim.Optimizer, patience_s: float
+) -> Any:
+    """torchft's manager of one replica, with a store of its own."""
+    from torchft import Manager, ProcessGroupGloo
+
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     patience = timedelta(seconds=DEADLINE_S)
-    manager = Manager(
+    return Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=patience_s)),
         load_state_dict=lambda state: (
             net.load_state_dict(state["net"]),
@@ -135,23 +162,6 @@ def replica(lighthouse: str, number: int, folder: Path, pause_s: float, patience
         connect_timeout=patience,
         heartbeat_interval=timedelta(seconds=HEARTBEAT_S),
     )
-    gradient = _flat_gradient(net)
-    optimizer = Optimizer(manager, inner)
-    log = CommitLog(folder)
-    share = workload.global_batch // REPLICAS
-    draw = torch.Generator().manual_seed(number)
-    while True:
-        before = manager.current_step()
-        picked = torch.randint(len(rows), (share,), generator=draw)
-        # In place: each `.grad` has to stay a view of the flat tensor.
-        optimizer.zero_grad(set_to_none=False)
-        time.sleep(pause_s)
-        workload.loss(net(rows.x[picked]), rows.y[picked]).backward()  # type: ignore[no-untyped-call]
-        manager.allreduce(gradient).wait()
-        optimizer.step()
-        # A step that lost a member is dropped, and its number made again.
-        if manager.current_step() > before:
-            log.committed(step=before, membership=manager._quorum_id)
 
 
 def _flat_gradient(net: nn.Module) -> Tensor:

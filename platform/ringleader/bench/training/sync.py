@@ -5,7 +5,7 @@ Whole trainings cannot take turns, so the ring runs first and last: what lies be
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -169,24 +169,20 @@ def _of(run: ModeRun, rings: Sequence[ModeRun], scale: Scale) -> Iterator[Figure
         peer,
         cell=Cell(run.name, "rows/s"),
     )
-    yield Figure(
-        f"{run.name}-loss-after-rows",
-        "nat",
-        "lower",
-        [run.loss_after_rows(samples)],
-        [ring.loss_after_rows(samples) for ring in rings],
-        peer,
-        cell=Cell(run.name, f"loss after {samples:,} rows"),
+    after: tuple[tuple[str, str, Callable[[ModeRun], float]], ...] = (
+        ("rows", f"{samples:,} rows", lambda each: each.loss_after_rows(samples)),
+        ("seconds", f"{limit_s:.0f} s", lambda each: each.loss_after_s(limit_s)),
     )
-    yield Figure(
-        f"{run.name}-loss-after-seconds",
-        "nat",
-        "lower",
-        [run.loss_after_s(limit_s)],
-        [ring.loss_after_s(limit_s) for ring in rings],
-        peer,
-        cell=Cell(run.name, f"loss after {limit_s:.0f} s"),
-    )
+    for counted, words, loss in after:
+        yield Figure(
+            f"{run.name}-loss-after-{counted}",
+            "nat",
+            "lower",
+            [loss(run)],
+            [loss(ring) for ring in rings],
+            peer,
+            cell=Cell(run.name, f"loss after {words}"),
+        )
     yield Figure(
         f"{run.name}-bytes",
         "B",

@@ -36,7 +36,12 @@ def run(wish: Wish) -> Iterator[Figure]:
     late, prompt = (
         {key: [one[key] for one in said[side]] for key in said[side][0]} for side in (True, False)
     )
-    figures = (
+    yield from (figure for figure in _figures(late, prompt, passes) if wish.wants(figure.case))
+
+
+def _figures(late: dict[str, list[float]], prompt: dict[str, list[float]], passes: int) -> tuple[Figure, ...]:
+    """The figures of the late runs beside the prompt ones."""
+    return (
         Figure(
             case=DELAY,
             unit="rows/s",
@@ -65,7 +70,6 @@ def run(wish: Wish) -> Iterator[Figure]:
             settings="mean training loss of the last 20 steps, after equal samples",
         ),
     )
-    yield from (figure for figure in figures if wish.wants(figure.case))
 
 
 def _run(side: str, delay_s: float, passes: int) -> dict[str, float]:
