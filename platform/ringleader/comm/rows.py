@@ -106,6 +106,10 @@ class SparseTables:
         """Take over the changed rows and the bytes sent from the tables that these replace."""
         self.changed, self.wire_bytes = before.changed, before.wire_bytes
 
+    def sent(self, nbytes: int) -> None:
+        """Count bytes of rows that this member has sent."""
+        self.wire_bytes += nbytes
+
     @property
     def nbytes(self) -> int:
         """The bytes of all partial sums that are held."""

@@ -35,6 +35,20 @@ class _Opened:
     tables: OrderedDict[int, pa.Table] = field(default_factory=OrderedDict)
     size_bytes: int = 0
 
+    def take(self, group: int) -> pa.Table | None:
+        """Take a table out of the cache; None where it is not there."""
+        table = self.tables.pop(group, None)
+        self.size_bytes -= table.nbytes if table is not None else 0
+        return table
+
+    def keep(self, group: int, table: pa.Table, most_bytes: int) -> None:
+        """Keep a table as the newest used; the oldest go while there is more than `most_bytes`."""
+        self.tables[group] = table
+        self.size_bytes += table.nbytes
+        while self.size_bytes > most_bytes and len(self.tables) > 1:
+            _, oldest = self.tables.popitem(last=False)
+            self.size_bytes -= oldest.nbytes
+
 
 class RowGroups:
     """Every row group of a list of Parquet files with equal columns, in order.
@@ -88,15 +102,10 @@ class RowGroups:
         """The columns of one group; from the cache where it is there."""
         opened = self._own()
         with opened.lock:
-            table = opened.tables.pop(group, None)
+            table = opened.take(group)
             if table is None:
                 table = self._read(opened, group)
-                opened.size_bytes += table.nbytes
-            # Popped and put back: the newest used comes last, and the first is the one to drop.
-            opened.tables[group] = table
-            while opened.size_bytes > self.cache_bytes and len(opened.tables) > 1:
-                _, oldest = opened.tables.popitem(last=False)
-                opened.size_bytes -= oldest.nbytes
+            opened.keep(group, table, self.cache_bytes)
         return table
 
     @property

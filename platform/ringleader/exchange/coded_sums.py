@@ -42,6 +42,10 @@ class Coding:
     residuals: ErrorFeedback = field(default_factory=ErrorFeedback)
     wire_bytes: int = 0
 
+    def sent(self, nbytes: int) -> None:
+        """Count bytes that this worker has sent."""
+        self.wire_bytes += nbytes
+
     def heal(self, steps: int) -> None:
         """Settle the residuals for a state that is `steps` further than this worker's own."""
         # Its messages of that one step are in the sum that others applied, and what they lost with them.
@@ -117,7 +121,7 @@ class CodedSums:
         def act(scratch: Scratch, transport: Transport) -> None:
             for run, residual in parameter_residuals.items():
                 residual.claim(row[slice(*run.span)])
-            self._coding.wire_bytes += way.sum(row, parameter_residuals, scratch, transport, tag)
+            self._coding.sent(way.sum(row, parameter_residuals, scratch, transport, tag))
 
         return act
 

@@ -77,7 +77,7 @@ class SparseSums:
             }
             arrived = mail.receive(expected)
             brought = {peer: _by_table(own, rows, len(nodes[peer])) for peer, rows in arrived.items()}
-            self._tables.wire_bytes += mail.finish()
+            self._tables.sent(mail.finish())
             self._complete(tree, nodes, brought | {self._rank: partials})
 
         rows = [partial.values for stack in partials.values() for partial in stack]
@@ -119,7 +119,7 @@ class SparseSums:
             arrived = mail.receive({peer: tables for peer, tables in owned.items() if tables})
             for peer, rows in arrived.items():
                 taken.extend(zip(owned[peer], rows, strict=True))
-            self._tables.wire_bytes += mail.finish()
+            self._tables.sent(mail.finish())
 
         values = [rows.values for _, rows in changed]
         ticket = self._communicator.submit_call(act, values, phase="publish", bucket=self._number)

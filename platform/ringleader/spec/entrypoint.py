@@ -32,6 +32,10 @@ class _Names:
     why_not: dict[str, list[str]] = field(default_factory=dict)
     open: bool = False
 
+    def leave_open(self) -> None:
+        """The module may define names that its text does not show."""
+        self.open = True
+
     def add(self, name: str, why_not: str = "") -> None:
         self.why_not.setdefault(name, []).append(why_not)
 
@@ -155,9 +159,10 @@ def _names(module: ast.Module) -> _Names:
             for name in node.names:
                 found.add(name)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OPEN_ENDED:
-            found.open = True
+            found.leave_open()
     # PEP 562: such a module makes its names on demand.
-    found.open = found.open or "__getattr__" in found.functions
+    if "__getattr__" in found.functions:
+        found.leave_open()
     return found
 
 
@@ -186,7 +191,8 @@ def _define(statement: ast.stmt, found: _Names) -> None:
         return
     if isinstance(statement, ast.ImportFrom):
         for alias in statement.names:
-            found.open = found.open or alias.name == "*"
+            if alias.name == "*":
+                found.leave_open()
             found.add(alias.asname or alias.name)
         return
     for node in ast.walk(statement):

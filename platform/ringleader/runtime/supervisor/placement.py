@@ -44,6 +44,15 @@ class BundlePlace:
     surplus: bool
     holder: str | None = None
 
+    def give(self, worker: str) -> None:
+        self.holder = worker
+
+    def vacate(self) -> None:
+        self.holder = None
+
+    def move_to(self, bundle: int) -> None:
+        self.bundle = bundle
+
 
 class BundlePlaces:
     """The bundles of one attempt. They outlive the process that made them: whoever ends the attempt gives them back.
@@ -101,7 +110,7 @@ class BundlePlaces:
             mine = any(p.holder == worker for p in self._places)
             place = self._vacant(role)
             if place is not None and not mine:
-                place.holder = worker
+                place.give(worker)
                 self._write()
 
     def claim(self, worker: str, waiting: Callable[[], None]) -> BundlePlace | None:
@@ -146,7 +155,7 @@ class BundlePlaces:
             place = next((p for p in self._places if p.holder == worker), None)
             if place is None:
                 return
-            place.holder = None
+            place.vacate()
             if for_good and place.surplus:
                 self._places.remove(place)
             self._write()
@@ -188,7 +197,7 @@ class BundlePlaces:
             # A gang that lost its node is being placed anew: its bundle is on no node for now.
             if other is None or placement_group_table(other.group).get("state") != "CREATED":
                 return place
-            other.holder = worker
+            other.give(worker)
             self._places.remove(place)
             self._write()
         remove_placement_group(place.group)
@@ -219,7 +228,7 @@ class BundlePlaces:
             alike = self._bundles[_WORKER] == self._bundles[_SERVER]
             bundles = seat([str(on[b]) for b in range(len(gang))], self._workers, alike=alike)
             for place, bundle in zip(gang, bundles, strict=True):
-                place.bundle = bundle
+                place.move_to(bundle)
             self._seated = True
             self._write()
 

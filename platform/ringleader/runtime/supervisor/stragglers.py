@@ -39,6 +39,9 @@ class _Work:
     def cost_s(self) -> float:
         return (self.seconds - self.seconds_before) / self.done
 
+    def reach(self, seconds: float, pieces: int) -> None:
+        self.seconds, self.pieces = seconds, pieces
+
     def begin(self) -> None:
         self.seconds_before, self.pieces_before = self.seconds, self.pieces
 
@@ -63,7 +66,7 @@ class StragglerDetector:
         # The generation's first step does not count: once it is over the worker counts from 0 again.
         if worked < work.pieces or worked_s < work.seconds:
             self._work[worker] = work = _Work()
-        work.seconds, work.pieces = worked_s, worked
+        work.reach(worked_s, worked)
 
     def look(self, now: float, shares: Mapping[str, float]) -> list[Straggler]:
         """The workers found slow now, each once until it has been fine again.

@@ -60,4 +60,4 @@ class PublishedWeights:
 
     def _travelled(self, counts: Sequence[int], share: ServerShare) -> None:
         nbytes = message_bytes(counts, list(share.tables.values()))
-        self._member.generation.exchange.buckets.tables.wire_bytes += nbytes
+        self._member.generation.exchange.buckets.tables.sent(nbytes)
