@@ -122,7 +122,7 @@ def at_work(attempt: "Attempt", worker_group: Any, disk: Disk) -> Callable[[int]
     take(attempt, *parked(0, "w0", "w1", now=0.0))
     worker_group.met = lambda worker, identity: None
     worker_group.glance = lambda worker: ProcessGlance(stopped=False, cpu_s=5.0)
-    attempt._record_log = cast("Any", disk)
+    attempt._open(cast("Any", worker_group), cast("Any", disk))
     identity = ProcessIdentity(7, "node", "127.0.0.1")
 
     def beat(number: int) -> None:
@@ -154,7 +154,7 @@ def test_who_waits_for_the_disk_of_its_supervisor_is_not_frozen_and_who_beats_no
     attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2)
     beat = at_work(attempt, worker_group, Busy(lambda: None))
     beat(1)
-    attempt._record_log = cast("Any", Busy(stuck))
+    attempt._open(cast("Any", worker_group), cast("Any", Busy(stuck)))
     told = threading.Thread(target=beat, args=(2,), daemon=True)
     told.start()
     assert entered.wait(30)
@@ -179,7 +179,7 @@ def test_who_tells_a_full_disk_is_not_frozen(tmp_path: Path, monkeypatch: pytest
     attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2)
     beat = at_work(attempt, worker_group, Busy(lambda: None))
     beat(1)
-    attempt._record_log = cast("Any", Busy(full))
+    attempt._open(cast("Any", worker_group), cast("Any", Busy(full)))
     for _ in range(2 * int(BEAT_GONE_S)):
         with pytest.raises(OSError, match="no more"):
             beat(2)

@@ -13,7 +13,8 @@ import_engine()
 there = set(sys.modules)
 import ringleader.train.local
 from ringleader.runtime.worker import member, requirements
-from ringleader.runtime.supervisor import actor, attempt, worker_group
+from ringleader.runtime.supervisor import actor, attempt
+from ringleader.runtime.supervisor.workers import worker_group
 print(json.dumps({"ray": before_ray, "late": sorted(m for m in set(sys.modules) - there if "ringleader" in m)}))
 """
 

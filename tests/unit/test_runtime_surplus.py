@@ -65,6 +65,7 @@ class FakeWorkerGroup:
         self.places.trim(most)
 
     def identity(self, worker: str) -> None: ...
+    def glance(self, worker: str) -> None: ...
     def deliver(self, plan: Plan) -> None:
         self.plans.append(plan)
 
@@ -107,7 +108,7 @@ def attempt_of(folder: Path, *, workers_min: int, workers_max: int) -> tuple["At
     spec = JobSpec.parse({"name": "a", "entrypoint": "m:f", "workers": workers, "batch": batch})
     attempt = Attempt(AttemptLaunch("job", 1, spec, None, "", "", folder), lambda: HERE)
     worker_group = FakeWorkerGroup(BundlePlaces("job", spec.workers, servers=0))
-    attempt._worker_group, attempt._record_log = cast("Any", worker_group), cast("Any", Disk())
+    attempt._open(cast("Any", worker_group), cast("Any", Disk()))
     attempt._begin()
     return attempt, worker_group
 

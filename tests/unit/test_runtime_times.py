@@ -70,7 +70,7 @@ def test_an_attempt_whose_oldest_worker_is_killed_each_time_has_lasted_since_the
     clock, disk = Clock(), Notes()
     monkeypatch.setattr("ringleader.runtime.supervisor.attempt.monotonic", clock)
     attempt, worker_group = attempt_of(tmp_path, workers_min=1, workers_max=7)
-    attempt._record_log = cast("Any", disk)
+    attempt._open(cast("Any", worker_group), cast("Any", disk))
     cast("Any", worker_group).met = lambda worker, identity: None
     gang = [f"w{number}" for number in range(7)]
     take(attempt, *parked(0, *gang, now=clock.now))
@@ -95,8 +95,8 @@ def test_an_attempt_whose_oldest_worker_is_killed_each_time_has_lasted_since_the
 @pytest.mark.usefixtures("reserved")
 def test_the_account_goes_on_behind_a_restart_of_the_supervisor(tmp_path: Path) -> None:
     disk = Notes()
-    attempt, _ = attempt_of(tmp_path, workers_min=2, workers_max=2)
-    attempt._record_log = cast("Any", disk)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2)
+    attempt._open(cast("Any", worker_group), cast("Any", disk))
     attempt._times = Times().hear("w0", Spent(wall_s=20.0, idle_s=2.0), 120.0, follow=True)
     take(attempt, *parked(0, "w0", "w1", now=120.0))
     again: Times = pickle.loads(disk.notes["times"])

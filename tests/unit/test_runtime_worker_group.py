@@ -12,7 +12,7 @@ from ringleader.runtime.messages import AWAY_S, RunEnded
 from ringleader.runtime.supervisor.failure_detector import ProcessGlance
 
 if TYPE_CHECKING:
-    from ringleader.runtime.supervisor.worker_group import WorkerGroup
+    from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
 
 HANG_GUARD_S = 30.0
 
@@ -37,23 +37,25 @@ def events() -> "queue.Queue[Any]":
 
 @pytest.fixture
 def worker_group(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") -> "WorkerGroup":
-    from ringleader.runtime.supervisor import worker_group as module
-    from ringleader.runtime.supervisor import worker_processes
-    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
+    from ringleader.runtime.supervisor.workers import worker_group as module
+    from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle
 
-    monkeypatch.setattr(worker_processes, "ray", SimpleNamespace(put=lambda package: package))
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     monkeypatch.setattr(WorkerHandle, "written", lambda _: b"handle")
     refusing = Refusing()
-    launch = cast("Any", SimpleNamespace(packed=lambda: b""))
-    places = cast("Any", refusing)
+    processes = SimpleNamespace(find=lambda worker, place, places: ("process", None))
     return module.WorkerGroup(
-        launch, places, None, cast("Any", None), events.put, start=1, note=refusing.note
+        cast("Any", None),
+        cast("Any", refusing),
+        cast("Any", processes),
+        events.put,
+        start=1,
+        note=refusing.note,
     )
 
 
 def over(worker_group: "WorkerGroup", worker: str, answer: RunEnded | Exception) -> None:
-    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
+    from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle
 
     future: Future[RunEnded | None] = Future()
     if isinstance(answer, Exception):
@@ -81,11 +83,10 @@ def test_every_end_is_told_while_the_disk_is_full(
 def test_a_process_that_was_taken_and_cannot_begin_is_ended(
     worker_group: "WorkerGroup", events: "queue.Queue[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
+    from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle
 
     ended: list[Any] = []
     monkeypatch.setattr(WorkerHandle, "end", lambda handle: ended.append(handle.actor))
-    monkeypatch.setattr(worker_group._processes, "find", lambda worker, place, places: ("process", None))
     monkeypatch.setattr(worker_group._places, "free", lambda worker, for_good: None)
     worker_group._handles["w0"] = WorkerHandle("worker")
     worker_group._bring("w0")  # its hand cannot be written down
@@ -126,7 +127,7 @@ class Elsewhere:
 def test_a_worker_elsewhere_is_looked_at_before_it_counts_as_frozen_and_not_heard_for_ever(
     monkeypatch: pytest.MonkeyPatch, cpu_s: float, waits: int
 ) -> None:
-    from ringleader.runtime.supervisor import attendance
+    from ringleader.runtime.supervisor.workers import attendance
 
     answers = Answers()
     monkeypatch.setattr(attendance, "ray", answers)
@@ -141,8 +142,8 @@ def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
 ) -> None:
     from ray.exceptions import OutOfMemoryError
 
-    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
-    from ringleader.runtime.supervisor.worker_returns import Death
+    from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle
+    from ringleader.runtime.supervisor.workers.worker_returns import Death
 
     freed: list[str] = []
     monkeypatch.setattr(worker_group._places, "free", lambda worker, for_good: freed.append(worker))
@@ -165,7 +166,7 @@ def test_a_death_that_is_seen_before_ray_knows_is_told_once_and_explained_later(
 def test_a_process_that_dies_behind_the_end_of_its_run_is_missed_by_nobody(
     worker_group: "WorkerGroup", events: "queue.Queue[Any]"
 ) -> None:
-    from ringleader.runtime.supervisor.worker_returns import Death
+    from ringleader.runtime.supervisor.workers.worker_returns import Death
 
     over(worker_group, "w0", RunEnded("finished", result={"digest": "ab"}))
     worker_group._returns.put("w0", Death("died (SIGKILL)"))
@@ -192,8 +193,8 @@ def test_of_two_causes_of_a_death_the_second_is_told_where_it_tells_more(
     causes: list[str],
     told: list[tuple[type, str]],
 ) -> None:
-    from ringleader.runtime.supervisor.worker_handle import WorkerHandle
-    from ringleader.runtime.supervisor.worker_returns import Death
+    from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle
+    from ringleader.runtime.supervisor.workers.worker_returns import Death
 
     monkeypatch.setattr(worker_group._places, "free", lambda worker, for_good: None)
     monkeypatch.setattr(worker_group, "_note", lambda worker, handle: None)
@@ -219,6 +220,6 @@ def test_of_two_causes_of_a_death_the_second_is_told_where_it_tells_more(
     ],
 )
 def test_a_status_is_told_in_words(status: int | None, cause: str) -> None:
-    from ringleader.runtime.supervisor.worker_handle import cause_by
+    from ringleader.runtime.supervisor.workers.worker_handle import cause_by
 
     assert cause_by(status) == cause

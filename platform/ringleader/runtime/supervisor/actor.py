@@ -24,8 +24,9 @@ from ringleader.runtime.supervisor import attempt_registry
 from ringleader.runtime.supervisor.attempt import MEMBERSHIP, Attempt, server_count
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome
 from ringleader.runtime.supervisor.placement import BundlePlaces, remove_leftovers
-from ringleader.runtime.supervisor.worker_group import WorkerGroup
-from ringleader.runtime.supervisor.worker_handle import parked
+from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
+from ringleader.runtime.supervisor.workers.worker_handle import parked
+from ringleader.runtime.supervisor.workers.worker_processes import WorkerProcesses
 from ringleader.runtime.worker.job_secrets import SecretCache
 
 # Orders, faults and a release wait inside their calls: heartbeats must not queue behind them.
@@ -161,8 +162,7 @@ class Supervisor:
         worker_group = WorkerGroup(
             launch,
             places,
-            self._me,
-            self._take,
+            WorkerProcesses(launch, record_log.start, self._me, self._take),
             self._attempt.post,
             start=record_log.start,
             note=lambda worker, handle: self._note(HANDLES + worker, handle),

@@ -15,7 +15,7 @@ from ringleader.elastic import events as ev
 from ringleader.elastic.state import Phase, WorkerState
 
 if TYPE_CHECKING:
-    from ringleader.runtime.supervisor.worker_group import WorkerGroup
+    from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
 
 STOPPED_S, RUNNING_S = 0.06, 0.02
 """The seconds that a slow process is stopped and runs in turn: stopped too briefly to be taken for frozen."""

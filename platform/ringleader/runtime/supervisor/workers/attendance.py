@@ -9,8 +9,8 @@ from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError
 
 from ringleader.runtime.messages import Attendance
 from ringleader.runtime.supervisor.failure_detector import BUSY_CPU_S
-from ringleader.runtime.supervisor.worker_handle import WorkerHandle, cause_of
-from ringleader.runtime.supervisor.worker_returns import Death
+from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle, cause_of
+from ringleader.runtime.supervisor.workers.worker_returns import Death
 
 ATTEND_S = 2.0
 """The time for an answer to a supervisor that came back: a worker that takes longer, and does nothing, is frozen."""

@@ -11,7 +11,7 @@ import ray
 
 from ringleader.runtime.messages import RunEnded
 from ringleader.runtime.nodes import death_watch
-from ringleader.runtime.supervisor.worker_handle import WorkerHandle, cause_by, cause_of
+from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle, cause_by, cause_of
 
 
 @dataclass(frozen=True, slots=True)

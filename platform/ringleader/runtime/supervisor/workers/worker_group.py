@@ -1,8 +1,9 @@
 """The attempt's real processes: turns instructions into Ray calls, and deaths and returns into events."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -14,12 +15,18 @@ from ringleader.elastic.instructions import Role
 from ringleader.runtime.messages import AttemptLaunch, Attendance, ProcessIdentity, RunEnded
 from ringleader.runtime.nodes.node_process import on_node
 from ringleader.runtime.nodes.node_scratch import remove_scratch
-from ringleader.runtime.supervisor import attendance
 from ringleader.runtime.supervisor.failure_detector import ProcessGlance
 from ringleader.runtime.supervisor.placement import BundlePlaces
-from ringleader.runtime.supervisor.worker_handle import WorkerHandle, end_all, parked, read, tells_more
-from ringleader.runtime.supervisor.worker_processes import WorkerProcesses
-from ringleader.runtime.supervisor.worker_returns import Death, WorkerReturns
+from ringleader.runtime.supervisor.workers import attendance
+from ringleader.runtime.supervisor.workers.worker_handle import (
+    WorkerHandle,
+    end_all,
+    parked,
+    read,
+    tells_more,
+)
+from ringleader.runtime.supervisor.workers.worker_processes import WorkerProcesses
+from ringleader.runtime.supervisor.workers.worker_returns import Death, WorkerReturns
 
 RETRY_S = 1.0
 GONE = b""
@@ -32,8 +39,6 @@ class WorkerGroup:
 
     Args:
         start: the number of this start of the supervisor.
-        me: the supervisor's own actor handle, given to every worker.
-        take: takes an idle process of a node from the warm pool, for a worker.
         post: where events go.
         note: writes a worker's handle down, before anything follows from it.
     """
@@ -42,8 +47,7 @@ class WorkerGroup:
         self,
         launch: AttemptLaunch,
         places: BundlePlaces,
-        me: Any,
-        take: Callable[[str, str], tuple[Any, ProcessIdentity]],
+        processes: WorkerProcesses,
         post: Callable[[Any], None],
         *,
         start: int,
@@ -51,11 +55,11 @@ class WorkerGroup:
     ) -> None:
         self._launch = launch
         self._places = places
+        self._processes = processes
         self._post = post
         self._start = start
         self._note = note
         self._handles: dict[str, WorkerHandle] = {}
-        self._processes = WorkerProcesses(launch, start, me, take)
         self._closed = threading.Event()
         self._returns = WorkerReturns(self._over)
 
@@ -175,7 +179,7 @@ class WorkerGroup:
         self._closed.set()
         end_all(list(self._handles.values()))
         self._places.close()
-        self._sweep()
+        _sweep(self._launch.scratch, list(self._handles.values()))
 
     def _found(self, worker: str, answer: Attendance | Death | None) -> ev.WorkerFound:
         """The worker as its answer shows it: here, gone, or silent without one."""
@@ -281,10 +285,10 @@ class WorkerGroup:
     def _write(self, worker: str) -> None:
         self._note(worker, self._handles[worker].written())
 
-    def _sweep(self) -> None:
-        """Remove the workers' private folders, also those of killed ones, on every node they were on."""
-        scratch = self._launch.scratch
-        here = ray.get_runtime_context().get_node_id()
-        for node in {h.identity.node for h in self._handles.values() if h.identity} - {here}:
-            on_node(node, remove_scratch, scratch)
-        remove_scratch(scratch)
+
+def _sweep(scratch: Path, handles: Collection[WorkerHandle]) -> None:
+    """Remove the workers' private folders, also those of killed ones, on every node they were on."""
+    here = ray.get_runtime_context().get_node_id()
+    for node in {h.identity.node for h in handles if h.identity} - {here}:
+        on_node(node, remove_scratch, scratch)
+    remove_scratch(scratch)

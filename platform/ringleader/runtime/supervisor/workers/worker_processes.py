@@ -9,7 +9,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from ringleader.elastic.instructions import Role
 from ringleader.runtime.messages import NAMESPACE, WORKER_THREADS, AttemptLaunch, MemberTask, ProcessIdentity
 from ringleader.runtime.supervisor.placement import BundlePlace, BundlePlaces
-from ringleader.runtime.supervisor.worker_handle import WorkerHandle
+from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle
 
 
 class WorkerProcesses:
