@@ -195,8 +195,9 @@ class Attempt:
         state, parts = self._state, self._parts
         if state is None or parts is None or state.plan is None:
             return FaultOutcome(False, "the attempt has no workers yet.")
-        look, workers = (lambda: self._state or state), parts.workers
-        return strike(fault, worker, for_s, look=look, worker_group=workers, post=self.post)
+        return strike(
+            fault, worker, for_s, look=lambda: self._membership, worker_group=parts.workers, post=self.post
+        )
 
     def _next(self, tick_at: float) -> ev.Event | None:
         try:
