@@ -10,7 +10,7 @@ from torch import Tensor
 from ringleader.exchange.parameter_server import ParameterServer
 from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.generation.member import Member
-from ringleader.train.modes.async_server.loop_position import LoopPosition
+from ringleader.train.modes.async_server.server_position import ServerPosition
 from ringleader.train.modes.async_server.server.committed_step import StepCommits
 from ringleader.train.modes.async_server.server.server import AsyncServer
 from ringleader.train.modes.async_server.worker.client import ServerClient
@@ -108,7 +108,7 @@ class AsyncServerLoop(Mode):
         """Take over server 0's position and all servers' weights, on every member, while no worker computes."""
         member, exchange = self._member, self._member.generation.exchange
         self._worker.rest()
-        said = LoopPosition.decode(exchange.all_reduce(self._server.position()))
+        said = ServerPosition.decode(exchange.all_reduce(self._server.position()))
         member.securing.agreed = said.wanted
         if (server_state := self._server.state) is not None:
             # Before positions are taken over: every gradient of these steps is here, and their updates are due.

@@ -9,7 +9,7 @@ from ringleader.exchange import Exchange
 from ringleader.exchange.parameter_server import ParameterServer
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.saving.cadence import CheckpointVote
-from ringleader.train.modes.async_server.loop_position import LoopPosition, histogram
+from ringleader.train.modes.async_server.server_position import ServerPosition, histogram
 from ringleader.train.modes.async_server.messages import MessageLayout
 from ringleader.train.modes.async_server.server.committed_step import StepCommits
 from ringleader.train.modes.async_server.server.endpoint import ReceiveBuffers, ServerEndpoint
@@ -163,12 +163,12 @@ class AsyncServer:
     # --- where no worker computes ---------------------------------------------------------------------------------
 
     def position(self) -> Tensor:
-        """Server 0's `LoopPosition` as (n,) float64; zeros from all others."""
+        """Server 0's `ServerPosition` as (n,) float64; zeros from all others."""
         member, state = self._member, self.state
         if not self._leads:
-            return LoopPosition.silence(member.buffers.size_bytes)
+            return ServerPosition.silence(member.buffers.size_bytes)
         assert state is not None
-        return LoopPosition(
+        return ServerPosition(
             over=state.ends.over,
             left=state.ends.left,
             leaves=member.coordinator.plan_pending(),

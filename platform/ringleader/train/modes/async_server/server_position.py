@@ -15,7 +15,7 @@ STALENESS_BINS = 17
 
 
 @dataclass(frozen=True, slots=True)
-class LoopPosition:
+class ServerPosition:
     """The position, while no worker computes.
 
     Attributes:
@@ -56,7 +56,7 @@ class LoopPosition:
         return torch.zeros(KNOWN + STALENESS_BINS + buffers, dtype=torch.float64)
 
     @classmethod
-    def decode(cls, words: Tensor) -> "LoopPosition":
+    def decode(cls, words: Tensor) -> "ServerPosition":
         over, left, leaves, step, samples, loss, wanted = words[:KNOWN].tolist()
         ends = bool(over), bool(left), bool(leaves)
         counts = int(step), int(samples), None if isnan(loss) else loss
