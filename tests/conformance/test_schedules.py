@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from math import lcm
@@ -184,6 +185,31 @@ def test_a_canonical_schedule_gives_the_same_bits_at_every_world(schedule, world
             groups = chance.choice(layouts(world))
             says, same = bits_of_a_sum(schedule, world, shards, 503, absent, groups)
             assert same or not says, f"{shards} shards without {absent} on {groups} have other bits"
+
+
+def on_nodes(ranks: list[int]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Every way of placing the ranks on nodes, which are in the order of their first ranks."""
+    if not ranks:
+        yield ()
+        return
+    first, *others = ranks
+    for count in range(len(others) + 1):
+        for beside in itertools.combinations(others, count):
+            left = [rank for rank in others if rank not in beside]
+            for rest in on_nodes(left):
+                yield ((first, *beside), *rest)
+
+
+@every_schedule
+@pytest.mark.parametrize("absent", [set(), {0, 1}, {0, 1, 4}, {2, 6, 7}], ids=str)
+def test_a_canonical_schedule_gives_the_same_bits_on_any_nodes(schedule, absent):
+    """Also where a node's first rank holds nothing, and its sum comes behind those of nodes with later ranks."""
+    said = 0
+    for groups in on_nodes(list(range(5))):
+        says, same = bits_of_a_sum(schedule, 5, 8, 53, absent, groups)
+        assert same or not says, f"without {absent} on {groups} the bits are others"
+        said += says
+    assert said or schedule.name not in CANONICAL
 
 
 CANONICAL_WORLDS = {

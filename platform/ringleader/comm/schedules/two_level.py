@@ -73,12 +73,13 @@ class _Seat:
 
     @staticmethod
     def of(part: RankPart) -> "_Seat":
-        number = next(i for i, group in enumerate(part.nodes) if part.rank in group)
-        group = part.nodes[number]
+        nodes = _in_order(part)
+        number = next(i for i, group in enumerate(nodes) if part.rank in group)
+        group = nodes[number]
         member = group.index(part.rank)
-        owners = tuple(other[member] for other in part.nodes) if member < _lanes(part) else ()
+        owners = tuple(other[member] for other in nodes) if member < _lanes(part) else ()
         inside = _over(part, member, tuple(part.rows[rank] for rank in group))
-        between = _over(part, number, tuple(_sum(part, group) for group in part.nodes))
+        between = _over(part, number, tuple(_sum(part, group) for group in nodes))
         return _Seat(group, member, owners, inside, between)
 
 
@@ -162,6 +163,17 @@ def _lanes(part: RankPart) -> int:
 
 def _split(span: Span, count: int) -> tuple[Span, ...]:
     return tuple((span[0] + a, span[0] + b) for a, b in even_spans(size(span), count))
+
+
+def _in_order(part: RankPart) -> list[tuple[int, ...]]:
+    """The nodes' ranks, in the order in which their sums are added up along the tree: a node whose first rank holds
+    nothing may come before one of earlier shards."""
+
+    def first(group: tuple[int, ...]) -> int:
+        held = _sum(part, group)
+        return held[0].covers(part.tree.total).start if held else part.tree.total
+
+    return sorted(part.nodes, key=first) if canonical(part) else list(part.nodes)
 
 
 def _over(part: RankPart, rank: int, rows: tuple[tuple[TreeNode, ...], ...]) -> RankPart:
