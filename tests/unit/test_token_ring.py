@@ -14,9 +14,9 @@ from torch.nn import Parameter
 
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.train.generation.loop_position import LoopPosition
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
+from ringleader.train.modes.loop_position import LoopPosition
 from ringleader.train.modes.token_ring.token_exchange import WEIGHTS
 from ringleader.train.modes.token_ring.topology import ring_order
 from ringleader.train.modes.token_ring.weight_spans import WeightSpans

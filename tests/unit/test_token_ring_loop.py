@@ -15,9 +15,9 @@ import ringleader
 from ringleader.comm.timeline import NO_TIMELINE
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.train.generation.loop_position import LoopPosition
 from ringleader.train.local import RecordedOutput, run_local
 from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.loop_position import LoopPosition
 from ringleader.train.modes.token_ring.loop import TokenRingLoop
 from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses

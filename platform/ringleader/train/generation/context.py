@@ -9,8 +9,8 @@ from ringleader.comm.timeline import NO_TIMELINE, Timeline
 from ringleader.spec import JobSpec
 from ringleader.train.generation.control_word import WordLayout
 from ringleader.train.generation.generation import Generation
-from ringleader.train.generation.loop_position import LoopPosition
 from ringleader.train.generation.settled_records import SettledRecords
+from ringleader.train.modes.loop_position import LoopPosition
 from ringleader.train.ports import Coordinator, RecordSink
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.loss_scale import LossScale

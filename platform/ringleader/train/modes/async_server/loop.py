@@ -10,9 +10,9 @@ from torch import Tensor
 from ringleader.exchange.parameter_server import ParameterServer
 from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.generation.member import Member
-from ringleader.train.modes.async_server.server_position import ServerPosition
 from ringleader.train.modes.async_server.server.committed_step import StepCommits
 from ringleader.train.modes.async_server.server.server import AsyncServer
+from ringleader.train.modes.async_server.server_position import ServerPosition
 from ringleader.train.modes.async_server.worker.client import ServerClient
 from ringleader.train.modes.async_server.worker.in_process_client import InProcessClient
 from ringleader.train.modes.async_server.worker.worker import AsyncWorker, ItemSource

@@ -9,13 +9,13 @@ from ringleader.exchange import Exchange
 from ringleader.exchange.parameter_server import ParameterServer
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.saving.cadence import CheckpointVote
-from ringleader.train.modes.async_server.server_position import ServerPosition, histogram
 from ringleader.train.modes.async_server.messages import MessageLayout
 from ringleader.train.modes.async_server.server.committed_step import StepCommits
 from ringleader.train.modes.async_server.server.endpoint import ReceiveBuffers, ServerEndpoint
 from ringleader.train.modes.async_server.server.replicated_log import agree, newest_entry
 from ringleader.train.modes.async_server.server.server_queue import ServerQueue
 from ringleader.train.modes.async_server.server.server_state import ServerSeat, ServerState, tell_nobody
+from ringleader.train.modes.async_server.server_position import ServerPosition, histogram
 from ringleader.train.modes.async_server.server_share import ServerShare
 from ringleader.train.modes.async_server.version_barrier import VersionBarrier
 from ringleader.train.modes.batch_loop import BatchLoop
