@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from faults import FaultPlan
+from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -13,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from ringleader import Session
 from ringleader.errors import EntrypointRaised, StepMisuse
+from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
 
 torch.set_num_threads(1)
@@ -137,3 +140,59 @@ def test_a_program_that_raises_leaves_the_thread_as_it_was(place: str, held: boo
     del train, caught
     gc.collect()
     assert _get_current_dispatch_mode_stack() == []
+
+
+class Collects:
+    """Collects what a loop's body, a score function or a callback sees, and reads it in lines that run again."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __call__(self, session: Session) -> None:
+        model = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(3):
+            seen: list[int] = []
+            if self.where == "on_commit":
+                session.on_commit(lambda seen=seen: seen.append(1))
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(model(x), y))
+
+            def score(batch: Any, seen: list[int] = seen) -> dict[str, Tensor]:
+                seen += [1] * (self.where == "score")
+                return {"one": torch.ones(len(batch[0]))}
+
+            session.evaluate(rows(), score)
+            if self.where != "nowhere":
+                assert seen[-1] == 1
+            elif session.global_step == 8:
+                raise KeyError("of its own")
+
+
+def resumed(train: Any, place: Path) -> str:
+    """The message of the attempt behind a pause in the second epoch."""
+    ring = {"sync": {"inter_node": "ring", "intra_node": "ring"}, "workers": {"min": 1, "max": 1}}
+    spec, saved = JobSpec.parse(SPEC | ring), str(place / "saved")
+    first = ThreadedCast(
+        spec, train, FaultPlan().pause(at_step=6), artifacts=place / "1", checkpoints=saved
+    ).play()
+    assert first.outcome == "paused", first.message
+    return ThreadedCast(spec, train, artifacts=place / "2", checkpoints=saved, attempt=2).play().message
+
+
+@pytest.mark.parametrize("where", ["score", "on_commit"])
+def test_what_raises_in_lines_that_run_again_says_that_the_calls_before_were_not_repeated(
+    where: str, tmp_path: Path
+) -> None:
+    first, _, rest = resumed(Collects(where), tmp_path).partition("\n")
+    assert "raised after step 4 and the loop of epoch 0. These lines ran again on this worker." in first
+    assert "were not repeated here" in first
+    assert "what-runs-again:" in first
+    assert rest.startswith("Traceback")
+    assert "IndexError" in rest
+
+
+def test_what_raises_in_lines_that_run_for_the_first_time_says_nothing_of_the_kind(tmp_path: Path) -> None:
+    message = resumed(Collects("nowhere"), tmp_path)
+    assert "KeyError: 'of its own'" in message
+    assert "ran again" not in message

@@ -137,7 +137,9 @@ def _call(function: TrainingFunction, session: Session) -> None:
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         turn = session._steps.turns.running
         step, shard = (turn.step, turn.shard) if turn else (session.global_step, -1)
-        told = f"The training function raised {_where(session)}:\n{traceback.format_exc()}"
+        why = session._member.sections.why_incomplete
+        where = f"{_where(session)}{f'. {why}' if why else ''}"
+        told = f"The training function raised {where}:\n{traceback.format_exc()}"
         raise EntrypointRaised(told, step=step, shard=shard) from error
 
 

@@ -38,6 +38,12 @@ KEPT_BYTES = 1 << 30
 
 CURE = "keep such values with session.keep(name, object), or the best weights with session.best(model, score)"
 
+NOT_REPEATED = (
+    "These lines ran again on this worker. Session calls before them were over and were not repeated here: what a "
+    "loop's body, a score function or an on_commit callback collects is missing. Use session.loss or the result of "
+    "session.evaluate, and keep what on_commit collects with session.keep(name, object); see what-runs-again"
+)
+
 
 class ProgramSections:
     """One member's sections. Boundaries are healed and checkpointed.
@@ -81,6 +87,13 @@ class ProgramSections:
     def place(self) -> int:
         """The number of the call in which the live state was made."""
         return self._goal if self.catches_up else self._context.progress.calls.next - 1
+
+    @property
+    def why_incomplete(self) -> str:
+        """The reason that lines which run again now may miss what the calls before them made, and the cure; empty for
+        other lines, and inside a call."""
+        behind = self._running == self._context.progress.calls.next - 1
+        return NOT_REPEATED if self.on_recorded and behind else ""
 
     @property
     def why_other_bits(self) -> str:
