@@ -262,9 +262,30 @@ def test_two_steps_in_a_turn_are_named() -> None:
 def test_a_turn_without_a_step_is_named() -> None:
     with ringleader.local_session(SPEC) as session:
         net(session)
-        with pytest.raises(StepMisuse, match="was not called"):
+        with pytest.raises(StepMisuse, match=r"was not called.*session\.step\(loss \* 0\) before `continue`"):
             for _ in session.batches(rows()):
                 pass
+
+
+def test_rows_whose_loss_is_multiplied_by_0_change_no_weight() -> None:
+    with ringleader.local_session(SPEC) as session:
+        model = net(session)
+        before = [parameter.clone() for parameter in model.parameters()]
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(model(x), y) * 0)
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_an_extra_state_is_refused_with_what_to_do_instead() -> None:
+    class Warm(nn.Linear):
+        def get_extra_state(self) -> dict[str, float]:
+            return {"temperature": 1.0}
+
+    with ringleader.local_session(SPEC) as session:
+        model = session.model(Warm(5, 2))
+        session.optimizer(torch.optim.SGD(model.parameters(), lr=0.05))
+        with pytest.raises(StepMisuse, match=r"'_extra_state' .*as buffers.*session\.keep\(name, object\)"):
+            next(session.batches(rows()))
 
 
 def test_a_loss_that_is_not_a_number_ends_the_run() -> None:

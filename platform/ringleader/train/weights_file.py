@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from ringleader.checkpoint.weights_file import MODELS
 from ringleader.errors import StepMisuse
 
+CURE = "Keep it out of the state with register_buffer(..., persistent=False), or store it as real numbers."
+EXTRA_CURE = (
+    "Remove get_extra_state: register its tensors as buffers, and keep other values with "
+    "session.keep(name, object)."
+)
+
 
 def check_writable(module: nn.Module) -> None:
     """Check that every entry of the module's state can be written as a plain tensor.
@@ -24,8 +30,7 @@ def check_writable(module: nn.Module) -> None:
         if what:
             raise StepMisuse(
                 f"the model's state {name!r} is {what}, which a weights file (safetensors) cannot hold.",
-                hint="Keep it out of the state with register_buffer(..., persistent=False), or store it as real "
-                "numbers.",
+                hint=EXTRA_CURE if name.endswith("_extra_state") else CURE,
             )
 
 

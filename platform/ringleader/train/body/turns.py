@@ -87,7 +87,8 @@ class BodyTurns:
         if self.running is not None:
             raise StepMisuse(
                 "session.step was not called in this turn of the loop.",
-                hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
+                hint="Call session.step(loss) exactly once for every batch that session.batches yields. To "
+                "leave rows out, call session.step(loss * 0) before `continue`: they count with a gradient of 0.",
             )
 
     def _checked(self, names: tuple[str, ...]) -> tuple[str, ...]:
