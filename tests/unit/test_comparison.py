@@ -299,3 +299,27 @@ def test_states_that_every_server_changes_alike_do_not_differ(sync: dict[str, An
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.reported("member.differed") == []
     assert play.digest == finished.digest
+
+
+def banked(session: Session) -> None:
+    """Has the statistics of each epoch in a list, and puts them into the model by assignment."""
+    net = session.model(nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)))
+    for weight in net.parameters():  # the members are threads, which share their generator
+        nn.init.constant_(weight, 0.1)
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    means = [torch.full((5,), float(number)) for number in range(LOOPS)]
+    for mean in means:
+        net[0].running_mean = mean
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+
+def test_a_variable_that_holds_a_buffer_is_named_with_copy_in_its_cure(tmp_path: Path) -> None:
+    spec, saved = job(RING, workers={"min": 1, "max": 1}), str(tmp_path / "saved")
+    pause = FaultPlan().pause(at_step=8)
+    first = ThreadedCast(spec, banked, pause, artifacts=tmp_path / "1", checkpoints=saved).play()
+    again = ThreadedCast(spec, banked, artifacts=tmp_path / "2", checkpoints=saved, attempt=2).play()
+    assert (first.outcome, again.outcome) == ("paused", "succeeded")
+    (told,) = again.reported("program.differs")
+    assert told["variable"] == "means"
+    assert told["cure"].startswith("give a buffer or weight its values with copy_")

@@ -43,11 +43,15 @@ _Known = dict[int, tuple["ReferenceType[Tensor]", int, int, str]]
 class ValueReader:
     """Reads values at one place of the program.
 
+    Attributes:
+        met_weights: the value that was read last holds a tensor of the models or optimisers.
+
     Args:
         known: texts of tensors read before; those that have not changed are not read again.
     """
 
     def __init__(self, held: TrainingState, known: _Known) -> None:
+        self.met_weights = False
         self._known = known
         self._left_bytes = MOST_BYTES
         self._here = _here()
@@ -62,6 +66,7 @@ class ValueReader:
 
     def text(self, value: Any) -> str | None:
         """The value's text; None where it is not compared, or cannot be read because its own code raises."""
+        self.met_weights = False
         try:
             text = self._text(value, 0)
         except Exception:  # a program's object may do anything when it is iterated, measured or shown
@@ -122,6 +127,7 @@ class ValueReader:
         if tensor.layout is not torch.strided or tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
             return None
         if tensor.untyped_storage()._cdata in self._storages:
+            self.met_weights = True
             return None
         version = version_of(tensor)
         known = self._known.get(id(tensor))

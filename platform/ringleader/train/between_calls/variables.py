@@ -42,6 +42,9 @@ CURE = (
     "compute it from session.params, session.loss or the result of session.evaluate, seed generators, and keep state "
     "from outside of the program with session.keep(name, object)"
 )
+IN_PLACE_CURE = (
+    f"give a buffer or weight its values with copy_, not by assignment, and keep a clone() of it; else {CURE}"
+)
 NOTHING = repr(None)
 """The text of None: what a data set opens at its first read is None until then, on some members for ever."""
 AMONG_WORKERS = "differs between workers"
@@ -259,7 +262,8 @@ class ProgramVariables:
             line = spot.text.line_of(key, spot.frame.f_lineno)
             shown = f"{code.co_qualname}:{spot.name}"
             self._own[shown] = told
-            cure = BODY_CURE if key in spot.text.inside else CURE
+            outside = IN_PLACE_CURE if reader.met_weights else CURE
+            cure = BODY_CURE if key in spot.text.inside else outside
             self._lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
 
     def _read_state(self, number: int, frames: list[FrameType], reader: ValueReader) -> None:
