@@ -100,6 +100,56 @@ class Augments(Reads):
         return x + float(self.draws.normal()), y
 
 
+class Moved(Cached):
+    """A row is kept, and moved anew each time that it is read."""
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = super().__getitem__(row)
+        return x + torch.randn(x.shape), y
+
+
+class Seeded(Reads):
+    """The noise of a row has the row's number for a seed."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.seeded: dict[int, Any] = {}
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = self.data[row]
+        if row not in self.seeded:
+            noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(row))
+            self.seeded[row] = x + noise + float(np.random.default_rng(row).normal())
+        return self.seeded[row], y
+
+
+class Noised(Reads):
+    """The noise of a row is drawn when it is first read."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.noised: dict[int, Any] = {}
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = self.data[row]
+        if row not in self.noised:
+            noise = torch.randn(x.shape)
+            self.noised[row] = x + noise
+        return self.noised[row], y
+
+
+class Picked(Reads):
+    """The shift of a row is drawn when it is first read."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__(data)
+        self.shifts: dict[int, Any] = {}
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = self.data[row]
+        return x + self.shifts.setdefault(row, np.random.uniform()), y
+
+
 class Counts(Reads):
     """The weight of a row follows from how many were read here before."""
 
@@ -150,12 +200,21 @@ def differences(
 
 @pytest.mark.parametrize("sync", [RING, SERVERS], ids=["ring", "servers"])
 @pytest.mark.parametrize(
-    "kind", [Cached, Asked, Tried, Defaulted, Slots, OpenedLate, Augments], ids=lambda kind: kind.__name__
+    "kind",
+    [Cached, Asked, Tried, Defaulted, Slots, OpenedLate, Augments, Moved, Seeded],
+    ids=lambda kind: kind.__name__,
 )
 def test_what_a_data_set_keeps_or_draws_is_no_difference(
     kind: type[Reads], sync: dict[str, Any], tmp_path: Path
 ) -> None:
     assert told(kind, sync, tmp_path) == ([], {""})
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Noised, "data.noised"), (Picked, "data.shifts")])
+def test_what_is_drawn_for_a_row_and_kept_is_one(kind: type[Reads], name: str, tmp_path: Path) -> None:
+    differs, whys = told(kind, RING, tmp_path)
+    assert differs == [name]
+    assert all(name in why for why in whys)
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,27 @@
 """Rows that a data set of the program keeps once it has read them, by the program's text.
 
 Each worker reads rows of its own, so that such an attribute differs from worker to worker, and that does not matter:
-the value kept under a row's number is what reading it again would give.
+the value kept under a row's number is what reading it again would give, unless it is drawn.
 """
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from ringleader.train.source.value_flow import ADDS, Function, Key
 
 READS = "__getitem__"
+DRAWS = re.compile(
+    r"torch\.(rand|normal|bernoulli|multinomial)\w*|((np|numpy)\.)?random\.(?!default_rng)[a-z]\w*"
+)
+"""Functions that draw from a global generator."""
+SEEDS = re.compile(r"torch\.manual_seed|((np|numpy)\.)?random\.seed")
 
 
 def memos(tree: ast.Module) -> set[Key]:
     """The attributes that only classes with a `__getitem__` change: once where they are made, and elsewhere only where
-    an entry was found missing, by a value that is no constant and not made of the attribute itself."""
+    an entry was found missing, by a value that is no constant, not drawn, and not made of the attribute itself."""
     filled: set[str] = set()
     other: set[str] = set()
     for node in ast.walk(tree):
@@ -24,10 +30,40 @@ def memos(tree: ast.Module) -> set[Key]:
         functions = [part for part in node.body if isinstance(part, Function)]
         reads = any(function.name == READS for function in functions)
         for function in functions:
+            if function.name == "__init__":
+                continue
+            other |= set(_drawn(function))
             for attribute, fills in _changes(function):
-                if function.name != "__init__":
-                    (filled if fills and reads else other).add(attribute)
+                (filled if fills and reads else other).add(attribute)
     return {("", f".{attribute}") for attribute in filled - other}
+
+
+def _drawn(function: ast.AST) -> Iterator[str]:
+    """The attributes of `self` that get a value which the function draws."""
+    calls = [ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
+    if any(map(SEEDS.fullmatch, calls)) or not any(map(DRAWS.fullmatch, calls)):
+        return
+    drawn: set[str] = set()
+    nodes = [node for node in ast.walk(function) if isinstance(node, ast.Assign | ast.Call)]
+    for node in sorted(nodes, key=lambda node: node.lineno):
+        match node:
+            case ast.Assign(targets=targets, value=value) if _draws(value, drawn):
+                drawn.update(target.id for target in targets if isinstance(target, ast.Name))
+                yield from (name for target in targets for name in _named(target))
+            case ast.Call(func=ast.Attribute(value=filled, attr="setdefault"), args=[_, value]):
+                yield from _named(filled) if _draws(value, drawn) else ()
+
+
+def _draws(value: ast.AST, drawn: set[str]) -> bool:
+    """Whether the value is drawn, or made of one of these variables."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Name) and node.id in drawn:
+            return True
+        if not isinstance(node, ast.Call) or not DRAWS.fullmatch(ast.unparse(node.func)):
+            continue
+        if all(keyword.arg != "generator" for keyword in node.keywords):
+            return True
+    return False
 
 
 def _changes(function: ast.AST) -> Iterator[tuple[str, bool]]:
