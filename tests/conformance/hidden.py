@@ -1,5 +1,7 @@
 """Programs whose loop's body goes on from what its earlier turns left, where neither text nor variables show it."""
 
+from functools import cache
+
 import numpy as np
 import torch
 from programs import network, rows, sgd
@@ -145,3 +147,148 @@ HIDDEN = {
     )
 }
 LINE = "for x, y in session.batches(data or rows()):"
+
+
+class Remembering(Noisy):
+    """Rows that are kept once they have been read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        if row not in self.cache:
+            self.cache[row] = self.read(row)
+        return self.cache[row]
+
+    def read(self, row: int) -> tuple[Tensor, Tensor]:
+        return self.rows[row]
+
+
+class KeptNoise(Remembering):
+    """Noise of torch's global stream, kept by row."""
+
+    def read(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self.rows[row]
+        return x + torch.randn(x.shape), y
+
+
+class KeptOwnNoise(Remembering):
+    """Noise of a generator of the data set's own, kept by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws = np.random.default_rng(3)
+
+    def read(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self.rows[row]
+        return x + torch.tensor(self.draws.normal(size=x.shape), dtype=x.dtype), y
+
+
+class SeededNoise(Remembering):
+    """Noise with a seed by row."""
+
+    def read(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self.rows[row]
+        return x + torch.randn(x.shape, generator=torch.Generator().manual_seed(row)), y
+
+
+class GloballySeededNoise(Remembering):
+    """Noise of numpy's global stream, with a seed by row."""
+
+    def read(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self.rows[row]
+        np.random.seed(row)
+        return x + torch.tensor(np.random.normal(size=x.shape), dtype=x.dtype), y
+
+
+class AugmentedCopies(Remembering):
+    """Rows that are kept, and moved anew each time."""
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = super().__getitem__(row)
+        return x + torch.randn(x.shape), y
+
+
+def noise_kept_by_row(session: Session) -> None:
+    trained(session, F.cross_entropy, KeptNoise())
+
+
+def own_noise_kept_by_row(session: Session) -> None:
+    trained(session, F.cross_entropy, KeptOwnNoise())
+
+
+def cached_noise(session: Session) -> None:
+    trained(session, _shifted)
+
+
+def _shifted(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits + _noise(logits.shape), labels)
+
+
+@cache
+def _noise(shape: torch.Size) -> Tensor:
+    return torch.randn(shape)
+
+
+def rows_kept(session: Session) -> None:
+    trained(session, F.cross_entropy, Remembering())
+
+
+def seeded_noise_kept_by_row(session: Session) -> None:
+    trained(session, F.cross_entropy, SeededNoise())
+
+
+def globally_seeded_noise_kept_by_row(session: Session) -> None:
+    trained(session, F.cross_entropy, GloballySeededNoise())
+
+
+def rows_kept_and_augmented(session: Session) -> None:
+    trained(session, F.cross_entropy, AugmentedCopies())
+
+
+def weights_of_classes_cached(session: Session) -> None:
+    trained(session, _weighted)
+
+
+def _weighted(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, weight=_weights(logits.shape[1]))
+
+
+@cache
+def _weights(classes: int) -> Tensor:
+    return torch.linspace(1, 2, classes)
+
+
+def teacher_made_late(session: Session) -> None:
+    trained(session, _taught)
+
+
+def _taught(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(_teacher(logits.shape[1])(logits), labels)
+
+
+@cache
+def _teacher(classes: int) -> nn.Module:
+    teacher = nn.Linear(classes, classes)
+    nn.init.eye_(teacher.weight)
+    nn.init.zeros_(teacher.bias)
+    return teacher.requires_grad_(False)
+
+
+READS = "def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:"
+KEPT_DRAWS = {
+    "noise_kept_by_row": ("data set", READS),
+    "own_noise_kept_by_row": ("data set", READS),
+    "cached_noise": ("loop body", LINE),
+}
+"""Programs that keep what they have drawn, with the finding's variable and line."""
+KEPT = (
+    "rows_kept",
+    "seeded_noise_kept_by_row",
+    "globally_seeded_noise_kept_by_row",
+    "rows_kept_and_augmented",
+    "weights_of_classes_cached",
+    "teacher_made_late",
+)
+"""Programs that keep what is the same on every worker."""

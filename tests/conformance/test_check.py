@@ -11,7 +11,7 @@ from cast import Cast
 from defects import BODY, DEFECTS, HARMLESS
 from faults import FaultPlan
 from forks import processes
-from hidden import HIDDEN, LINE
+from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE
 from play import Play
 from programs import BATCH, PROGRAMS, SHARDS
 
@@ -81,6 +81,16 @@ def test_what_differs_when_lines_run_again_is_named_by_variable_and_line(name: s
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_a_body_keeps_for_itself_is_found_by_its_gradients(name: str, tmp_path: Path) -> None:
     assert ("loop body", LINE) in found(f"hidden:{name}", tmp_path)["first"]
+
+
+@pytest.mark.parametrize("name", KEPT_DRAWS)
+def test_a_random_value_that_is_kept_is_found_by_what_is_drawn(name: str, tmp_path: Path) -> None:
+    assert found(f"hidden:{name}", tmp_path)["first"] == [KEPT_DRAWS[name]]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_without_chance_is_no_difference(name: str, tmp_path: Path) -> None:
+    assert found(f"hidden:{name}", tmp_path) == {"first": [], "again": []}
 
 
 def joined(program: str, place: Path) -> Play:

@@ -31,7 +31,7 @@ from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.local import RecordedOutput, SingleMember, alone, copies
 from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import ParkReport, Seat
-from ringleader.train.program_check.repeated_step import NAME, RepeatedSteps
+from ringleader.train.program_check.repeated_step import NAMES, RepeatedSteps
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Collate
@@ -168,7 +168,7 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
                 raise _failed(error, session)
             torch.save((session.called, session.take()), folder / STATE)
             named = escaped(function)
-            return [*named, *(each for each in found if each["variable"] == NAME)]
+            return [*named, *(each for each in found if each["variable"] in NAMES)]
         finally:
             session._close()
 
