@@ -1,4 +1,4 @@
-"""A comprehension's variables are told apart from those of the function around it."""
+"""The variables of comprehensions and nested functions are told apart from those of the function around them."""
 
 import ast
 
@@ -48,3 +48,38 @@ def test_a_variable_of_a_comprehension_in_a_body_is_not_what_the_body_changes() 
 def test_a_variable_that_a_comprehension_reads_is_read() -> None:
     text = SourceText(BODY.replace("decide(net)", "decide([loss * w for w in weights])"))
     assert "loss" in {key[1] for key in text.escapes}
+
+
+FACTORY = """
+def train(session):
+    def make():
+        smoothing = 0.3
+        {criterion}
+        return criterion
+    criterion = make()
+    for _ in range(4):
+        for x, y in session.batches(rows):
+            session.step(criterion(net(x), y))
+"""
+
+
+@pytest.mark.parametrize(
+    ("criterion", "read"),
+    [
+        ("def criterion(out, y): return cross_entropy(out, y, smoothing)", False),
+        ("def criterion(out, *y): return cross_entropy(out, y, smoothing)", False),
+        ("criterion = lambda out, y, /: cross_entropy(out, y, smoothing)", False),
+        ("criterion = lambda out, *y: cross_entropy(out, y, smoothing)", False),
+        ("def criterion(out, _): y = out.mean(); return cross_entropy(out, y)", False),
+        ("def criterion(out, _): return cross_entropy(out, y)", True),
+        ("def criterion(out, _):\n            nonlocal y; y = f(y); return y", True),
+        (
+            "def criterion(out, _):\n            def unused(y): pass\n            return cross_entropy(out, y)",
+            True,
+        ),
+        ("class criterion:\n            def __call__(self, out, y): return cross_entropy(out, y)", False),
+    ],
+)
+def test_a_nested_function_s_variables_are_its_own_however_deep_it_is(criterion: str, read: bool) -> None:
+    text = SourceText(FACTORY.format(criterion=criterion))
+    assert ("y" in {key[1] for key in text.escapes}) is read

@@ -13,6 +13,7 @@ from functools import lru_cache
 from ringleader.parsing import parse
 from ringleader.train.source.carried_names import Loop, carried
 from ringleader.train.source.dataset_caches import memos
+from ringleader.train.source.own_names import has_own
 from ringleader.train.source.statement_order import binds, blocks, first, span
 from ringleader.train.source.value_flow import Function, Key, ProgramScope, ValueFlow
 
@@ -167,13 +168,14 @@ class SourceText:
         if not key[0]:
             return outside[0]  # an attribute, or a global: from anywhere
         functions = [node for node in path if isinstance(node, Function)]
-        for inner in ast.walk(functions[-1]) if functions else ():
-            if not isinstance(inner, Function) or inner is functions[-1]:
-                continue
-            within = [line for line in outside if inner.lineno <= line <= (inner.end_lineno or 0)]
-            if within and not _has_own(inner, key[1]):
-                return within[0]  # a closure, called who knows when
-            outside = [line for line in outside if line not in within]
+        nested = [node for node in ast.walk(functions[-1]) if isinstance(node, Function)] if functions else []
+        nested = [node for node in nested if node is not functions[-1]]
+        for line in list(outside):
+            within = [inner for inner in nested if inner.lineno <= line <= (inner.end_lineno or 0)]
+            if within and not any(has_own(inner, key[1]) for inner in within):
+                return line  # a closure, called who knows when
+            if within:
+                outside.remove(line)
         return _first_behind(path, key[1], set(outside))
 
     def _adds_up(self, path: Sequence[ast.AST], scope: ProgramScope) -> bool:
@@ -292,16 +294,6 @@ def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
 
 def _sets_of_header(loop: ast.AST, name: str) -> list[ast.AST]:
     return [loop.target] if isinstance(loop, Loop) and binds(loop.target, name) else []
-
-
-def _has_own(function: Function, name: str) -> bool:
-    """Whether the name is a variable of the nested function itself."""
-    if any(isinstance(node, ast.Nonlocal) and name in node.names for node in ast.walk(function)):
-        return False
-    arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return any(argument.arg == name for argument in arguments) or any(
-        binds(statement, name) for statement in function.body
-    )
 
 
 def name_apart(tree: ast.AST) -> None:

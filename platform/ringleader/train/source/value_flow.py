@@ -229,7 +229,7 @@ class ValueFlow:
             case ast.NamedExpr(target=target, value=value):
                 self._expression(value, into | self._into(target))
             case ast.Lambda(args=args, body=body):
-                self._hiding([a.arg for a in (*args.args, *args.kwonlyargs)], [body], into)
+                self._hiding([a.arg for a in ast.walk(args) if isinstance(a, ast.arg)], [body], into)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 names = [n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)]
                 self._hiding(names, list(ast.iter_child_nodes(node)), into)
