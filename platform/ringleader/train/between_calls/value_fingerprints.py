@@ -76,6 +76,14 @@ class ValueReader:
         # A text may hold half a surrogate pair, as the name of a file does that is not UTF-8.
         return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
+    def shows_weights(self, value: Any) -> bool:
+        """Whether the value is a numpy view of a registered tensor, or a list or dict that has one."""
+        parts = list(value.values()) if isinstance(value, dict) else value
+        parts = parts if isinstance(parts, list | tuple) else [parts]
+        arrays = [part for part in _first(parts, MOST_ITEMS) if isinstance(part, np.ndarray)]
+        spans = [(s.data_ptr(), s.nbytes()) for s in self._alive if s.device.type == "cpu"] if arrays else []
+        return any(0 <= array.ctypes.data - begin < size for array in arrays for begin, size in spans)
+
     def _text(self, value: Any, depth: int) -> str | None:
         if id(value) in self._registered or depth > MOST_DEPTH:
             return None

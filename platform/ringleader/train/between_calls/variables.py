@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import inf
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -77,6 +77,8 @@ class ProgramVariables:
         self._not_everywhere: set[str] = set()
         self._own_call = -1
         self._lines: dict[str, tuple[str, str]] = {}
+        self._lines_before: dict[CodeType, int] = {}
+        self._lines_now: dict[CodeType, int] = {}
         self._known: Any = {}
         self._told_by_others = ""
         self._untold: list[dict[str, Any]] = []
@@ -96,6 +98,8 @@ class ProgramVariables:
         if not self._matters:
             return
         self._tell_found()
+        self._lines_before = self._lines_now
+        self._lines_now = self._lines_now | {frame.f_code: frame.f_lineno for frame in running_frames()}
         sections = self._sections
         self._named = {}
         if sections.catches_up and not sections.on_recorded:
@@ -253,8 +257,11 @@ class ProgramVariables:
             if name in text.changing_globals or is_generator(value):
                 self._read_one(_Spot(frame, text, name), ("", name), value, reader)
 
-    def _read_one(self, spot: "_Spot", key: tuple[str, str], value: Any, reader: ValueReader) -> None:
-        if not spot.text.compared(key):
+    def _read_one(self, spot: "_Spot", key: Key, value: Any, reader: ValueReader) -> None:
+        # What changes a view of the weights affects training, even where nothing reads the variable.
+        if not spot.text.compared(key) and not (
+            self._may_have_changed(spot, key) and reader.shows_weights(value)
+        ):
             return
         told = reader.text(value)
         if told is not None:
@@ -265,6 +272,10 @@ class ProgramVariables:
             outside = IN_PLACE_CURE if reader.met_weights else CURE
             cure = BODY_CURE if key in spot.text.inside else outside
             self._lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
+
+    def _may_have_changed(self, spot: "_Spot", key: Key) -> bool:
+        frame, before = spot.frame, self._lines_before.get(spot.frame.f_code, 0)
+        return spot.text.augmented.may_have_run(key, frame.f_code, before, frame.f_lineno)
 
     def _read_state(self, number: int, frames: list[FrameType], reader: ValueReader) -> None:
         """Read the session's state as the lines left it: settings, small kept objects, weights that were touched."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ringleader.parsing import parse
+from ringleader.train.source.augmented_names import AugmentedNames
 from ringleader.train.source.carried_names import Loop, carried
 from ringleader.train.source.dataset_caches import memos
 from ringleader.train.source.own_names import has_own
@@ -45,6 +46,7 @@ class SourceText:
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
         carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
+        augmented: variables that augmented assignments change.
         adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
         changing_globals: globals that functions change.
     """
@@ -53,6 +55,7 @@ class SourceText:
         self.tree = tree = parse(source)
         name_apart(tree)
         self.flows = ValueFlow(tree)
+        self.augmented = AugmentedNames(tree, self.flows)
         self.inside: set[Key] = set()
         self.escapes: dict[Key, EscapingName] = {}
         self.carried: dict[Key, EscapingName] = {}
