@@ -216,6 +216,7 @@ def _why_other_bits(session: Session) -> str:
     parts = (
         member.machines,
         member.unkept,
+        member.first,
         member.draws,
         member.sections,
         member.variables,

@@ -150,16 +150,18 @@ class ProgramVariables:
             for name, text in self._named.items()
             if name.rpartition(":")[2] not in self.found and name not in self._not_everywhere
         }
-        return _number(repr(sorted(known.items()))) if known and self._own_call == number else 0
+        return number_of_text(repr(sorted(known.items()))) if known and self._own_call == number else 0
 
     def name_differing(self, ranks: Sequence[int]) -> None:
         """Find out which variables differ between members of these ranks, who came to a call with different ones. All
         members call this together. Raises ExchangeBroken."""
         generation = self._context.generation
         said = torch.zeros(len(generation.plan.members), SLOTS, dtype=torch.float64)
-        mine = {name: _number(name) % SLOTS for name in self._named} if generation.rank in ranks else {}
+        mine = (
+            {name: number_of_text(name) % SLOTS for name in self._named} if generation.rank in ranks else {}
+        )
         for name, slot in mine.items():
-            said[generation.rank, slot] += _number(name + self._named[name])
+            said[generation.rank, slot] += number_of_text(name + self._named[name])
         told = generation.exchange.all_reduce(said)[list(ranks)]
         # 0 says that a member has no variable in that slot, which is no difference.
         most, least = told.max(dim=0).values, told.masked_fill(told == 0, inf).min(dim=0).values
@@ -339,7 +341,7 @@ def _told(
         yield from ((escape, file) for escape in which(text).values() if escape.scope in scopes)
 
 
-def _number(text: str) -> int:
+def number_of_text(text: str) -> int:
     """A number for a text, from 1 to 2**48 - 1, which two entries of a word hold, and a float64 exactly."""
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()) or 1
 

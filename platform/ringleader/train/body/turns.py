@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
+from ringleader.train.body.first_forward import FirstForwardState
 from ringleader.train.generation.control_word import MAX_METRICS, SliceReport
 from ringleader.train.rows.cursor import checksum
 from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
@@ -27,14 +28,19 @@ class BodyTurns:
     """
 
     def __init__(
-        self, seed: int, timeline: Timeline, models: Sequence[nn.Module], unkept: HiddenState
+        self,
+        seed: int,
+        timeline: Timeline,
+        models: Sequence[nn.Module],
+        unkept: HiddenState,
+        first: FirstForwardState,
     ) -> None:
         self.running: Slice | None = None
         self.names: tuple[str, ...] = ()
         self._seed = seed
         self._timeline = timeline
         self._models = models
-        self._unkept = unkept
+        self._watched = (unkept, first)
         self._own: list[tuple[str, Generator]] | None = None
 
     def begin(self, piece: Slice) -> None:
@@ -44,7 +50,8 @@ class BodyTurns:
             # Looked for once in a loop: in a large network that takes 2 ms.
             self._own = generators_of(self._models)
         seed_own(self._own, self._seed, *piece.stream)
-        self._unkept.begin_turn()
+        for each in self._watched:
+            each.begin_turn()
         self._timeline.begin("forward", slice=piece.shard)
 
     def leave(self) -> None:
@@ -64,7 +71,8 @@ class BodyTurns:
                 "session.step was called twice in one turn of the loop, or outside of a loop.",
                 hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
             )
-        self._unkept.end_turn()
+        for each in self._watched:
+            each.end_turn()
         _check_loss(loss)
         names = self._checked(tuple(sorted(values)))
         weight = float(len(turn.rows)) if weight is None else float(weight)

@@ -11,6 +11,7 @@ from ringleader.errors import ExchangeBroken
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.carried_state import CarriedState
+from ringleader.train.body.first_forward import FirstForwardState
 from ringleader.train.body.optimizer_settings import OptimizerSettings
 from ringleader.train.generation.agreement import agreed
 from ringleader.train.generation.committed_state import CommittedState
@@ -73,16 +74,18 @@ class Member:
         self.sections = ProgramSections(context, self.laying)
         self.variables = ProgramVariables(context, self.sections, self.warnings)
         self.unkept = HiddenState(context)
+        self.first = FirstForwardState(context)
         self.carrying = CarriedState(context, self.variables)
         self.settings = OptimizerSettings(context, line_setting)
         self.draws = UpdateRandomness(context)
         self.machines = EnvironmentCheck(context.spec, context.device)
         self.state = CommittedState(context, self.laying, self.sections, self.variables)
-        self.comparison = MemberComparison(context, self.state, self.sections, self.variables)
+        self.comparison = MemberComparison(context, self.state, self.sections, self.variables, self.first)
         self.state.carry(
             trained=self.trained,
             machines=self.machines,
             unkept=self.unkept,
+            first=self.first,
             draws=self.draws,
             comparison=self.comparison,
         )

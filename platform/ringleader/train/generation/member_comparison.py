@@ -4,6 +4,7 @@ Every member's fingerprint travels with the word of the first transaction of a g
 summed before a checkpoint. Where fingerprints differ that transaction does not happen: the right state is that of most
 members among those that ran all lines for the first time; the others take it over and report what differed. A second
 fingerprint, of the program's variables, travels beside it: where it differs the variable is named, and nothing changes.
+In its place, in some later transactions, is that of what first forwards set.
 """
 
 import hashlib
@@ -15,11 +16,13 @@ from torch import Tensor
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.body.first_forward import FirstForwardState
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.fingerprint_vote import EXACT_BYTES, differ, differing, number_of, right_of
 from ringleader.train.generation.replicated_states import ReplicatedStates
 from ringleader.train.state.fingerprints import first_difference, prints
+from ringleader.train.state.hidden_state import looked_at
 
 IN_A_ROW = 3
 """Comparisons in a row with a difference, after which it is the program that makes members differ."""
@@ -40,17 +43,21 @@ class MemberComparison:
         state: CommittedState,
         sections: ProgramSections,
         variables: ProgramVariables,
+        first: FirstForwardState,
     ) -> None:
         self._context = context
         self._state = state
         self._sections = sections
         self._program_variables = variables
+        self._first = first
+        # The generation, its transactions so far, and after how many of them first forwards' values were named last.
+        self._agreed, self._named_first = (-1, 0), (-1, 0)
         self._replicated = ReplicatedStates(context, sections)
         self._leased = context.spec.sync.leased
         self._on = context.spec.sync.same_bits
         self._compared = (-1, -1)
         self._call = self._differed = self._named = -1
-        self._due = False
+        self._due = self._due_first = False
         self._said = (0, 0)
         self._mine: dict[str, bytes] = {}
         self._in_a_row = 0
@@ -83,6 +90,11 @@ class MemberComparison:
         self._call = call
         self._due = self._on and self._compared != (generation.number, call)
         self._said = (0, 0)
+        # All count the same transactions of a generation: a broken one begins the next.
+        agreed = self._agreed[1] if self._agreed[0] == generation.number else 0
+        self._due_first = self._context.spec.sync.same_bits and not self._due and looked_at(agreed)
+        if self._due_first and self._named_first != self._agreed and not self._context.serves:
+            self._said = (0, self._first.fingerprint())
         if self._due:
             self._make_states_alike()
             # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
@@ -98,11 +110,14 @@ class MemberComparison:
     def differs(self, reduced: Tensor) -> bool:
         """Whether members give different fingerprints in a reduced word. Where none are due, as in nearly every step,
         the word is not read for them."""
-        return self._due and (differ(self._told(reduced)) or _vary(self._variables(reduced)))
+        states = self._due and differ(self._told(reduced))
+        return states or ((self._due or self._due_first) and _vary(self._variables(reduced)))
 
     def agreed(self, call: int) -> None:
         """Record that the transaction has happened, so that its call has been compared in this generation."""
         generation = self._context.generation
+        last, count = self._agreed
+        self._agreed = (generation.number, count + 1 if last == generation.number else 1)
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
             self._compared, self._due, self._said = (generation.number, call), False, (0, 0)
             if call != self._differed:
@@ -112,8 +127,13 @@ class MemberComparison:
         """Give members that differ by a reduced word the state of the others, and tell all which of the program's
         variables differ. Raises ExchangeBroken."""
         variables = self._variables(reduced)
+        ranks = [rank for rank, value in enumerate(variables) if value]
+        if self._due_first:
+            self._first.name_differing(ranks)
+            self._named_first = self._agreed
+            return
         if _vary(variables):
-            self._program_variables.name_differing([rank for rank, value in enumerate(variables) if value])
+            self._program_variables.name_differing(ranks)
             self._named = self._call
         told = self._told(reduced)
         if differ(told):

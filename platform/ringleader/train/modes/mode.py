@@ -33,7 +33,9 @@ class Mode(ABC):
         self._member = member
         self._sink = sink
         self._device = device
-        self.turns = BodyTurns(member.spec.seed, member.timeline, member.held.models, member.unkept)
+        self.turns = BodyTurns(
+            member.spec.seed, member.timeline, member.held.models, member.unkept, member.first
+        )
         self.recorder = StepRecorder(member)
         self._loop: BatchLoop | None = None
         self._stop = self._leaves = False

@@ -39,7 +39,7 @@ class HiddenState:
         self._context = context
         self._matters = context.spec.sync.same_bits
         self._turns = 0
-        self._before: dict[str, _Seen] | None = None
+        self._before: dict[str, SeenValue] | None = None
         self._in_a_row: Counter[str] = Counter()
         self._found: list[str] = []
 
@@ -81,8 +81,8 @@ class HiddenState:
         """Take over others' findings; this worker's own stay."""
         self._found += [path for path in state if path not in self._found]
 
-    def _look(self) -> dict[str, "_Seen"]:
-        return {path: _Seen.of(value) for path, _, value in unkept_values(self._context.held.models)}
+    def _look(self) -> dict[str, "SeenValue"]:
+        return {path: SeenValue.of(value) for path, _, value in unkept_values(self._context.held.models)}
 
     def _owner(self, path: str) -> tuple[type[nn.Module], str]:
         """The class of the module that has the value, and the attribute's name."""
@@ -140,7 +140,7 @@ def _held_by(part: nn.Module) -> Iterable[tuple[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class SeenValue:
     """A value as it was; a tensor is held, so that no other one takes its memory meanwhile.
 
     Attributes:
@@ -151,10 +151,14 @@ class _Seen:
     version: int = 0
 
     @classmethod
-    def of(cls, value: Any) -> "_Seen":
+    def of(cls, value: Any) -> "SeenValue":
         return cls(value, version_of(value) if isinstance(value, Tensor) else 0)
 
-    def differs(self, before: "_Seen | None") -> bool:
+    def stays(self, before: "SeenValue | None") -> bool:
+        """Whether this is the very object that was there before, unchanged: not one that is made again and equal."""
+        return before is not None and self.value is before.value and self.version == before.version
+
+    def differs(self, before: "SeenValue | None") -> bool:
         """Whether this is not what was there before. A tensor that a forward computed anew, with a graph, does not
         count: weights that `weight_norm` makes, losses that layers add. No later slice can go through its graph."""
         if not isinstance(self.value, Tensor):

@@ -1,0 +1,187 @@
+"""State that the first forward in a process makes of its rows or draws, and that stays: no step commits it.
+
+Each worker makes its own, and so does one that joins or resumes. What is made of shapes is alike on all, and a table
+for longer texts has another shape: values are compared between members, and with a checkpoint's, by name and shape.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ringleader.train.between_calls.variables import SLOTS, number_of_text
+from ringleader.train.generation.context import MemberContext
+from ringleader.train.state.buffers import persistent_buffers
+from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.hidden_state import NAMED, SeenValue, may_matter, unkept_values
+
+TURNS = 2
+"""The turns that are inspected: one that sets values, and one that leaves them as they are."""
+_COMPARED = (Tensor, float, complex, np.floating)
+"""What is compared. Whole numbers and texts are sizes and flags."""
+
+
+class FirstForwardState:
+    """One member's values that its first turn set. They and the findings are healed and checkpointed."""
+
+    def __init__(self, context: MemberContext) -> None:
+        self._context = context
+        self._matters = context.spec.sync.same_bits
+        self._turns = 0
+        self._before: dict[str, SeenValue] | None = None
+        self._buffers: dict[str, SeenValue] = {}
+        self._set: dict[str, SeenValue] = {}
+        self._filled: set[str] = set()
+        self._texts: dict[str, str] = {}
+        self._others: dict[str, str] = {}
+        self._compared_in = -1
+        self._compared: set[str] = set()
+        self._found: list[str] = []
+
+    def begin_turn(self) -> None:
+        """Note the values before the loop body gets a slice. Where a turn broke, those before it count."""
+        if self._matters and self._turns < TURNS and self._before is None:
+            self._before, self._buffers = self._look(), self._look_at_buffers()
+
+    def end_turn(self) -> None:
+        """Note what the first turn set, and find out in the second one which of it stays."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        self._turns += 1
+        now, buffers = self._look(), self._look_at_buffers()
+        filled = {
+            path.rpartition(".")[0]
+            for path, each in buffers.items()
+            if not each.stays(self._buffers.get(path))
+        }
+        if self._turns == 1:
+            self._set = {path: each for path, each in now.items() if each.differs(before.get(path))}
+            self._filled = filled
+            return
+        self._filled -= filled
+        self._set = {
+            path: each for path, each in self._set.items() if path in now and not now[path].differs(each)
+        }
+        self._find(path for path in self._set if _place(path) in self._filled)
+        # What the first turn set elsewhere, lines between calls may have set here: they ran again with forwards.
+        elsewhere = {key.partition(" ")[0] for key in self._others}
+        self._set |= {path: before[path] for path in elsewhere & before.keys() & now.keys()}
+        stay = {path: each for path, each in self._set.items() if now[path].stays(each)}
+        self._texts = {
+            f"{path} {kind}": text for path, each in stay.items() for kind, text in _read(each.value)
+        }
+        self._compare()
+
+    @property
+    def why_other_bits(self) -> str:
+        """The attributes by name, and the cure; empty where nothing was found."""
+        if not self._found:
+            return ""
+        names, more = sorted(self._found)[:NAMED], len(self._found) - NAMED
+        told = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        return (
+            f"the first forward pass of each worker sets state from its own rows or draws ({told}), which is not "
+            "committed: set it before the first loop, or register it, with the flag that it is set, as persistent "
+            "buffers"
+        )
+
+    def fingerprint(self) -> int:
+        """A number below 2**48 for the values not yet compared in this generation; 0 where there are none."""
+        new = self._new()
+        return number_of_text(repr(sorted(new.items()))) if new else 0
+
+    def name_differing(self, ranks: Sequence[int]) -> None:
+        """Find out which values differ between members of these ranks. All members call this together. Raises
+        ExchangeBroken."""
+        generation = self._context.generation
+        said = torch.zeros(len(generation.plan.members), SLOTS, dtype=torch.float64)
+        mine = self._new()
+        slots = {key: number_of_text(key) % SLOTS for key in mine}
+        for key, slot in slots.items():
+            said[generation.rank, slot] += number_of_text(key + mine[key])
+        told = generation.exchange.all_reduce(said)[list(ranks)]
+        # 0 says that a member has no such value, which is no difference.
+        most, least = told.max(dim=0).values, told.masked_fill(told == 0, inf).min(dim=0).values
+        self._compared |= mine.keys()
+        self._find(key.partition(" ")[0] for key, slot in slots.items() if most[slot] != least[slot])
+
+    def state(self) -> tuple[dict[str, str], list[str]]:
+        return {**self._others, **self._still()}, list(self._found)
+
+    def restore(self, state: tuple[Mapping[str, str], Sequence[str]]) -> None:
+        """Take over others' findings, and compare their values with this worker's own; those of both stay."""
+        others, found = state
+        self._others |= others
+        self._found += [path for path in found if path not in self._found]
+        self._compare()
+
+    def _compare(self) -> None:
+        still = self._still() if self._others else {}
+        self._find(
+            key.partition(" ")[0] for key, text in still.items() if self._others.get(key, text) != text
+        )
+
+    def _find(self, paths: Iterator[str]) -> None:
+        new = [
+            path
+            for path in dict.fromkeys(paths)
+            if path not in self._found and may_matter(*self._owner(path))
+        ]
+        self._found += new
+        generation = self._context.current
+        if new and generation is not None and generation.rank == 0:
+            print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
+
+    def _new(self) -> dict[str, str]:
+        generation = self._context.generation.number
+        if self._compared_in != generation:
+            self._compared_in, self._compared = generation, set()
+        return {key: text for key, text in self._still().items() if key not in self._compared}
+
+    def _still(self) -> dict[str, str]:
+        """The texts of values that are what the first turn left."""
+        now = self._look() if self._texts else {}
+        stay = {path for path, each in self._set.items() if path in now and now[path].stays(each)}
+        return {key: text for key, text in self._texts.items() if key.partition(" ")[0] in stay}
+
+    def _look(self) -> dict[str, SeenValue]:
+        return {
+            _key(path): SeenValue.of(value) for path, _, value in unkept_values(self._context.held.models)
+        }
+
+    def _look_at_buffers(self) -> dict[str, SeenValue]:
+        models = self._context.held.models
+        return {
+            f"{number}.{name}" if len(models) > 1 else name: SeenValue.of(buffer)
+            for number, model in enumerate(models)
+            for name, buffer in persistent_buffers(model)
+        }
+
+    def _owner(self, key: str) -> tuple[type[nn.Module], str]:
+        """The class of the module that has the value, and the attribute's name."""
+        parts = ((_key(path), part) for path, part, _ in unkept_values(self._context.held.models))
+        owner = next(part for path, part in parts if path == key)
+        return type(owner), key.partition("[")[0].rpartition(".")[2]
+
+
+def _key(path: str) -> str:
+    """The path without spaces, which part it from its kind: a dict's key may have some."""
+    return path.replace(" ", "_")
+
+
+def _place(path: str) -> str:
+    """The path of the module that has the value."""
+    return path.partition("[")[0].rpartition(".")[0]
+
+
+def _read(value: object) -> Iterator[tuple[str, str]]:
+    """The value's kind and text, where it is compared."""
+    if isinstance(value, Tensor):
+        if value.layout is torch.strided and not value.is_meta and value.grad_fn is None:
+            shape = "x".join(map(str, value.shape))
+            yield f"{value.dtype}/{shape}", fingerprint(value).hex()
+    elif isinstance(value, _COMPARED):
+        yield type(value).__name__, repr(value)

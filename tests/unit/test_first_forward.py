@@ -1,0 +1,173 @@
+"""What the first forward of each worker sets from its own slice, and keeps, is found and said."""
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from faults import FaultPlan
+from test_unkept_state import LENGTH, WIDTH, Masked, Rotary, claims, spec, train
+from threaded_cast import ThreadedCast
+from torch import Tensor, nn
+
+from ringleader.train.body.first_forward import FirstForwardState
+from ringleader.train.generation.context import MemberContext
+
+
+class Shifted(nn.Module):
+    """Centred by the first rows that come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.shift is None:
+            self.shift = x.detach().mean((0, 1))
+        return x - self.shift
+
+
+class Noisy(nn.Module):
+    """Adds what was drawn once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()  # threads share the default one
+        self.strength: float | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.strength is None:
+            self.strength = torch.rand((), generator=self.generator).item()
+        return x * self.strength
+
+
+class Initialised(nn.Module):
+    """Fills a buffer from the first rows, and has a flag for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("loc", torch.zeros(WIDTH))
+        self.ready = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.ready:
+            self.loc.copy_(x.detach().mean((0, 1)))
+            self.ready = True
+        return x - self.loc
+
+
+class InitialisedForAll(nn.Module):
+    """The same with the flag among the buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("loc", torch.zeros(WIDTH))
+        self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.ready:
+            self.loc.copy_(x.detach().mean((0, 1)))
+            self.ready.fill_(True)
+        return x - self.loc
+
+
+class Shown(nn.Module):
+    """Keeps what it computes anew in each forward, and what shapes say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_shape: tuple[int, ...] = ()
+        self.rows = 0
+        self.share = 0.0
+        self.ones: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last_shape, self.rows = tuple(x.shape), len(x)
+        self.share = 1 / self.rows
+        if self.ones is None:
+            self.ones = torch.ones(x.shape[1], 1)
+        shares = torch.softmax(x.detach() @ x.detach().transpose(1, 2), -1)
+        self.attention_map = shares
+        return shares @ x * self.ones * self.share
+
+
+ONCE: dict[str, type[nn.Module]] = {"1.shift": Shifted, "1.strength": Noisy, "1.ready": Initialised}
+
+
+def why_once(path: str) -> str:
+    return (
+        f"the first forward pass of each worker sets state from its own rows or draws ({path}), which is not "
+        "committed: set it before the first loop, or register it, with the flag that it is set, as persistent buffers"
+    )
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("path", ONCE)
+def test_what_each_worker_sets_once_from_its_own_slice_is_named(
+    path: str, workers: int, tmp_path: Path
+) -> None:
+    play = ThreadedCast(spec((workers, workers)), partial(train, make=ONCE[path]), artifacts=tmp_path).play()
+    assert claims(play) == {(False, why_once(path))}
+
+
+def test_who_joins_late_and_sets_it_anew_is_named(tmp_path: Path) -> None:
+    faults = FaultPlan().kill("w1", at_step=1).hold("w0", at_step=2, for_generation=3)
+    play = ThreadedCast(spec((1, 2)), partial(train, make=Shifted), faults, tmp_path).play()
+    assert "w2" in play.finished
+    assert claims(play) == {(False, why_once("1.shift"))}
+
+
+@pytest.mark.parametrize("sync", ["ring", "parameter_server", "local_sgd"])
+@pytest.mark.parametrize("make", [Shown, Rotary, Masked, InitialisedForAll])
+def test_what_workers_set_alike_or_in_each_forward_is_not(make: Any, sync: str, tmp_path: Path) -> None:
+    play = ThreadedCast(spec((2, 2), sync=sync), partial(train, make=make), artifacts=tmp_path).play()
+    assert {end.reproducible_why for name, end in play.finished.items() if name.startswith("w")} == {""}
+
+
+def first_forward(model: nn.Module, *rows: Tensor) -> FirstForwardState:
+    """What the turns of a new process have seen."""
+    context = SimpleNamespace(spec=spec(), held=SimpleNamespace(models=[model]), current=None)
+    first = FirstForwardState(cast(MemberContext, context))
+    for each in rows:
+        first.begin_turn()
+        model(each)
+        first.end_turn()
+    return first
+
+
+ROWS = [torch.full((2, LENGTH, WIDTH), float(n)) for n in range(3)]
+
+
+def test_who_resumes_and_sets_another_value_says_so() -> None:
+    saved = first_forward(Shifted(), *ROWS).state()
+    other = first_forward(Shifted(), *ROWS)
+    other.restore(saved)
+    assert other.why_other_bits == ""
+    again = first_forward(Shifted(), *ROWS[1:])
+    again.restore(saved)
+    assert again.why_other_bits == why_once("shift")
+    late = first_forward(Shifted())
+    late.restore(again.state())
+    assert late.why_other_bits == why_once("shift")
+
+
+def test_tables_for_texts_of_another_length_are_no_such_state() -> None:
+    texts = [torch.ones(2, length, WIDTH) for length in (3, 4, 5, 6)]
+    saved = first_forward(Rotary(), texts[1], texts[0]).state()
+    again = first_forward(Rotary(), texts[0], texts[0])
+    again.restore(saved)
+    assert again.why_other_bits == ""
+
+
+def test_lines_that_run_again_may_set_it_before_the_first_turn() -> None:
+    saved, model = first_forward(Shifted(), *ROWS).state(), Shifted()
+    model(ROWS[2])
+    again = first_forward(model)
+    again.restore(saved)
+    for each in ROWS:
+        again.begin_turn()
+        model(each)
+        again.end_turn()
+    assert again.why_other_bits == why_once("shift")
