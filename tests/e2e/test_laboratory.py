@@ -85,9 +85,9 @@ class Trained:
     servers: tuple[int, ...]
     entered: tuple[int, ...]
 
-    def brings(self, host: int, *, a_step: float, before: float = 0.0) -> None:
-        """What entered that host is `STEPS` times the one and once the other, and headers."""
-        expected = STEPS * a_step + before + GRADIENTS * self.healed(host)
+    def brings(self, host: int, *, a_step: float) -> None:
+        """What entered that host is so much a step, first states, and headers."""
+        expected = STEPS * a_step + GRADIENTS * self.healed(host)
         assert expected * 0.999 <= self.entered[host] <= expected * HEADERS + CONTROL_BYTES
 
     def healed(self, host: int) -> int:
@@ -146,7 +146,9 @@ def test_two_servers_stand_beside_the_workers_and_share_the_traffic(
     assert run.sha256 == alone
     for host in (0, 1):
         pushed = published = GRADIENTS / 2  # once for worker and server of the host
-        run.brings(host, a_step=pushed + published, before=published)
+        run.brings(
+            host, a_step=pushed + published
+        )  # nothing before: all have the first weights from a member
 
 
 def test_two_levels_bring_the_gradients_once_into_a_host_with_two_workers(
