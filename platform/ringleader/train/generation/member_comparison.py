@@ -20,7 +20,6 @@ from ringleader.train.body.first_forward import FirstForwardState
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.fingerprint_vote import EXACT_BYTES, differ, differing, number_of, right_of
-from ringleader.train.generation.replicated_states import ReplicatedStates
 from ringleader.train.state.fingerprints import first_difference, prints
 from ringleader.train.state.hidden_state import looked_at
 
@@ -52,7 +51,6 @@ class MemberComparison:
         self._first = first
         # The generation, its transactions so far, and after how many of them first forwards' values were named last.
         self._agreed, self._named_first = (-1, 0), (-1, 0)
-        self._replicated = ReplicatedStates(context, sections)
         self._leased = context.spec.sync.leased
         self._on = context.spec.sync.same_bits
         self._compared = (-1, -1)
@@ -81,11 +79,7 @@ class MemberComparison:
         self._unsure |= unsure
 
     def begin(self, call: int) -> None:
-        """Take the state's fingerprint, where one is due, as a transaction of a session call begins.
-
-        Raises:
-            ExchangeBroken: servers that hold the same state compare it here.
-        """
+        """Take the state's fingerprint, where one is due, as a transaction of a session call begins."""
         generation = self._context.generation
         self._call = call
         self._due = self._on and self._compared != (generation.number, call)
@@ -96,7 +90,6 @@ class MemberComparison:
         if self._due_first and self._named_first != self._agreed and not self._context.serves:
             self._said = (0, self._first.fingerprint())
         if self._due:
-            self._make_states_alike()
             # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
             silent = call == self._named or self._context.serves
             variables = 0 if silent else self._program_variables.fingerprint(call)
@@ -183,13 +176,6 @@ class MemberComparison:
         with context.transfer.keeping_states() if context.serves else nullcontext():
             self._state.receive(payload)
         self._say(first_difference(self._mine, self._prints()) or "a part of the state")
-
-    def _make_states_alike(self) -> None:
-        """Compare what a fingerprint of the whole state leaves out, on servers that stand in for each other."""
-        what, certain = self._replicated.make_alike()
-        self._unsure |= not certain
-        if what:
-            self._say(what)
 
     def _say(self, what: str) -> None:
         generation = self._context.generation
