@@ -15,7 +15,7 @@ from ringleader.train.between_calls.variables import SLOTS, number_of_text
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.fingerprints import fingerprint
-from ringleader.train.state.hidden_state import NAMED, SeenValue, may_matter, unkept_values
+from ringleader.train.state.hidden_state import SeenValue, may_matter, named, unkept_values
 
 TURNS = 2
 """The turns that are inspected: one that sets values, and one that leaves them as they are."""
@@ -80,12 +80,10 @@ class FirstForwardState:
         """The attributes by name, and the cure; empty where nothing was found."""
         if not self._found:
             return ""
-        names, more = sorted(self._found)[:NAMED], len(self._found) - NAMED
-        told = ", ".join(names) + (f" and {more} more" if more > 0 else "")
         return (
-            f"the first forward pass of each worker sets state from its own rows or draws ({told}), which is not "
-            "committed: set it before the first loop, or register it, with the flag that it is set, as persistent "
-            "buffers"
+            "the first forward pass of each worker sets state from its own rows or draws "
+            f"({named(self._found)}), which is not committed: set it before the first loop, or register it, with the "
+            "flag that it is set, as persistent buffers"
         )
 
     def fingerprint(self) -> int:

@@ -28,8 +28,7 @@ IN_A_ROW = 3
 
 WHY = (
     "the program changed it differently on this worker: based on its own slices, a clock, a file or a generator; "
-    "branch "
-    "on session.loss, session.evaluate and global_step only"
+    "branch on session.loss, session.evaluate and global_step only"
 )
 
 

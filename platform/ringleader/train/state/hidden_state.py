@@ -68,8 +68,7 @@ class HiddenState:
         """The attributes that forwards change, by name, and the cure; empty where nothing was found."""
         if not self._found:
             return ""
-        names, more = sorted(self._found)[:NAMED], len(self._found) - NAMED
-        told = ", ".join(names) + (f" and {more} more" if more > 0 else "")
+        told = named(self._found)
         return (
             f"forward passes change state that is not committed ({told}): register it as a persistent buffer"
         )
@@ -88,6 +87,12 @@ class HiddenState:
         """The class of the module that has the value, and the attribute's name."""
         part = next(part for each, part, _ in unkept_values(self._context.held.models) if each == path)
         return type(part), path.partition("[")[0].rpartition(".")[2]
+
+
+def named(found: Sequence[str]) -> str:
+    """The first findings by name, and the number of the others."""
+    names, more = sorted(found)[:NAMED], len(found) - NAMED
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, Any]]:
