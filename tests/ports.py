@@ -14,8 +14,9 @@ _turns = itertools.count(os.getpid() * STEP)
 
 def free_port(host: str = "127.0.0.1") -> int:
     """One that nobody listens at and that no other call has named; processes beside this one begin elsewhere."""
-    while True:
+    for _ in range(LAST - FIRST):
         port = FIRST + next(_turns) % (LAST - FIRST)
         with suppress(OSError), socket.socket() as probe:
             probe.bind((host, port))
             return port
+    raise OSError(f"no port of {host} can be had")

@@ -50,6 +50,8 @@ class FromSpares(subprocess.Popen):  # type: ignore[type-arg]
         with line, line.makefile("wb") as words:
             socket.send_fds(line, [b"."], [*numbers.values()])
             pickle.dump(order, words)
+            words.flush()
+            line.recv(1)  # as of a new process, its group is there once this returns
         self._child_created = True
         self._close_pipe_fds(*streams)
 
@@ -66,9 +68,10 @@ def _serve(line: socket.socket) -> None:
             os._exit(0)
         with line, line.makefile("rb") as words:
             text, cwd, environ, numbers, leads = pickle.load(words)
+            if leads:
+                os.setsid()
+            line.sendall(b".")
         _take(got, numbers)
-        if leads:
-            os.setsid()
         os.environ.clear()
         os.environ.update(environ)
         os.chdir(cwd or ".")

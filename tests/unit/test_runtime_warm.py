@@ -25,10 +25,10 @@ def test_a_process_that_was_given_out_is_told_once_to_end_without_work_when_its_
     from ringleader.runtime.nodes.warm_pool import ASKED_AGAIN_S, GivenProcesses
 
     given, first, second = GivenProcesses(), Process(), Process()
-    given.take("job-w0", lambda: (first, None), now=0.0)
-    given.take("job-w1", lambda: (second, None), now=1.0)
+    given.take("job-w0", lambda: (first, None), clock=lambda: 0.0)
+    given.take("job-w1", lambda: (second, None), clock=lambda: 1.0)
     given.end_unused(ASKED_AGAIN_S - 0.5)
-    assert given.take("job-w0", lambda: (Process(), None), now=60.0) == (first, None)
+    assert given.take("job-w0", lambda: (Process(), None), clock=lambda: 60.0) == (first, None)
     assert (first.told, second.told) == (0, 0)
     given.end_unused(ASKED_AGAIN_S + 0.5)
     assert (first.told, second.told) == (1, 0)
@@ -36,7 +36,7 @@ def test_a_process_that_was_given_out_is_told_once_to_end_without_work_when_its_
     given.end_unused(2 * ASKED_AGAIN_S)
     assert (first.told, second.told) == (1, 1)
     third = Process()
-    assert given.take("job-w1", lambda: (third, None), now=2 * ASKED_AGAIN_S) == (third, None)
+    assert given.take("job-w1", lambda: (third, None), clock=lambda: 2 * ASKED_AGAIN_S) == (third, None)
 
 
 def test_a_worker_that_is_asked_for_twice_at_once_gets_one_process():
@@ -76,9 +76,9 @@ def test_a_worker_for_which_no_process_was_found_is_given_one_when_it_is_asked_f
 
     given, process = GivenProcesses(), Process()
     with pytest.raises(OSError, match="gone"):
-        given.take("job-w0", none, now=0.0)
+        given.take("job-w0", none, clock=lambda: 0.0)
     given.end_unused(2 * ASKED_AGAIN_S)
-    assert given.take("job-w0", lambda: (process, None), now=2 * ASKED_AGAIN_S) == (process, None)
+    assert given.take("job-w0", lambda: (process, None), clock=lambda: 2 * ASKED_AGAIN_S) == (process, None)
     given.end_unused(3 * ASKED_AGAIN_S - 1.0)
     assert process.told == 0
 

@@ -143,7 +143,7 @@ class Reconciler:
         actions = {who: partial(self._release_orphan, *who) for who in orphans(self._store, alive)}
         actions |= {_who(one): partial(self._advance, one, alive, silent) for one in admitted}
         self._slow = [who for who in self._slow if who in actions]
-        # Chosen now: a action that fails slowly in this round must not come a second time.
+        # Chosen now: an action that fails slowly in this round must not come a second time.
         behind_all = self._slow[:1]
         for who, action in actions.items():
             if who not in self._slow:

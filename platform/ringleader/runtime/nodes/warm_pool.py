@@ -49,12 +49,12 @@ class _GivenProcess:
         self.handle: Any = None
         self.at = 0.0
 
-    def take(self, find: Callable[[], Taken], now: float) -> Taken:
+    def take(self, find: Callable[[], Taken], clock: Callable[[], float]) -> Taken:
         with self._lock:
             if self.handle is not None:
                 return self.handle, None
-            self.at = now
             self.handle, identity = find()
+            self.at = clock()  # found it may be long after it was asked for
             return self.handle, identity
 
 
@@ -65,11 +65,11 @@ class GivenProcesses:
         self._lock = threading.Lock()
         self._given: dict[str, _GivenProcess] = {}
 
-    def take(self, worker: str, find: Callable[[], Taken], now: float) -> Taken:
+    def take(self, worker: str, find: Callable[[], Taken], clock: Callable[[], float]) -> Taken:
         """The process of this worker: the one it was given lately, without its identity, else what `find` finds."""
         with self._lock:
             given = self._given.setdefault(worker, _GivenProcess())
-        return given.take(find, now)
+        return given.take(find, clock)
 
     def end_unused(self, now: float) -> None:
         """End processes without work after `ASKED_AGAIN_S`: whoever has not asked again by then never will."""
@@ -128,7 +128,7 @@ class WarmPool:
                 `ASKED_AGAIN_S`, because the answer was lost or late, gets the same process. After that time the process
                 ends, unless it has work.
         """
-        return self._given.take(worker, lambda: self._find(node), monotonic())
+        return self._given.take(worker, lambda: self._find(node), monotonic)
 
     def _find(self, node: str) -> Taken:
         # Before the take: from here on the refilling thread must start nothing beside the job.
