@@ -5,12 +5,10 @@ A variable that differs there is made of something that the session does not kno
 a seed, a loop's body. The job goes on, and its result says so.
 """
 
-import hashlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from math import inf
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -27,6 +25,7 @@ from ringleader.train.between_calls.findings import (
     VariableFinding,
 )
 from ringleader.train.between_calls.sections import ProgramSections
+from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
@@ -48,9 +47,6 @@ IN_PLACE_CURE = (
 NOTHING = repr(None)
 """The text of None: what a data set opens at its first read is None until then, on some members for ever."""
 AMONG_WORKERS = "differs between workers"
-SLOTS = 1 << 15
-"""The slots, by hashes of names, of the table in which members compare variables once some differ. Two names that share
-a slot are both reported."""
 Texts = dict[str, str]
 
 
@@ -150,27 +146,19 @@ class ProgramVariables:
             for name, text in self._named.items()
             if name.rpartition(":")[2] not in self.found and name not in self._not_everywhere
         }
-        return number_of_text(repr(sorted(known.items()))) if known and self._own_call == number else 0
+        return number_of(known) if self._own_call == number else 0
 
     def name_differing(self, ranks: Sequence[int]) -> None:
         """Find out which variables differ between members of these ranks, who came to a call with different ones. All
         members call this together. Raises ExchangeBroken."""
         generation = self._context.generation
-        said = torch.zeros(len(generation.plan.members), SLOTS, dtype=torch.float64)
-        mine = (
-            {name: number_of_text(name) % SLOTS for name in self._named} if generation.rank in ranks else {}
-        )
-        for name, slot in mine.items():
-            said[generation.rank, slot] += number_of_text(name + self._named[name])
-        told = generation.exchange.all_reduce(said)[list(ranks)]
-        # 0 says that a member has no variable in that slot, which is no difference.
-        most, least = told.max(dim=0).values, told.masked_fill(told == 0, inf).min(dim=0).values
-        self._not_everywhere |= {name for name, slot in mine.items() if not told[:, slot].all()}
-        for name in [name for name, slot in mine.items() if most[slot] != least[slot]]:
+        mine = self._named if generation.rank in ranks else {}
+        compared = TextComparison(generation, mine, ranks)
+        self._not_everywhere |= compared.not_everywhere
+        for name in compared.differing:
             finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
-            speaker = ranks[int(told[:, mine[name]].nonzero()[0])]
             # One of them reports it, so that the event comes once.
-            if generation.rank == speaker:
+            if generation.rank == compared.first(name):
                 self.find(finding)
             else:
                 self.found.setdefault(finding.variable, finding)
@@ -339,11 +327,6 @@ def _told(
         lines = [frame.f_lineno for frame in frames if frame.f_code.co_filename == file]
         scopes = text.reached_from({text.scope_at(line).name for line in lines})
         yield from ((escape, file) for escape in which(text).values() if escape.scope in scopes)
-
-
-def number_of_text(text: str) -> int:
-    """A number for a text, from 1 to 2**48 - 1, which two entries of a word hold, and a float64 exactly."""
-    return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).digest()) or 1
 
 
 def place_of(frame: FrameType, line: int) -> str:

@@ -5,13 +5,12 @@ for longer texts has another shape: values are compared between members, and wit
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ringleader.train.between_calls.variables import SLOTS, number_of_text
+from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.fingerprints import fingerprint
@@ -88,23 +87,15 @@ class FirstForwardState:
 
     def fingerprint(self) -> int:
         """A number below 2**48 for the values not yet compared in this generation; 0 where there are none."""
-        new = self._new()
-        return number_of_text(repr(sorted(new.items()))) if new else 0
+        return number_of(self._new())
 
     def name_differing(self, ranks: Sequence[int]) -> None:
         """Find out which values differ between members of these ranks. All members call this together. Raises
         ExchangeBroken."""
-        generation = self._context.generation
-        said = torch.zeros(len(generation.plan.members), SLOTS, dtype=torch.float64)
         mine = self._new()
-        slots = {key: number_of_text(key) % SLOTS for key in mine}
-        for key, slot in slots.items():
-            said[generation.rank, slot] += number_of_text(key + mine[key])
-        told = generation.exchange.all_reduce(said)[list(ranks)]
-        # 0 says that a member has no such value, which is no difference.
-        most, least = told.max(dim=0).values, told.masked_fill(told == 0, inf).min(dim=0).values
+        compared = TextComparison(self._context.generation, mine, ranks)
         self._compared |= mine.keys()
-        self._find(key.partition(" ")[0] for key, slot in slots.items() if most[slot] != least[slot])
+        self._find(key.partition(" ")[0] for key in compared.differing)
 
     def state(self) -> tuple[dict[str, str], list[str]]:
         return {**self._others, **self._still()}, list(self._found)
