@@ -462,7 +462,11 @@ def optimizer_made_anew(session: Session) -> None:
     epoch(session, net, rows())
 
 
-UNSETTLED = {"optimizer_made_anew", *(name for name in PROGRAMS if name.startswith("unfreezing"))}
+UNSETTLED = {
+    "optimizer_made_anew",
+    "optimizer_made_anew_beside_a_loss_by_hand",
+    *(name for name in PROGRAMS if name.startswith("unfreezing")),
+}
 """Programs that register objects or unfreeze parameters between loops, which is refused where items are leased."""
 
 
@@ -907,3 +911,15 @@ def double_precision(session: Session) -> None:
             optimizer.param_groups[0]["lr"] *= 0.9 + hit / 100
     finally:
         torch.set_default_dtype(before)
+
+
+@program
+def optimizer_made_anew_beside_a_loss_by_hand(session: Session) -> None:
+    """Weights are read at each boundary, and another optimiser of the same kind takes over in the middle."""
+    net = session.model(network())
+    sgd(session, net)
+    for number in range(EPOCHS):
+        if number == 2:
+            sgd(session, net, lr=0.02)
+        epoch(session, net, rows())
+        print(loss_by_hand(net))

@@ -352,6 +352,7 @@ COMMONEST = [
     "kept_schedule",
     "added_group",
     "optimizer_made_anew",
+    "optimizer_made_anew_beside_a_loss_by_hand",
     "unfreezing",
 ]
 """Who comes late to these runs lines that have already changed what training goes on with."""

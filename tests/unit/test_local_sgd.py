@@ -126,14 +126,17 @@ def test_nesterov_rounds_equal_a_loop_by_hand(tmp_path: Path) -> None:
         torch.testing.assert_close(ours_, by_hand_, rtol=1e-5, atol=1e-6)
 
 
-def test_one_replica_is_plain_training(tmp_path: Path) -> None:
-    """With one shard the average of the replicas is the replica."""
+@pytest.mark.parametrize("anew", [False, True])
+def test_one_replica_is_plain_training(anew: bool, tmp_path: Path) -> None:
+    """With one shard the average of the replicas is the replica, also behind an optimiser made anew between loops."""
     finals: list[list[Tensor]] = []
 
     def train(session: ringleader.Session) -> None:
         net = session.model(small_net())
         session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
-        for _ in range(3):
+        for epoch in range(3):
+            if anew and epoch == 1:
+                session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9))
             for x, y in session.batches(rows()):
                 session.step(F.cross_entropy(net(x), y))
         finals.append([p.detach().clone() for p in net.parameters()])

@@ -6,7 +6,7 @@ end of a call. Where it reaches the call in which the state was given, it takes 
 """
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
@@ -143,8 +143,7 @@ class ProgramSections:
         if self._goal == number:
             newest, self._newest, self._goal, self.on_recorded = self._newest, None, -1, False
             if newest is not None:
-                newest.put_back(self._context.held)
-                self._context.transfer.take_anew(newest.optimizers)
+                newest.put_back(self._context.held, self._context.transfer.waiting_optimizers)
             self._context.transfer.take_rest()
 
     def put_aside(self, number: int) -> None:
@@ -295,7 +294,7 @@ class _Newest:
     """
 
     def __init__(self, held: TrainingState, *, tensors: bool = True) -> None:
-        self.optimizers = [optimizer for optimizer, _ in held.optimizers]
+        self._optimizers = [optimizer for optimizer, _ in held.optimizers]
         self._held = held
         self._whole = tensors
         self._settings = [settings_of(optimizer) for optimizer, _ in held.optimizers]
@@ -316,19 +315,24 @@ class _Newest:
         elsewhere = [(p, p.data, memory) for p, memory in self._memory if p.data_ptr() != memory.data_ptr()]
         for parameter, _, memory in elsewhere:
             parameter.data = memory
-        # The program may have put other states in place since, unseen.
-        before = dict(zip(self.optimizers, self._states, strict=True))
-        states = [before.get(optimizer, optimizer.state) for optimizer, _ in self._held.optimizers]
+        # The program may have put other states, or another optimiser, in place since, unseen.
+        later = [optimizer.state for optimizer, _ in self._held.optimizers[len(self._states) :]]
+        states = [*self._states, *later]
         self._tensors = copied_tensors(self._held, states=states)
         for parameter, live, _ in elsewhere:
             parameter.data = live
 
-    def put_back(self, held: TrainingState) -> None:
-        for number, optimizer in enumerate(self.optimizers):
-            if held.optimizers[number][0] is not optimizer:
-                continue  # the program has made another one since
-            added = optimizer.param_groups[len(self._groups[number]) :]  # by lines that have run since
-            optimizer.param_groups[:] = self._groups[number]
+    def put_back(self, held: TrainingState, waiting: Collection[int] = ()) -> None:
+        """Make this the live state. An optimiser that the program has made in place of another one since gets that
+        one's, unless a state of its own is `waiting` under its number."""
+        for number, former in enumerate(self._optimizers):
+            optimizer, _ = held.optimizers[number]
+            added: list[dict[str, Any]] = []
+            if optimizer is former:
+                added = optimizer.param_groups[len(self._groups[number]) :]  # by lines that have run since
+                optimizer.param_groups[:] = self._groups[number]
+            elif number in waiting:
+                continue
             put_settings(optimizer, self._settings[number])
             optimizer.param_groups += added
             if self._whole and self._tensors is None:

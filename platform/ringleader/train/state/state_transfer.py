@@ -1,6 +1,6 @@
 """The registered objects' state on its way to peers and to checkpoints, and back."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,11 @@ class StateTransfer:
     def __init__(self, held: TrainingState) -> None:
         self._held = held
         self._waiting = _Waiting()
-        self._given: Sequence[dict[str, Any]] = ()
+
+    @property
+    def waiting_optimizers(self) -> Collection[int]:
+        """The numbers of the optimisers whose given state waits."""
+        return self._waiting.optimizers.keys()
 
     def check_complete(self) -> None:
         """Check that all that a peer has is registered. Raises StepMisuse: some of it is not."""
@@ -97,7 +101,6 @@ class StateTransfer:
         own = _Own.of(keep, [optimizer for optimizer, _ in self._held.optimizers]) if keep else None
         for model, saved in zip(self._held.models, state["models"], strict=True):
             _load_model(model, saved)
-        self._given = state["optimizers"]
         self._waiting = _Waiting(state["optimizers"], state["schedulers"], state["kept"])
         self.take_rest()
         if own is not None:
@@ -133,13 +136,6 @@ class StateTransfer:
             for optimizer, states in kept:
                 optimizer.state.clear()
                 optimizer.state.update(states)
-
-    def take_anew(self, before: Sequence[Optimizer]) -> None:
-        """Give optimisers that have replaced those `before` since `take` the states that it was given for them."""
-        given, self._given = self._given, ()
-        for number, (other, saved) in enumerate(zip(before, given, strict=False)):
-            if self._held.optimizers[number][0] is not other:
-                load(self._held.optimizers[number][0], saved)
 
     def _check_same_program(self, state: dict[str, Any]) -> None:
         """Check that a peer registered the same; one that is further in the program may have registered more."""

@@ -10,6 +10,7 @@ steps.
 """
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,9 +43,10 @@ Structure = tuple[tuple[int, ...], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class OptimizerEntry:
-    """One value that an optimiser keeps for a parameter; `like` is its value after a first step."""
+    """One value that an optimiser keeps for a parameter, both by number: the program may make another optimiser of that
+    kind in its place. `like` is the value after a first step."""
 
-    optimizer: Optimizer
+    optimizer: int
     number: int
     name: str
     like: Any
@@ -274,11 +276,11 @@ class OuterStep:
             # From empty state: some entries are made in a first step only.
             optimizer.state.clear()
             optimizer.step()
-        for optimizer, _ in self._held.optimizers:
+        for place, (optimizer, _) in enumerate(self._held.optimizers):
             for number, parameter in enumerate(self._parameters):
                 for name, value in optimizer.state.get(parameter, {}).items():
-                    entry = OptimizerEntry(optimizer, number, name, copy.deepcopy(value))
-                    _check(entry)
+                    entry = OptimizerEntry(place, number, name, copy.deepcopy(value))
+                    _check(entry, optimizer)
                     yield entry
         for (optimizer, _), states in zip(self._held.optimizers, before, strict=True):
             optimizer.state.clear()
@@ -294,11 +296,15 @@ class OuterStep:
                 self._keep(entry, copy.deepcopy(entry.like))
 
     def _kept(self, entry: OptimizerEntry) -> Any:
-        return entry.optimizer.state.get(self._parameters[entry.number], {}).get(entry.name)
+        return self._states(entry).get(self._parameters[entry.number], {}).get(entry.name)
 
     def _keep(self, entry: OptimizerEntry, value: Any) -> None:
-        state = entry.optimizer.state[self._parameters[entry.number]]
+        state = self._states(entry)[self._parameters[entry.number]]
         state[entry.name] = in_place(state.get(entry.name), value)
+
+    def _states(self, entry: OptimizerEntry) -> defaultdict[Tensor, Any]:
+        optimizer, _ = self._held.optimizers[entry.optimizer]
+        return optimizer.state
 
 
 def _beside(parameter: Parameter, value: Tensor) -> Tensor:
@@ -322,11 +328,11 @@ def _first(column: Tensor) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def _check(entry: OptimizerEntry) -> None:
+def _check(entry: OptimizerEntry, optimizer: Optimizer) -> None:
     if (entry.averaged and entry.like.is_floating_point()) or entry.counted or entry.like is None:
         return
     raise StepMisuse(
-        f"{type(entry.optimizer).__name__} keeps {entry.name!r}, a {type(entry.like).__name__}, for a parameter, "
+        f"{type(optimizer).__name__} keeps {entry.name!r}, a {type(entry.like).__name__}, for a parameter, "
         f"which cannot be averaged.",
         hint="With sync: local_sgd an optimiser's state may hold floating-point tensors and single numbers only.",
     )
