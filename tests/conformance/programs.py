@@ -465,6 +465,7 @@ def optimizer_made_anew(session: Session) -> None:
 UNSETTLED = {
     "optimizer_made_anew",
     "optimizer_made_anew_beside_a_loss_by_hand",
+    "one_optimizer_in_place_of_two",
     *(name for name in PROGRAMS if name.startswith("unfreezing")),
 }
 """Programs that register objects or unfreeze parameters between loops, which is refused where items are leased."""
@@ -922,4 +923,21 @@ def optimizer_made_anew_beside_a_loss_by_hand(session: Session) -> None:
         if number == 2:
             sgd(session, net, lr=0.02)
         epoch(session, net, rows())
+        print(loss_by_hand(net))
+
+
+@program
+def one_optimizer_in_place_of_two(session: Session) -> None:
+    """The head is trained faster at first; then one optimiser, with a schedule of its own, has all parameters."""
+    net = session.model(network())
+    session.optimizer(torch.optim.SGD(net[3].parameters(), lr=0.1, momentum=0.9))
+    session.optimizer(torch.optim.SGD(net[:3].parameters(), lr=0.02, momentum=0.5))
+    epoch(session, net, rows())
+    schedule = None
+    for number in range(1, EPOCHS):
+        if number == 2:
+            schedule = StepLR(sgd(session, net), 1, gamma=0.5)
+        epoch(session, net, rows())
+        if schedule is not None:
+            schedule.step()
         print(loss_by_hand(net))

@@ -1,11 +1,13 @@
 """Objects may be registered between loops where all members are at the same step; elsewhere only at the top."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from test_leaving import RING, ROUNDS, job, made, rows
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ringleader.errors import StepMisuse
@@ -47,11 +49,40 @@ def test_an_optimizer_takes_the_place_of_one_with_its_parameters(
     assert finished.steps == 12
 
 
+def overlapping(session: Session) -> None:
+    """One for all parameters of an earlier one, and for some of a later one."""
+    net = session.model(nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 3)))
+    session.optimizer(torch.optim.SGD(net[0].parameters(), lr=0.01))
+    session.optimizer(torch.optim.SGD(net[1].parameters(), lr=0.01))
+    loop(session, net)
+    session.optimizer(torch.optim.SGD([*net[0].parameters(), net[1].bias], lr=0.01))
+
+
+def test_one_optimizer_takes_the_place_of_several_and_each_weight_is_updated_once(tmp_path: Path) -> None:
+    finals: list[list[Tensor]] = []
+
+    def train(session: Session, parts: list[slice]) -> None:
+        torch.manual_seed(5)
+        net = session.model(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)))
+        for part in parts:
+            session.optimizer(torch.optim.SGD(net[part].parameters(), lr=0.1, momentum=0.9))
+        loop(session, net)
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9))
+        loop(session, net)
+        finals.append([parameter.detach().clone() for parameter in net.parameters()])
+
+    for parts in ([slice(3)], [slice(2, 3), slice(2)]):
+        run_local(job(RING), partial(train, parts=parts), tmp_path)
+    for together, divided in zip(*finals, strict=True):
+        assert torch.equal(together, divided)
+
+
 @pytest.mark.parametrize(
     ("sync", "function", "said"),
     [
         ({"intra_node": "token_ring"}, late, "after the first batches or evaluate call"),
         (RING, some, "registered for some, but not all, parameters of an earlier one"),
+        (RING, overlapping, "registered for some, but not all, parameters of an earlier one"),
         (RING, in_a_body, "inside a loop"),
     ],
 )

@@ -126,7 +126,7 @@ class Session:
     def optimizer(self, optimizer: O, *, clip_norm: float | None = None) -> O:
         """Register an optimiser; the session steps it. `clip_norm` bounds the 2-norm of its whole gradient.
 
-        Between two loops another one may take the place of one with the same parameters, in a ring, on synchronous
+        Between two loops another one may take the place of those whose parameters it has, in a ring, on synchronous
         servers and with local SGD.
 
         Raises:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.errors import StepMisuse
@@ -252,23 +252,26 @@ class TrainingState:
             self.kept[name].load_state_dict(state)
 
     def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
-        """Register an optimiser; it takes the place of another all of whose parameters it has.
+        """Register an optimiser; it takes the place of all others whose parameters it has.
 
         Raises:
-            StepMisuse: it has only some of them.
+            StepMisuse: it has only some of another one's.
         """
         mine = _parameters(optimizer)
-        for number, (other, _) in enumerate(self.optimizers):
-            theirs = _parameters(other)
-            if theirs <= mine:
-                self.optimizers[number] = (optimizer, clip_norm)
-                return
-            if theirs & mine:
-                raise StepMisuse(
-                    "an optimiser was registered for some, but not all, parameters of an earlier one.",
-                    hint="Give it all parameters of the earlier one, which it then replaces, or none of them.",
-                )
-        self.optimizers.append((optimizer, clip_norm))
+        owned = [_parameters(other) for other, _ in self.optimizers]
+        if any(theirs & mine and not theirs <= mine for theirs in owned):
+            raise StepMisuse(
+                "an optimiser was registered for some, but not all, parameters of an earlier one.",
+                hint="Give it all parameters of the earlier one, which it then replaces, or none of them.",
+            )
+        former = [number for number, theirs in enumerate(owned) if theirs & mine]
+        for number in former[1:]:
+            # The others keep their numbers, by which states are healed and saved.
+            self.optimizers[number] = (SGD([{"params": []}], lr=0.0), None)
+        if former:
+            self.optimizers[former[0]] = (optimizer, clip_norm)
+        else:
+            self.optimizers.append((optimizer, clip_norm))
 
 
 def _parameters(optimizer: Optimizer) -> set[nn.Parameter]:
