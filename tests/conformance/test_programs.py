@@ -382,9 +382,12 @@ def test_lines_between_loops_count_where_items_are_leased(name: str, tmp_path: P
     keeps_its_bits(name, "leased", "kill-4", tmp_path)
 
 
-def test_what_a_late_joiner_holds_of_an_optimizer_is_the_optimizer_s_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["optimizer_state_held_without_a_copy", "optimizer_state_put_back_before_weights_are_read"]
+)
+def test_what_a_late_joiner_holds_of_an_optimizer_is_the_optimizer_s_own(name: str, tmp_path: Path) -> None:
     """It runs the lines of several calls before it has a seat: between them nothing gets out of place."""
-    keeps_its_bits("optimizer_state_put_back_before_weights_are_read", "local_sgd", "follow-6", tmp_path)
+    keeps_its_bits(name, "local_sgd", "follow-6", tmp_path)
 
 
 def test_each_of_two_servers_resumes_with_its_part_of_what_the_program_kept(tmp_path: Path) -> None:

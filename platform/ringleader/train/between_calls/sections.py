@@ -8,12 +8,16 @@ end of a call. Where it reaches the call in which the state was given, it takes 
 import copy
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from threading import get_ident
 from types import CodeType
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from ringleader.train.between_calls.boundaries import (
+    OPTIMIZERS,
     CallBoundary,
     States,
     Tensors,
@@ -70,6 +74,7 @@ class ProgramSections:
         self.ran_again = False
         self._aside: _Newest | None = None
         self._touches: TensorAccess | None = None
+        self._saves: list[RemovableHandle] = []
         self._running = -1
         self._before: list[CodeType] = []
         self._guessed: list[str] = []
@@ -119,12 +124,15 @@ class ProgramSections:
         if not self._exact:
             return
         self._before = [frame.f_code for frame in running_frames()]
-        self._touches = TensorAccess(storages_of(held), self._touched)
-        self._touches.begin()
+        touches = self._touches = TensorAccess(storages_of(held), self._touched)
+        touches.begin()
+        self._saves = [_on_save(optimizer, touches) for optimizer, _ in held.optimizers]
 
     def end(self) -> None:
         """End the lines: a session call begins."""
         touches, self._touches = self._touches, None
+        while self._saves:
+            self._saves.pop().remove()
         if touches is not None:
             touches.end()
 
@@ -284,6 +292,17 @@ class ProgramSections:
         if named not in self._guessed:
             self._guessed.append(named)
             print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
+
+
+def _on_save(optimizer: Optimizer, touches: TensorAccess) -> RemovableHandle:
+    """Count `optimizer.state_dict()` of this thread, which gives the states out without an operation on them."""
+    program = get_ident()
+
+    def saved(_: Optimizer) -> None:
+        if get_ident() == program:
+            touches.reach(OPTIMIZERS)
+
+    return optimizer.register_state_dict_pre_hook(saved)
 
 
 class _Newest:

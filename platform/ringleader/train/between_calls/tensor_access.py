@@ -45,9 +45,13 @@ class TensorAccess(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for leaf in tree_iter((args, kwargs)):
                 kind = self._kind(leaf)
                 if kind:
-                    done = self._touched(kind)
-                    self._storages = {key: kind for key, kind in self._storages.items() if kind not in done}
+                    self._reach(kind)
         return func(*args, **kwargs)
+
+    def reach(self, kind: str) -> None:
+        """Count as an operation what hands out the tensors of a kind without any."""
+        if kind in self._storages.values():
+            self._reach(kind)
 
     def begin(self) -> None:
         """Go to the bottom of this thread's stack of modes: what the program puts on it and takes off stays its own."""
@@ -76,6 +80,10 @@ class TensorAccess(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.__exit__(None, None, None)
         for mode in reversed(above):
             _push_mode(mode)
+
+    def _reach(self, kind: str) -> None:
+        done = self._touched(kind)
+        self._storages = {key: kind for key, kind in self._storages.items() if kind not in done}
 
     def _kind(self, leaf: object) -> str:
         """The kind of a watched tensor; empty for all else."""
