@@ -256,6 +256,51 @@ def test_a_server_that_changed_its_part_does_not_publish_it_as_a_generation_begi
     assert play.digest == alone(sync, tmp_path)
 
 
+def forgets(me: str, number: int, net: Any, optimizer: torch.optim.Optimizer) -> None:
+    """One server loses the momentum, of which workers have nothing, so that no fingerprint of the whole state tells."""
+    if me == "s1" and number == 1:
+        optimizer.state.clear()
+
+
+@pytest.mark.parametrize("at_step", [13, 25], ids=["stays", "alone at last"])
+def test_a_momentum_that_one_of_three_copies_lost_is_put_right_before_it_counts(
+    at_step: int, tmp_path: Path
+) -> None:
+    sync = COPIES | {"servers": 3}
+    faults = FaultPlan().kill("s0", at_step=at_step, phase="exchange")
+    play = played(sync, forgets, tmp_path, faults)
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert [d["worker"] for d in play.reported("member.differed")] == ["s1"]
+    assert play.reported("member.differed")[0]["what"].startswith("optimizer 0's state of ")
+    assert play.digest == alone(sync, tmp_path)
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_a_momentum_that_a_backup_lost_is_told_where_nobody_knows_which_is_right(
+    servers: int, tmp_path: Path
+) -> None:
+    sync = SERVERS | {"servers": servers, "server_backups": 1}
+    play = played(sync, forgets, tmp_path, FaultPlan().kill("s0", at_step=13, phase="exchange"))
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert {d["what"].partition(" of ")[0] for d in play.reported("member.differed")} == {
+        "optimizer 0's state"
+    }
+    assert all("members differed" in finished.reproducible_why for finished in play.finished.values())
+
+
+@pytest.mark.parametrize("sync", [COPIES, SERVERS | {"server_backups": 1}], ids=["copies", "backups"])
+def test_states_that_every_server_changes_alike_do_not_differ(sync: dict[str, Any], tmp_path: Path) -> None:
+    def forget(me: str, number: int, net: Any, optimizer: torch.optim.Optimizer) -> None:
+        if number == 1:
+            optimizer.state.clear()
+
+    play = played(sync, forget, tmp_path, FaultPlan().kill("s0", at_step=13, phase="exchange"))
+    finished, _ = run_local(job(sync), Program(forget, sync), tmp_path / "alone")
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.reported("member.differed") == []
+    assert play.digest == finished.digest
+
+
 def banked(session: Session) -> None:
     """Has the statistics of each epoch in a list, and puts them into the model by assignment."""
     net = session.model(nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3)))

@@ -20,6 +20,7 @@ from ringleader.train.body.first_forward import FirstForwardState
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.fingerprint_vote import EXACT_BYTES, differ, differing, number_of, right_of
+from ringleader.train.generation.replicated_states import ReplicatedStates
 from ringleader.train.state.fingerprints import first_difference, prints
 from ringleader.train.state.hidden_state import looked_at
 
@@ -50,6 +51,7 @@ class MemberComparison:
         self._first = first
         # The generation, its transactions so far, and after how many of them first forwards' values were named last.
         self._agreed, self._named_first = (-1, 0), (-1, 0)
+        self._replicated = ReplicatedStates(context, sections)
         self._leased = context.spec.sync.leased
         self._on = context.spec.sync.same_bits
         self._compared = (-1, -1)
@@ -106,8 +108,14 @@ class MemberComparison:
         return states or ((self._due or self._due_first) and _vary(self._variables(reduced)))
 
     def agreed(self, call: int) -> None:
-        """Record that the transaction has happened, so that its call has been compared in this generation."""
+        """Record that members agree on the transaction, so that its call has been compared in this generation.
+
+        Raises:
+            ExchangeBroken: servers that hold the same optimisers' states compare them here.
+        """
         generation = self._context.generation
+        if self._due:
+            self._make_states_alike()
         last, count = self._agreed
         self._agreed = (generation.number, count + 1 if last == generation.number else 1)
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
@@ -175,6 +183,13 @@ class MemberComparison:
         with context.transfer.keeping_states() if context.serves else nullcontext():
             self._state.receive(payload)
         self._say(first_difference(self._mine, self._prints()) or "a part of the state")
+
+    def _make_states_alike(self) -> None:
+        """Compare what a fingerprint of the whole state leaves out, on servers that stand in for each other."""
+        what, certain = self._replicated.make_alike()
+        self._unsure |= not certain
+        if what:
+            self._say(what)
 
     def _say(self, what: str) -> None:
         generation = self._context.generation

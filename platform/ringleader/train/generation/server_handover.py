@@ -46,11 +46,11 @@ def hand_over(
     # All go through the same list in the same order, so each send meets its receive.
     for receiver, donor, parts in gifts(plan.held_by, without):
         if donor == me:
-            given = _parameters(exchange.buckets, parts)
+            given = parameters_of(exchange.buckets, parts)
             state = transfer.state_of(given) | {"boundaries": sections.states()}
             exchange.send_state(plan.world + receiver, packed(state, exchange.seal))
         elif receiver == me:
-            given = _parameters(exchange.buckets, parts)
+            given = parameters_of(exchange.buckets, parts)
             received = unpacked_of_any_type(exchange.receive_state(plan.world + donor), exchange.seal)
             transfer.take_part(received, given)
             sections.add_states(received["boundaries"])
@@ -58,7 +58,7 @@ def hand_over(
             exchange.buckets.tables.all_changed(given)
 
 
-def _parameters(buckets: Buckets, parts: Sequence[int]) -> list[Parameter]:
+def parameters_of(buckets: Buckets, parts: Sequence[int]) -> list[Parameter]:
     """The parameters of these parts, in the order of the exchange."""
     owned = zip(buckets.parameters, buckets.owners, strict=True)
     return [parameter for parameter, owner in owned if owner in parts]

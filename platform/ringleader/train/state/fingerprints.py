@@ -3,7 +3,7 @@ model's weights."""
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -39,6 +39,18 @@ def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = T
     entries = dict(_entries(held, kept, optimizers=optimizers))
     known: dict[EntryPlace, bytes] = {}
     return {name: _print(entry, known) for name, entry in entries.items()}
+
+
+def state_prints(held: TrainingState, parameters: Iterable[Tensor]) -> dict[str, bytes]:
+    """Fingerprints of the optimisers' states of these parameters, by what they are, whatever their order."""
+    names, known = _names(held), dict[EntryPlace, bytes]()
+    entries = [
+        (_state_name(number, names.get(id(parameter))), _in_order(state))
+        for parameter in parameters
+        for number, (optimizer, _) in enumerate(held.optimizers)
+        if (state := optimizer.state.get(parameter))
+    ]
+    return {name: _print(entry, known) for name, entry in entries}
 
 
 def kept_prints(kept: Mapping[str, Stateful]) -> dict[str, bytes]:
@@ -84,6 +96,11 @@ def _names(held: TrainingState) -> dict[int, str]:
         for number, model in enumerate(held.models)
         for name, parameter in model.named_parameters()
     }
+
+
+def _in_order(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a parameter with its keys in order: one that was handed over may have them in another."""
+    return dict(sorted(state.items(), key=lambda entry: entry[0]))
 
 
 def _prefix(held: TrainingState, number: int) -> str:

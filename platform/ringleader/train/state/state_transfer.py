@@ -87,7 +87,16 @@ class StateTransfer:
             for name, parameter in model.named_parameters():
                 if id(parameter) in wanted:
                     parameter.copy_(values[name])
-        for (optimizer, _), theirs in zip(self._held.optimizers, state["optimizers"], strict=True):
+        self.take_states(state["optimizers"], parameters)
+
+    def take_states(self, states: Sequence[dict[str, Any]], parameters: Sequence[nn.Parameter]) -> None:
+        """Take over the `optimizers` of what `state_of` gave for these parameters; states of others stay."""
+        for (optimizer, _), theirs in zip(self._held.optimizers, states, strict=True):
+            live = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            given = {live[number] for number in theirs["state"]}
+            for parameter in parameters:
+                if parameter not in given:
+                    optimizer.state.pop(parameter, None)
             whole = optimizer.state_dict()
             whole["state"].update(theirs["state"])
             load(optimizer, whole)
