@@ -82,6 +82,10 @@ class Aimed:
         self._counts: dict[tuple[int, int, bool], int] = {}
         self._lock = threading.Lock()
 
+    @property
+    def over(self) -> str:
+        return self._inner.over
+
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         self._aim(peer, tag, sends=True)
         self.sent[peer, tag] += tensor.nbytes

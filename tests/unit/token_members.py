@@ -49,6 +49,10 @@ class Link:
         self._left = lost_at
         self._never = threading.Event()
 
+    @property
+    def over(self) -> str:
+        return self._inner.over
+
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         if self._random is not None:
             self._never.wait(self._random.random() * 2e-3)

@@ -30,7 +30,11 @@ LANES = (BUCKETS, WORDS)
 """The lanes' names in a timeline."""
 
 JOIN_S = 2.0
-LOOK_S = 1.0
+"""The patience with lanes that end, where they may be writing into memory that peers share."""
+OWN_JOIN_S = 0.1
+"""The same where they write into this process's memory alone, which is given up with them."""
+LOOK_S = 0.05
+"""How often a wait looks whether the transport has ended. One that is half done with a message may not say so."""
 EX_SOFTWARE = 70  # as in sysexits.h
 
 
@@ -184,8 +188,8 @@ class Communicator:
         try:
             with self._changed:
                 while self._error is None and not all(t.finished for t in tickets):
-                    # Each transfer has its own deadline on the lane, and a lane never ends without notice.
                     self._changed.wait(LOOK_S)
+                    self._look()
                 error = self._error
         finally:
             until = time.perf_counter()
@@ -216,6 +220,7 @@ class Communicator:
                 # Once, not in a loop: woken for another ticket it returns early, and callers ask again.
                 self._changed.wait(patience_s)
                 self.blocked_s += time.perf_counter() - since
+                self._look()
             error, finished = self._error, ticket.finished
         if error is not None:
             raise _again(error)
@@ -239,7 +244,7 @@ class Communicator:
             # Left in the middle of a step: a lane may be waiting for a peer.
             self._transport.abort()
         # For all threads together, so that more of them do not make closing take longer.
-        until = time.monotonic() + JOIN_S
+        until = time.monotonic() + (JOIN_S if self._transport.shared else OWN_JOIN_S)
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         # Behind the join: until then lanes that finish their jobs need the connections.
@@ -283,6 +288,11 @@ class Communicator:
             ticket.finished = True
             self._unfinished -= 1
             self._changed.notify_all()
+
+    def _look(self) -> None:
+        """End this communicator with its transport, whose lanes may wait on. Called with the lock held."""
+        if self._error is None and (why := self._transport.over):
+            self._error = ExchangeBroken(rank=self.rank, phase="abort", bucket=None, why=why)
 
     def _break(self, error: ExchangeBroken) -> None:
         with self._changed:

@@ -38,6 +38,10 @@ class LateTransport:
         self._thread = threading.Thread(target=self._carry, name="late", daemon=True)
         self._thread.start()
 
+    @property
+    def over(self) -> str:
+        return self._inner.over
+
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         self.messages[tag] += 1
         if not self._delay_s:

@@ -26,6 +26,9 @@ class Peers:
         rank: this member's.
         over: per rank, the words of its control segment, of which word `OVER` says that it has left.
         pids: per rank; 0 where that rank shares no memory with this one.
+
+    Attributes:
+        why: why this member has left; empty before.
     """
 
     OVER = 1
@@ -34,7 +37,7 @@ class Peers:
         self._rank = rank
         self._controls = over
         self._deadline_s = deadline_s
-        self._why = ""
+        self.why = ""
         self._closed = False
         self._lives: list[int] = []
         try:
@@ -47,11 +50,11 @@ class Peers:
 
     @property
     def over(self) -> bool:
-        return bool(self._why)
+        return bool(self.why)
 
     def leave(self, why: str) -> None:
         """End this member's waits and those of everybody who waits for it; from any thread, idempotent."""
-        self._why = self._why or why
+        self.why = self.why or why
         self._controls[self._rank][self.OVER] = 1
 
     def close(self) -> None:
@@ -64,8 +67,8 @@ class Peers:
 
     def check(self) -> None:
         """Raise ExchangeBroken once this member has left."""
-        if self._why:
-            raise self.broken(self._rank, self._why)
+        if self.why:
+            raise self.broken(self._rank, self.why)
 
     def check_all(self, peers: Iterable[int]) -> None:
         """Raise ExchangeBroken once this member or one of these has left, so that nothing of theirs is written to."""
@@ -100,7 +103,7 @@ class Peers:
         for _ in range(SPINS):
             if words[index] >= value:
                 return
-            if self._why:  # on a crowded machine 200 turns take seconds
+            if self.why:  # on a crowded machine 200 turns take seconds
                 break
             os.sched_yield()
         patience_s = self._deadline_s if patience_s is None else patience_s
@@ -135,7 +138,7 @@ class Peers:
 
     def broken(self, peer: int, why: str) -> ExchangeBroken:
         # The own reason first: a peer that looks gone may have left because this member did.
-        return ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=self._why or why)
+        return ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=self.why or why)
 
     def _left(self, peer: int) -> str:
         return "the peer has left the generation" if self._controls[peer][self.OVER] else ""

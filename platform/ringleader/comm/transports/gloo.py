@@ -3,6 +3,10 @@
 gloo ends a wait only when the connection breaks or the deadline passes; its own `abort` and `shutdown` leave a blocked
 thread blocked and the sockets open (torch 2.13). So the transport keeps duplicates of its generation's sockets and
 shuts them down itself: that ends the waits on both sides at once, also those of peers that wait for this member.
+
+All but one kind: of a message that has partly been written, or read, gloo tells nobody that its connection broke (its
+`Pair::signalException` goes through the messages that have not begun). Whoever waits for that one is left behind, see
+`Communicator.close`; gloo has closed the socket and touches no memory any more.
 """
 
 import socket
@@ -85,7 +89,7 @@ class GlooTransport:
         self._group: Any = group
         self._duplicates = duplicates
         self._closing = threading.Lock()
-        self._over = ""
+        self.over = ""
 
     @staticmethod
     def join(words: MemberStore, rank: int, size: int, deadline_s: float, host: str) -> "GlooTransport":
@@ -168,7 +172,7 @@ class GlooTransport:
 
     def broken(self, peer: int, why: str) -> ExchangeBroken:
         # The own reason first: after `abort` the library only says that a connection was closed.
-        return ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=self._over or why)
+        return ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=self.over or why)
 
     def abort(self) -> None:
         self._end("the generation was given up")
@@ -180,7 +184,7 @@ class GlooTransport:
         # A local reference: another thread may drop the group meanwhile.
         group = self._group
         if group is None:
-            raise self.broken(peer, self._over)
+            raise self.broken(peer, self.over)
         try:
             return _GlooWork(self, start(group), peer, tensor)
         except RuntimeError as error:
@@ -191,7 +195,7 @@ class GlooTransport:
 
     def _end(self, why: str) -> None:
         with self._closing:
-            self._over = self._over or why
+            self.over = self.over or why
             duplicates, self._duplicates = self._duplicates, []
             self._group = None
         for duplicate in duplicates:

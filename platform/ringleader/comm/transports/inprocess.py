@@ -64,6 +64,10 @@ class Hub:
                     for transfer in queue if rank in lane[:2] else ():
                         transfer.end(why)
 
+    def why_gone(self, rank: int) -> str:
+        """Why that rank has left; empty before."""
+        return self._gone.get(rank, "")
+
     def begin(self, tensor: Tensor, lane: Lane, *, sends: bool) -> _Transfer:
         """Queue one end of a transfer on (source, target, tag) and move the bytes if the other end is there.
 
@@ -148,6 +152,10 @@ class InProcessTransport:
         self.rank = rank
         self.size = hub.size
         self._hub = hub
+
+    @property
+    def over(self) -> str:
+        return self._hub.why_gone(self.rank)
 
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         return _HubWork(self._hub, self._hub.begin(tensor, (self.rank, peer, tag), sends=True), peer)

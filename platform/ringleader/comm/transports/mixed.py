@@ -30,6 +30,10 @@ class MixedTransport:
         self._far = far
         self._here = next(group for group in groups if far.rank in group)
 
+    @property
+    def over(self) -> str:
+        return self._far.over
+
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         return self._to(peer).isend(tensor, peer, tag)
 

@@ -128,6 +128,10 @@ class SharedTransport:
         # The process id may belong to another process by now, which has another nonce.
         return words if words[NONCE] == place.nonce else None
 
+    @property
+    def over(self) -> str:
+        return self._peers.why if self._peers is not None else ""
+
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         while (full := self._post(tensor, peer, tag)) is not None:
             self._peers.wait(self._words[peer], *full, peer, meanwhile=self._shelve)

@@ -39,6 +39,10 @@ class StagedTransport:
         self.groups: tuple[tuple[int, ...], ...] = far.groups
         self._far = far
 
+    @property
+    def over(self) -> str:
+        return self._far.over
+
     def isend(self, tensor: Tensor, peer: int, tag: int) -> Work:
         # .cpu() waits for the device, so the host's copy is final when it leaves.
         return self._far.isend(tensor.cpu(), peer, tag)

@@ -65,6 +65,10 @@ class Transport(Protocol):
     """The ranks of each node; empty where all are on one, or it is not known."""
 
     @property
+    def over(self) -> str:
+        """Why this member has ended the generation for itself; empty before."""
+
+    @property
     def together(self) -> "GroupedMessages | None":
         """The messages between devices; None where tensors on devices have to go through the host."""
 
@@ -81,7 +85,8 @@ class Transport(Protocol):
         before, which then ends."""
 
     def abort(self) -> None:
-        """End this generation, from any thread: waits end with ExchangeBroken as soon as the library lets them."""
+        """End this generation, from any thread. Waits end with ExchangeBroken as soon as the library lets them: over
+        gloo a transfer that is half done may wait on until its deadline."""
 
     def close(self) -> None:
         """Release the connections; idempotent."""
