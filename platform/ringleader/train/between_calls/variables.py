@@ -31,7 +31,7 @@ from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
 from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
-from ringleader.train.source.value_flow import Key
+from ringleader.train.source.program_scope import Key
 
 CALLS = 64
 """The number of session calls, the newest ones, whose variables are kept."""

@@ -8,8 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from types import CodeType
 
+from ringleader.train.source.program_scope import Key
 from ringleader.train.source.statement_order import span
-from ringleader.train.source.value_flow import Key, ValueFlow
+from ringleader.train.source.value_flow import ValueFlow
 
 LOOPS = ast.For | ast.AsyncFor | ast.While
 
@@ -23,7 +24,7 @@ class AugmentedNames:
         for top, scope in flows.scopes.items():
             for node in ast.walk(top):
                 if isinstance(node, ast.AugAssign):
-                    for key in flows.added_by([node], scope):
+                    for key in scope.added_by([node]):
                         self._lines[key].add(node.lineno)
         for key, line in list(self._passed(flows)):
             self._lines[key].add(line)

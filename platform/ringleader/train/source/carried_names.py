@@ -8,8 +8,9 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ringleader.train.source.program_scope import ADDS, Function, Key, ProgramScope
 from ringleader.train.source.statement_order import first
-from ringleader.train.source.value_flow import ADDS, MATTERS, Function, Key, ProgramScope, ValueFlow
+from ringleader.train.source.value_flow import MATTERS, ValueFlow
 
 Loop = ast.For | ast.AsyncFor
 LEFT_OUT = frozenset(["requires_grad_", "register_", "zero_"])
@@ -76,9 +77,7 @@ class _Body:
 
     def changed(self) -> dict[Key, int]:
         """The variables that a turn leaves changed, each with a line that does it."""
-        found = {
-            key: line for key, line in self._flows.changed_by(self._loop.body, self._scope) if self.has(line)
-        }
+        found = {key: line for key, line in self._scope.changed_by(self._loop.body) if self.has(line)}
         found |= {key: min(lines) for key, lines in self.in_place.items()}
         return found | self._next | dict.fromkeys(self.turns, self._loop.lineno)
 

@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from ringleader.train.source.value_flow import ADDS, Function, Key
+from ringleader.train.source.program_scope import ADDS, Function, Key
 
 READS = "__getitem__"
 DRAWS = re.compile(

@@ -14,9 +14,9 @@ from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
 from ringleader.train.source.carried_names import Loop, carried
 from ringleader.train.source.dataset_caches import memos
-from ringleader.train.source.own_names import has_own
+from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
 from ringleader.train.source.statement_order import binds, blocks, first, span
-from ringleader.train.source.value_flow import Function, Key, ProgramScope, ValueFlow
+from ringleader.train.source.value_flow import ValueFlow
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -87,7 +87,7 @@ class SourceText:
         return any(first <= line <= last for line in lines for first, last in spans)
 
     def scope_at(self, line: int) -> ProgramScope:
-        return next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope(""))
+        return next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope())
 
     def compared(self, key: Key) -> bool:
         """Whether a member that comes to a call must have the value that the others had there."""
@@ -135,7 +135,7 @@ class SourceText:
         if self._adds_up(path, scope):
             # Each line of the header: the call of `session.batches` may stand in any of them.
             self.adding |= set(range(loop.lineno, (loop.iter.end_lineno or loop.lineno) + 1))
-        for key, line in self.flows.changed_by([loop.target, *loop.body], scope):
+        for key, line in scope.changed_by([loop.target, *loop.body]):
             self.inside.add(key)
             if self._is_kept(key, scope):
                 continue  # rolled back and healed with the weights, or the same on all members
@@ -185,7 +185,7 @@ class SourceText:
         loop = path[-1]
         assert isinstance(loop, Loop)
         inside = [node for statement in loop.body for node in ast.walk(statement)]
-        sums = {key[1].lstrip(".") for key in self.flows.added_by(inside, scope)}
+        sums = {key[1].lstrip(".") for key in scope.added_by(inside)}
         around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
         known = {id(node) for node in inside}
         return any(

@@ -6,11 +6,10 @@ branched on, or put into an object that is no variable's own list or dict, matte
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-Key = tuple[str, str]
-"""A variable's outermost function or class, and its name. Attributes (".name") and globals have an empty first part."""
+from ringleader.train.source.program_scope import Definition, Function, Key, ProgramScope, name_of
 
 MATTERS: Key = ("", "")
 HARMLESS = frozenset(
@@ -32,14 +31,8 @@ HARMLESS = frozenset(
     }
 )
 """Calls that show or store what they are given; as a statement, they do not affect training."""
-ADDS = frozenset(["append", "extend", "insert", "appendleft", "add", "update", "push", "observe", "put"])
-CONTAINERS = frozenset(
-    ["list", "dict", "set", "defaultdict", "Counter", "deque", "OrderedDict", "Queue", "SimpleQueue"]
-)
 TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 """Methods by which an object is made into text, to be shown."""
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Definition = Function | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +42,6 @@ class VariableRead:
     key: Key
     line: int
     into: Key
-
-
-@dataclass(slots=True)
-class ProgramScope:
-    """An outermost function or class; nested ones share its names.
-
-    Attributes:
-        containers: variables that were made here as a list or a dict.
-    """
-
-    name: str
-    bound: set[str] = field(default_factory=set)
-    containers: set[Key] = field(default_factory=set)
-
-    def key(self, name: str) -> Key:
-        return (self.name, name) if name in self.bound else ("", name)
 
 
 class ValueFlow:
@@ -82,16 +59,16 @@ class ValueFlow:
         self.functions: dict[str, list[tuple[Function, ProgramScope]]] = defaultdict(list)
         self._function = ""
         self._hidden: list[str] = []
-        outside = ProgramScope("")
+        outside = ProgramScope()
         # Every function of the file first: a call may stand above the definition.
         for top in tree.body:
-            self.scopes[top] = _scope_of(top) if isinstance(top, Definition) else outside
+            self.scopes[top] = ProgramScope(top) if isinstance(top, Definition) else outside
             for node in ast.walk(top):
                 if isinstance(node, Function):
                     self.functions[node.name].append((node, self.scopes[top]))
         for top in tree.body:
             self._scope = self.scopes[top]
-            self._scope.containers |= set(self._containers(top))
+            self._scope.look_for_containers(top)
             self._statement(top)
         self._matters = self._reached({MATTERS})
 
@@ -106,25 +83,6 @@ class ValueFlow:
     def matter_at(self, key: Key) -> list[int]:
         """The lines in which the variable is read for something that matters."""
         return [load.line for load in self.loads if load.key == key and load.into in self._matters]
-
-    def changed_by(self, statements: Iterable[ast.AST], scope: ProgramScope) -> Iterator[tuple[Key, int]]:
-        """The variables that are assigned, or added to, in these statements."""
-        for node in (node for statement in statements for node in ast.walk(statement)):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield scope.key(node.id), node.lineno
-            elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
-                if (base := _base(node, scope)) is not None:
-                    yield base, node.lineno
-            elif isinstance(node, ast.Expr) and (added := self._added(node.value, scope)) is not None:
-                yield added, node.lineno
-
-    def added_by(self, nodes: Iterable[ast.AST], scope: ProgramScope) -> Iterator[Key]:
-        """The variables to which these nodes add."""
-        for node in nodes:
-            if isinstance(node, ast.AugAssign) and (base := _base(node.target, scope)) is not None:
-                yield base
-            elif isinstance(node, ast.Expr) and (added := self._added(node.value, scope)) is not None:
-                yield added
 
     def _reached(self, ends: set[Key]) -> set[Key]:
         """All keys that flow into these, found against the direction of the flow."""
@@ -143,7 +101,7 @@ class ValueFlow:
             self._statement(statement)
 
     def _statement(self, node: ast.stmt) -> None:
-        for key, line in self.changed_by([node], self._scope) if not hasattr(node, "body") else ():
+        for key, line in self._scope.changed_by([node]) if not hasattr(node, "body") else ():
             self.sets[key].append(line)
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -199,12 +157,12 @@ class ValueFlow:
 
     def _said(self, value: ast.expr) -> None:
         """Follow an expression statement, whose value is dropped."""
-        added = self._added(value, self._scope)
+        added = self._scope.added(value)
         if added is not None and added in self._scope.containers:
             assert isinstance(value, ast.Call)
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
-        elif not (isinstance(value, ast.Call) and _name_of(value.func) in HARMLESS):
+        elif not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
             # The program's own functions are followed; what any other does with its arguments is not known.
             known = isinstance(value, ast.Call) and self._is_known(value.func)
             self._expression(value, set() if known else {MATTERS})
@@ -217,7 +175,7 @@ class ValueFlow:
                 if name in self.functions and key[0] == "":
                     self._flow(("()", name), node.lineno, {MATTERS})  # it is passed on, and called elsewhere
             case ast.Attribute(value=value, attr=attr):
-                if _name_of(value) != "session":
+                if name_of(value) != "session":
                     self._flow(("", f".{attr}"), node.lineno, into)
                 # `self` has no value that flows: each attribute has a key of its own.
                 if not (isinstance(value, ast.Name) and value.id == "self"):
@@ -238,7 +196,7 @@ class ValueFlow:
                     self._expression(child, into)
 
     def _call(self, node: ast.Call, into: set[Key]) -> None:
-        name = _name_of(node.func)
+        name = name_of(node.func)
         method = isinstance(node.func, ast.Attribute)
         if isinstance(node.func, ast.Attribute):
             self._expression(node.func.value, into)
@@ -264,8 +222,8 @@ class ValueFlow:
 
     def _is_known(self, function: ast.expr) -> bool:
         """Whether it may be a function of the program. The session's methods are not, whatever else has their names."""
-        sessions = isinstance(function, ast.Attribute) and _name_of(function.value) == "session"
-        return not sessions and _name_of(function) in self.functions
+        sessions = isinstance(function, ast.Attribute) and name_of(function.value) == "session"
+        return not sessions and name_of(function) in self.functions
 
     def _hiding(self, names: list[str], nodes: Sequence[ast.AST], into: set[Key]) -> None:
         self._hidden += names
@@ -285,8 +243,7 @@ class ValueFlow:
                 return {key for part in parts for key in self._into(part)}
             case ast.Starred(value=value):
                 return self._into(value)
-        base = _base(target, self._scope)
-        own = base is not None and (_is_of_self(target) or base in self._scope.containers)
+        base, own = self._scope.holder(target), self._scope.is_own(target)
         for child in ast.iter_child_nodes(target) if not own else ():
             self._expression(child, {MATTERS})
         return ({base} if base is not None else set()) | (set() if own else {MATTERS})
@@ -294,7 +251,7 @@ class ValueFlow:
     def _governed(self, node: ast.stmt) -> set[Key]:
         """The keys that a condition, or a number of turns, affects."""
         inside = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
-        keys = {key for key, _ in self.changed_by(inside, self._scope)}
+        keys = {key for key, _ in self._scope.changed_by(inside)}
         return keys | ({MATTERS} if any(map(self._acts, inside)) else set())
 
     def _acts(self, statement: ast.stmt) -> bool:
@@ -302,89 +259,16 @@ class ValueFlow:
             if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue | ast.Yield):
                 return True
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                added = self._added(node.value, self._scope)
-                if _name_of(node.value.func) not in HARMLESS and added not in self._scope.containers:
+                added = self._scope.added(node.value)
+                if name_of(node.value.func) not in HARMLESS and added not in self._scope.containers:
                     return True
-            if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
-                base = _base(node, self._scope)
-                own = _is_of_self(node) or (base is not None and base in self._scope.containers)
-                if not own:
-                    return True
-        return False
-
-    def _added(self, value: ast.expr, scope: ProgramScope) -> Key | None:
-        """The variable to which a call adds something."""
-        if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
-            return None
-        return _base(value.func, scope, holds=True) if value.func.attr in ADDS and value.args else None
-
-    def _containers(self, top: ast.AST) -> Iterator[Key]:
-        for node in ast.walk(top):
-            if not isinstance(node, ast.Assign | ast.AnnAssign):
+            if not isinstance(node, ast.Attribute | ast.Subscript) or not isinstance(node.ctx, ast.Store):
                 continue
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                for part, value in _each(target, node.value):
-                    base = _base(part, self._scope) if _makes_container(value) else None
-                    if base is not None:
-                        yield base
-
-
-def _base(node: ast.expr, scope: ProgramScope, *, holds: bool = False) -> Key | None:
-    """The variable that is, or holds, what is changed through this expression.
-
-    Args:
-        holds: the expression's last attribute is a method of the variable.
-    """
-    if holds and isinstance(node, ast.Attribute):
-        node = node.value
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    if isinstance(node, ast.Attribute):
-        return ("", f".{node.attr}")
-    return scope.key(node.id) if isinstance(node, ast.Name) else None
-
-
-def _each(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """The pairs of target and value in an assignment: `a, b = [], {}` are two."""
-    series = ast.Tuple | ast.List
-    if isinstance(target, series) and isinstance(value, series) and len(target.elts) == len(value.elts):
-        for part, its in zip(target.elts, value.elts, strict=True):
-            yield from _each(part, its)
-    else:
-        yield target, value
-
-
-def _makes_container(value: ast.expr | None) -> bool:
-    made = isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
-    return made or (isinstance(value, ast.Call) and _name_of(value.func) in CONTAINERS)
+            if not self._scope.is_own(node):
+                return True
+        return False
 
 
 def _trains(node: Function) -> bool:
     """Whether it looks like a training function, whose result goes only to callers by its name."""
     return [argument.arg for argument in node.args.args] == ["session"]
-
-
-def _is_of_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
-
-
-def _name_of(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _scope_of(top: Definition) -> ProgramScope:
-    scope, outside = ProgramScope(top.name), set()
-    for node in ast.walk(top):
-        match node:
-            case ast.Global(names=names):
-                outside |= set(names)
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                scope.bound.add(name)
-            case ast.FunctionDef(name=name) if node is not top:
-                scope.bound.add(name)
-            case ast.ExceptHandler(name=str() as name):
-                scope.bound.add(name)
-    scope.bound -= outside
-    return scope
