@@ -47,8 +47,7 @@ from ringleader.train.modes.async_server.messages import (
     PullReply,
     RequestKind,
 )
-from ringleader.train.modes.async_server.server.endpoint import PushExtras
-from ringleader.train.modes.async_server.server.queued_push import QueuedPush
+from ringleader.train.modes.async_server.server.endpoint import PushExtras, QueuedPush
 from ringleader.train.modes.async_server.server.replicated_log import ReplicatedLog
 from ringleader.train.modes.async_server.worker.client import ServerClient
 

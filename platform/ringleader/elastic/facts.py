@@ -6,8 +6,7 @@ from typing import Any
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import End, Instruction, Kill, Report
 from ringleader.elastic.newcomers import arrived, expendable, set_back
-from ringleader.elastic.recovery import Recovery
-from ringleader.elastic.state import Loss, Membership, Phase, WorkerState
+from ringleader.elastic.state import Loss, Membership, Phase, Recovery, WorkerState
 from ringleader.wire.states import RETRIED
 
 RAISED_HINT = (

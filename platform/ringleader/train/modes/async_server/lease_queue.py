@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
+from ringleader.spec.sync import Sync
 from ringleader.train.modes.items import ItemSet
 
 
@@ -166,6 +167,15 @@ class BackupWorkers:
         return clock < leases.batches.steps and leases.arrived[clock] == leases.batches.count(clock)
 
 
+def policy_of(sync: Sync) -> LeasePolicy:
+    """The rules that a job asks for."""
+    if sync.consistency == "async":
+        return AsyncPolicy()
+    return (
+        BackupWorkers(sync.backup_workers) if sync.backup_workers else BoundedStaleness(sync.staleness or 0)
+    )
+
+
 class LeaseQueue:
     """The queue of one loop. Its owner calls `advance` once it has made the update that is due.
 
@@ -276,3 +286,22 @@ class LeaseQueue:
         del self.out[item]
         # A heap: returned items come in ascending order too, so that the set of taken items has few gaps.
         heapq.heappush(self._returned, item)
+
+
+class VersionBarrier:
+    """The versions that one generation's workers have gone on from, by rank: where none may be ahead of the others, an
+    update waits for all."""
+
+    def __init__(self, workers: int) -> None:
+        self._at = dict.fromkeys(range(workers), -1)
+
+    def here(self, worker: int, version: int) -> bool:
+        """Record that the worker asks for an item, or pushes one, with the weights of that version. Returns whether it
+        is news."""
+        news = version > self._at[worker]
+        # Requests and pushes come on two threads: an older version may be heard of after a newer one.
+        self._at[worker] = max(version, self._at[worker])
+        return news
+
+    def all_at(self, version: int) -> bool:
+        return min(self._at.values()) >= version

@@ -55,6 +55,20 @@ class PushExtras:
         return [part for part in (self.start, self.left, self.names) if part is not None]
 
 
+@dataclass(slots=True)
+class QueuedPush:
+    """A push from the worker of that rank, waiting to be counted; `verdict` is None until it is."""
+
+    worker: int
+    push: PushHeader
+    rows: list[Tensor]
+    extras: PushExtras
+    verdict: PushVerdict | None = None
+
+    def decide(self, verdict: PushVerdict) -> None:
+        self.verdict = verdict
+
+
 @dataclass(frozen=True, slots=True)
 class ServerReply:
     """A reply and the tensors that follow the weights, which nobody changes any more.

@@ -7,8 +7,8 @@ from torch import Tensor
 from ringleader.comm.tree import tree_over
 from ringleader.train.modes.async_server.lease_queue import BoundedStaleness, LeaseQueue
 from ringleader.train.modes.async_server.server.buffer_history import BufferHistory, BufferMove
+from ringleader.train.modes.async_server.server.endpoint import QueuedPush
 from ringleader.train.modes.async_server.server.gradient_sums import BucketRows, GradientSum, PushedGradient
-from ringleader.train.modes.async_server.server.queued_push import QueuedPush
 
 
 class PendingUpdates:

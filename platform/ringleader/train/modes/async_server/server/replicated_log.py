@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from ringleader.exchange import Exchange
-from ringleader.train.modes.async_server.server.queued_push import QueuedPush
+from ringleader.train.modes.async_server.server.endpoint import QueuedPush
 from ringleader.train.modes.items import ItemSet
 
 

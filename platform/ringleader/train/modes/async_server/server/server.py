@@ -9,6 +9,7 @@ from ringleader.exchange import Exchange
 from ringleader.exchange.parameter_server import ParameterServer
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.saving.cadence import CheckpointVote
+from ringleader.train.modes.async_server.lease_queue import VersionBarrier
 from ringleader.train.modes.async_server.messages import MessageLayout
 from ringleader.train.modes.async_server.server.committed_step import StepCommits
 from ringleader.train.modes.async_server.server.endpoint import ReceiveBuffers, ServerEndpoint
@@ -17,7 +18,6 @@ from ringleader.train.modes.async_server.server.server_queue import ServerQueue
 from ringleader.train.modes.async_server.server.server_state import ServerSeat, ServerState, tell_nobody
 from ringleader.train.modes.async_server.server_position import ServerPosition, histogram
 from ringleader.train.modes.async_server.server_share import ServerShare
-from ringleader.train.modes.async_server.version_barrier import VersionBarrier
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
 

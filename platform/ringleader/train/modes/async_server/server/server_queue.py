@@ -21,8 +21,7 @@ from ringleader.train.modes.async_server.messages import (
     PushHeader,
     RequestKind,
 )
-from ringleader.train.modes.async_server.server.endpoint import Check, PushExtras, ServerReply
-from ringleader.train.modes.async_server.server.queued_push import QueuedPush
+from ringleader.train.modes.async_server.server.endpoint import Check, PushExtras, QueuedPush, ServerReply
 from ringleader.train.modes.async_server.server.server_state import ServerSeat, ServerState
 from ringleader.train.ports import check_given_up
 

@@ -12,21 +12,25 @@ from typing import Any
 from ringleader.comm.communicator import Communicator, Ticket
 from ringleader.errors import ExchangeBroken
 from ringleader.train.generation.member import Member
-from ringleader.train.modes.async_server.item_queue import queue_of
-from ringleader.train.modes.async_server.lease_queue import PushVerdict
+from ringleader.train.modes.async_server.lease_queue import (
+    LeaseQueue,
+    LoopItems,
+    PushVerdict,
+    VersionBarrier,
+    policy_of,
+)
 from ringleader.train.modes.async_server.messages import CLOSE, UPDATE
 from ringleader.train.modes.async_server.server.apply_updates import ServerUpdates
 from ringleader.train.modes.async_server.server.committed_step import StepCommits
-from ringleader.train.modes.async_server.server.endpoint import ReceiveBuffers
+from ringleader.train.modes.async_server.server.endpoint import QueuedPush, ReceiveBuffers
 from ringleader.train.modes.async_server.server.lease_end import LeaseEnd
 from ringleader.train.modes.async_server.server.metric_names import MetricNaming
 from ringleader.train.modes.async_server.server.published_weights import PublishedWeights
-from ringleader.train.modes.async_server.server.queued_push import QueuedPush
 from ringleader.train.modes.async_server.server.replicated_log import ReplicatedLog
 from ringleader.train.modes.async_server.server_share import ServerShare
-from ringleader.train.modes.async_server.version_barrier import VersionBarrier
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
+from ringleader.train.rows.cursor import Epoch, present_shards
 
 
 def tell_nobody(_: int) -> list[Ticket]:
@@ -89,7 +93,7 @@ class ServerState:
         self.loop = loop
         self.seat = seat
         self.base = member.progress.step - member.progress.calls.offset
-        self.leases = queue_of(loop, member.spec.sync)
+        self.leases = LeaseQueue(_items_of(loop.epoch), policy_of(member.spec.sync))
         self.ends = LeaseEnd(self.leases)
         self.ordered = bool(member.spec.sync.server_backups) and member.serves
         self.allowed = 0
@@ -316,3 +320,8 @@ class ServerState:
         # A checkpoint inside a loop needs a moment at which no item is leased.
         if self.seat.leads and self._member.serves and self._member.securing.wanted:
             self.ends.drain()
+
+
+def _items_of(epoch: Epoch) -> LoopItems:
+    last = present_shards(epoch.batch_rows(epoch.steps - 1), epoch.shards)
+    return LoopItems(epoch.steps, epoch.shards, tuple(sorted(last)))
