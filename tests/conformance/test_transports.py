@@ -379,7 +379,7 @@ def test_two_that_send_more_than_a_queue_holds_before_they_receive_do_not_wait_f
 
 
 def test_a_meeting_that_fails_after_the_members_have_found_each_other_keeps_nothing_open(port, monkeypatch):
-    def refuse(*_: object) -> GlooTransport:
+    def refuse(*_: object, **__: object) -> GlooTransport:
         raise OSError("no route")
 
     def attend(rank: int) -> ExchangeBroken:

@@ -36,6 +36,10 @@ class CommandSession:
     as_json: bool = False
     opened: list[Client] = field(default_factory=list)
 
+    def choose(self, output: str) -> None:
+        """Print as `-o` asks: "table" or "json"."""
+        self.as_json = output == "json"
+
     def client(self) -> Client:
         # Only when it is asked for: some commands need no control plane, and must not look for one.
         if not self.opened:
@@ -84,7 +88,7 @@ def with_output(command: Callable[Concatenate[CommandSession, P], R]) -> Callabl
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         session = click.get_current_context().find_object(CommandSession)
         assert session is not None
-        session.as_json = kwargs.pop("output") == "json"
+        session.choose(str(kwargs.pop("output")))
         return command(session, *args, **kwargs)
 
     choice = click.Choice(["table", "json"])

@@ -184,7 +184,7 @@ class Buckets:
         for number, (bucket, k) in self._home.items():
             mine = owners is None or bucket.owner in owners
             parameter = self.parameters[number]
-            parameter.grad = laid_out_as(parameter, self.view(bucket, k, 0)) if mine else None
+            give_gradient(parameter, self.view(bucket, k, 0) if mine else None)
 
     def view(self, bucket: Bucket, member: int, row: int) -> Tensor:
         """The member's part of a row, in the parameter's shape."""
@@ -303,6 +303,11 @@ def laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
+
+
+def give_gradient(parameter: Parameter, gradient: Tensor | None) -> None:
+    """Make this the parameter's `.grad`, in its memory layout; None: it has none."""
+    parameter.grad = None if gradient is None else laid_out_as(parameter, gradient)
 
 
 def drop_gradients(parameters: Iterable[Parameter]) -> None:

@@ -50,6 +50,9 @@ class Ticket:
         self.schedule = schedule
         self.finished = False
 
+    def finish(self) -> None:
+        self.finished = True
+
 
 Job = tuple[Ticket, Callable[[Scratch], None]]
 
@@ -285,7 +288,7 @@ class Communicator:
 
     def _finished(self, ticket: Ticket) -> None:
         with self._changed:
-            ticket.finished = True
+            ticket.finish()
             self._unfinished -= 1
             self._changed.notify_all()
 

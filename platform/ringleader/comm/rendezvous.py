@@ -69,6 +69,9 @@ class _Room:
     members: set[asyncio.StreamWriter] = field(default_factory=set)
     lines: dict[str, dict[tuple[int, ...], _Meeting]] = field(default_factory=lambda: defaultdict(dict))
 
+    def keep_open(self, now: float) -> None:
+        self.asked_at = now
+
     def meeting(self, place: MeetingPlace) -> _Meeting | None:
         """The meeting of that name, begun if it is new; None if it is over, because a later one has begun."""
         line, kept = self.lines[place.line], KEPT.get(place.line, 1)
@@ -162,7 +165,7 @@ class Rendezvous:
         now = monotonic()
         room = self._rooms.get(name)
         if room is not None and room.secret == secret:
-            room.asked_at = now
+            room.keep_open(now)
         else:
             if room is not None:
                 room.close()

@@ -106,6 +106,10 @@ class SparseTables:
         """Take over the changed rows and the bytes sent from the tables that these replace."""
         self.changed, self.wire_bytes = before.changed, before.wire_bytes
 
+    def have_changed(self, rows: dict[int, Tensor]) -> None:
+        """Record which rows updates of this member's part have changed since they were last published."""
+        self.changed = rows
+
     def sent(self, nbytes: int) -> None:
         """Count bytes of rows that this member has sent."""
         self.wire_bytes += nbytes

@@ -147,6 +147,16 @@ class _Message:
         """The sort key by which messages get their ports."""
         return self.able_s, self.turn, self.source
 
+    def meet(self, now: float) -> None:
+        """Note that the second end is there."""
+        self.able_s = max(now, self.able_s)
+
+    def send_in(self, turn: int) -> None:
+        self.turn = turn
+
+    def begin(self, done_s: float) -> None:
+        self.done_s = done_s
+
 
 _Transfers = dict[int, list[tuple[Span, _Message]]]
 
@@ -182,15 +192,14 @@ class _Clock:
         waiting = self._one_ended[source, target, channel, not sends]
         if waiting:
             message = waiting.popleft()
-            message.able_s = max(now, message.able_s)
+            message.meet(now)
             # The number breaks ties: messages themselves have no order.
             heapq.heappush(self.ticks, (message.able_s, next(self._numbers), message))
         else:
-            message = self._message(source, target, size(span))
-            message.able_s = now
+            message = self._message(source, target, size(span), now)
             self._one_ended[source, target, channel, sends].append(message)
         if sends:
-            message.turn = self._turns[source]
+            message.send_in(self._turns[source])
             self._turns[source] += 1
         return message
 
@@ -239,8 +248,9 @@ class _Clock:
         away = message.out >= self._world
         carried = message.elements * self._element_bytes
         begun = now if away else self._enter(message, now, carried)
-        message.done_s = begun + self._takes(message)
-        heapq.heappush(self.ticks, (message.done_s, next(self._numbers), message))
+        done_s = begun + self._takes(message)
+        message.begin(done_s)
+        heapq.heappush(self.ticks, (done_s, next(self._numbers), message))
         self._busy_out[message.out] = self._busy_in[message.into] = True
         self._wait_out[message.out].remove(message)
         self._wait_in[message.into].remove(message)
@@ -259,11 +269,12 @@ class _Clock:
         self._open_s[node] = begun + crowded.latency_s + crowded.s_per_byte * carried
         return begun
 
-    def _message(self, source: int, target: int, elements: int) -> _Message:
+    def _message(self, source: int, target: int, elements: int, now: float = 0.0) -> _Message:
+        """A message whose first end is there now."""
         here, there = self._node_of[source], self._node_of[target]
         if here == there:
-            return _Message(source, target, elements, source, target)
-        return _Message(source, target, elements, self._world + here, self._world + there)
+            return _Message(source, target, elements, source, target, able_s=now)
+        return _Message(source, target, elements, self._world + here, self._world + there, able_s=now)
 
 
 class _Rank:

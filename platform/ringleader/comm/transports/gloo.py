@@ -11,7 +11,7 @@ All but one kind: of a message that has partly been written, or read, gloo tells
 
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -70,7 +70,6 @@ class GlooTransport:
 
     shared = False
     together = None
-    groups: tuple[tuple[int, ...], ...] = ()
 
     def __init__(
         self,
@@ -81,7 +80,9 @@ class GlooTransport:
         size: int,
         *,
         seal: Seal,
+        groups: tuple[tuple[int, ...], ...] = (),
     ) -> None:
+        self.groups = groups
         self.rank = rank
         self.size = size
         self.seal = seal
@@ -92,13 +93,22 @@ class GlooTransport:
         self.over = ""
 
     @staticmethod
-    def join(words: MemberStore, rank: int, size: int, deadline_s: float, host: str) -> "GlooTransport":
+    def join(
+        words: MemberStore,
+        rank: int,
+        size: int,
+        deadline_s: float,
+        host: str,
+        *,
+        groups: tuple[tuple[int, ...], ...] = (),
+    ) -> "GlooTransport":
         """Connect to every other member; all of them call this. Each asks each other one for a proof before it reads
         anything else from it, because gloo accepts whoever connects to its port with the number it waits for.
 
         Args:
             words: the generation's part of the store.
             host: the address of this node that the others can reach.
+            groups: the ranks of each node; empty where they are not known.
 
         Raises:
             RuntimeError, OSError: a member did not come within the store's deadline.
@@ -110,19 +120,13 @@ class GlooTransport:
         device = gloo.create_device(hostname=host)
         own, asked = sockets.listening_ports(before), nonce()
         words.set(f"listens/{rank}", _Listens(own, asked).encode())
-        others = [r for r in range(size) if r != rank]
-        told = dict(
-            zip(others, map(_Listens.decode, words.read([f"listens/{r}" for r in others])), strict=True)
-        )
+        told = _told(words, [r for r in range(size) if r != rank])
         foreign = {port for peer in told.values() for port in peer.ports}
-        options = gloo._Options()
-        # The device made above: the others have been told its ports.
-        options._devices = [device]
-        options._timeout = timedelta(seconds=deadline_s)
-        group = gloo(words, rank, size, options)
+        # On the device made above: the others have been told its ports.
+        group = gloo(words, rank, size, _options(device, deadline_s))
         # The constructor has waited for everybody: all connections of this generation are there now.
         duplicates = sockets.connections(before, set(own), foreign)
-        transport = GlooTransport(group, duplicates, deadline_s, rank, size, seal=words.seal)
+        transport = GlooTransport(group, duplicates, deadline_s, rank, size, seal=words.seal, groups=groups)
         try:
             transport.prove(asked, {peer: listens.asked for peer, listens in told.items()})
         except BaseException:
@@ -200,6 +204,19 @@ class GlooTransport:
             self._group = None
         for duplicate in duplicates:
             sockets.hang_up(duplicate)
+
+
+def _told(words: MemberStore, others: Sequence[int]) -> dict[int, _Listens]:
+    said = words.read([f"listens/{r}" for r in others])
+    return dict(zip(others, map(_Listens.decode, said), strict=True))
+
+
+def _options(device: Any, deadline_s: float) -> Any:
+    gloo: Any = ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [device]
+    options._timeout = timedelta(seconds=deadline_s)
+    return options
 
 
 def _way(sender: int, receiver: int) -> bytes:

@@ -26,6 +26,12 @@ class _Transfer:
     broken: str = ""
     awaited: threading.Event | None = None
 
+    def await_end(self) -> threading.Event | None:
+        """The event of the transfer's end; None where it has ended and nobody has waited."""
+        if not (self.done or self.broken or self.awaited):
+            self.awaited = threading.Event()
+        return self.awaited
+
     def end(self, broken: str = "") -> None:
         self.done, self.broken = not broken, broken
         if self.awaited is not None:
@@ -76,25 +82,25 @@ class Hub:
         """
         if not tensor.is_contiguous():
             raise ValueError("a transfer needs a contiguous tensor; call .contiguous() first")
-        transfer, own = _Transfer(tensor, lane[:2]), lane[0] if sends else lane[1]
+        own = lane[0] if sends else lane[1]
         with self._lock:
             if own in self._gone:
                 raise ExchangeBroken(rank=own, phase="transfer", bucket=None, why=self._gone[own])
             # Not raised here: that a peer is lost is said where its transfer is waited for.
-            transfer.broken = next((why for rank, why in self._gone.items() if rank in lane[:2]), "")
+            broken = next((why for rank, why in self._gone.items() if rank in lane[:2]), "")
+            transfer = _Transfer(tensor, lane[:2], broken=broken)
             (self._sends if sends else self._receives)[lane].append(transfer)
             self._move(lane)
         return transfer
 
     def wait(self, transfer: _Transfer, peer: int) -> None:
         with self._lock:
-            if not (transfer.done or transfer.broken or transfer.awaited):
-                transfer.awaited = threading.Event()
-        if transfer.awaited is not None and not transfer.awaited.wait(self.deadline_s):
+            end = transfer.await_end()
+        if end is not None and not end.wait(self.deadline_s):
             with self._lock:
                 # Asked again under the lock: the other end may have come just after the deadline.
                 if not transfer.done:
-                    transfer.broken = f"no answer within {self.deadline_s} s"
+                    transfer.end(f"no answer within {self.deadline_s} s")
         if not transfer.done:
             raise ExchangeBroken(rank=peer, phase="transfer", bucket=None, why=transfer.broken)
 

@@ -237,9 +237,9 @@ def _join_near(call: MeetingCall, words: MemberStore, near: SharedTransport | No
         raise OSError(
             f"only {', '.join(call.kinds)} may be used, which does not connect all of these members"
         )
-    far = GlooTransport.join(words, call.rank, call.size, call.deadline_s, call.host)
-    if scattered:  # each on a node of its own
-        far.groups = groups
+    # Where each is on a node of its own there is no other transport that would say so.
+    apart = groups if scattered else ()
+    far = GlooTransport.join(words, call.rank, call.size, call.deadline_s, call.host, groups=apart)
     return far if near is None else MixedTransport(near, far, groups)
 
 

@@ -57,7 +57,7 @@ class JoinerSession(CheckedSession):
     ) -> None:
         super().__init__(in_one_process(spec), None, beginning, most, given)
         # What servers keep is as closed to the program here: it has another text than a ring's, which is empty here.
-        self._checks.states.on = bool(spec.sync.server_count)
+        self._checks.states.serve(bool(spec.sync.server_count))
         self._harmless = harmless
         self._until = inf
         self._arrived = arrived

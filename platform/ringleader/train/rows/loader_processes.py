@@ -43,7 +43,7 @@ class LoaderProcesses:
         try:
             return process_set.load(pieces)
         except RuntimeError:  # one of its processes has died since
-            process_set.broken = True
+            process_set.give_up()
             return self._process_set(call, dataset, collate, loader_workers).load(pieces)
 
     def close(self) -> None:
@@ -126,9 +126,13 @@ class _ProcessSet:
         self._number += 1
         self._newest.fill_(self._number)
         number = self._number
-        self._asked.pieces = ((number, piece) for piece in pieces)
+        self._asked.ask((number, piece) for piece in pieces)
         self._batches = iter(self._loader)  # waits for slices that are being loaded, and drops them
         return self._run(number)
+
+    def give_up(self) -> None:
+        """Use it no more: a process of it is lost."""
+        self.broken = True
 
     def close(self) -> None:
         self._number += 1
@@ -151,10 +155,14 @@ class _Asked:
     """The slices of the newest run, as a DataLoader's sampler."""
 
     def __init__(self) -> None:
-        self.pieces: Iterator[tuple[int, Slice]] = iter(())
+        self._pieces: Iterator[tuple[int, Slice]] = iter(())
+
+    def ask(self, pieces: Iterator[tuple[int, Slice]]) -> None:
+        """Begin a run."""
+        self._pieces = pieces
 
     def __iter__(self) -> Iterator[tuple[int, Slice]]:
-        return self.pieces
+        return self._pieces
 
 
 class _Numbered:

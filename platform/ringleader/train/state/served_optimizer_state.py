@@ -35,23 +35,25 @@ class ServedOptimizerStates:
     Args:
         on: parameter servers step the optimisers.
 
-    Attributes:
-        on: as above; to be set before the first optimiser is registered.
     """
 
     def __init__(self, held: TrainingState, *, on: bool) -> None:
         self._held = held
-        self.on = on
+        self._on = on
         self._hidden = False
+
+    def serve(self, on: bool) -> None:
+        """Say anew whether servers step the optimisers; before the first of them is registered."""
+        self._on = on
 
     @property
     def closed(self) -> bool:
         """Whether the program's lines run, and servers step the optimisers."""
-        return self.on and self._hidden
+        return self._on and self._hidden
 
     def add(self, optimizer: Optimizer) -> None:
         """Hook into an optimiser that is being registered."""
-        if self.on:
+        if self._on:
             optimizer.register_state_dict_post_hook(self._saved)
             # torch puts a new, open state in place of the old one here.
             optimizer.register_load_state_dict_post_hook(self._loaded)
@@ -59,13 +61,13 @@ class ServedOptimizerStates:
     def hide(self) -> None:
         """Close the states: the program's own lines go on."""
         self._hidden = True
-        for optimizer, _ in self._held.optimizers if self.on else ():
+        for optimizer, _ in self._held.optimizers if self._on else ():
             self._loaded(optimizer)
 
     def show(self) -> None:
         """Open the states: the session goes on."""
         self._hidden = False
-        for optimizer, _ in self._held.optimizers if self.on else ():
+        for optimizer, _ in self._held.optimizers if self._on else ():
             state: Any = optimizer.state
             if isinstance(state, ClosedState):
                 optimizer.state = state.opened  # type: ignore[assignment]

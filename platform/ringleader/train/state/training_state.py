@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ringleader.comm.buckets import drop_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself
@@ -174,8 +175,7 @@ class TrainingState:
 
     def forget_gradients(self) -> None:
         """Set every `.grad` to None."""
-        for parameter in self.weights:
-            parameter.grad = None
+        drop_gradients(self.weights)
 
     def ever_trained(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
         """Those of the parameters that are trained, or that an optimiser still has a state of."""

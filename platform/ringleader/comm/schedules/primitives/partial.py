@@ -34,6 +34,12 @@ class _Operand:
     place: int = NOWHERE
     slot: int = NOWHERE
 
+    def take_row(self, row: int) -> None:
+        self.place = row
+
+    def take_slot(self, slot: int) -> None:
+        self.slot = slot
+
 
 class Collection:
     """One rank's collection over some pieces of a bucket; a window of pieces is received ahead of the adding.
@@ -62,11 +68,12 @@ class Collection:
         for node, operand in self._fold():
             if operand.place == NOWHERE:
                 # Nothing of its own is in this sum: the first foreign row is taken straight into a spare one.
-                operand.place, spare = spare, spare + 1
+                operand.take_row(spare)
+                spare += 1
             self.results.append((node, operand.place))
         waiting = [o for o in self._operands if o.place == NOWHERE]
         for slot, operand in enumerate(waiting):
-            operand.slot = slot
+            operand.take_slot(slot)
         self._slots = len(waiting)
 
     def open(self) -> Iterator[Step]:

@@ -62,6 +62,10 @@ class WorkerHandle:
         """Begin its run, `WorkerActor.run`: a call that is pending until the run is over."""
         self.running = self.actor.run.remote(*task)
 
+    def watch(self) -> None:
+        """A thread waits for the death of its process from now on."""
+        self.watched = True
+
     def give_up(self) -> None:
         """It shall not live any more, if it does."""
         self.gone = True

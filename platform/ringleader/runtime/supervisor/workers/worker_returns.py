@@ -50,7 +50,7 @@ class WorkerReturns:
         identity = handle.identity
         if handle.watched or identity is None or identity.node != ray.get_runtime_context().get_node_id():
             return
-        handle.watched = True
+        handle.watch()
         watched = (worker, identity.pid, identity.life)
         threading.Thread(target=self._await_death, args=watched, name=f"life-{worker}", daemon=True).start()
 

@@ -69,6 +69,10 @@ class CheckpointCopies:
         wishes = self._context.layout.wishes(reduced, world=len(plan.members))
         self.agreed = CheckpointVote.WANTS in wishes and CheckpointVote.OBJECTS not in wishes
 
+    def agree(self, wanted: bool) -> None:
+        """Record what the members have agreed on without votes: one of them decides for all."""
+        self.agreed = wanted
+
     def committed(self) -> None:
         """Copy the state if a checkpoint is due: all that is applied is committed and published."""
         context = self._context

@@ -109,7 +109,7 @@ class AsyncServerLoop(Mode):
         member, exchange = self._member, self._member.generation.exchange
         self._worker.rest()
         said = ServerPosition.decode(exchange.all_reduce(self._server.position()))
-        member.securing.agreed = said.wanted
+        member.securing.agree(said.wanted)
         if (server_state := self._server.state) is not None:
             # Before positions are taken over: every gradient of these steps is here, and their updates are due.
             server_state.allow(said.step - server_state.base)
@@ -121,7 +121,7 @@ class AsyncServerLoop(Mode):
         if exchange.updates and said.over:  # who holds the weights commits before they travel
             self._finish(loop)
         if server_state is not None:  # of tables only rows are published: those of the whole loop
-            exchange.buckets.tables.changed = server_state.published_weights.touched.after(0)
+            exchange.buckets.tables.have_changed(server_state.published_weights.touched.after(0))
         member.publish()
         if said.over:
             self._finish(loop)

@@ -19,6 +19,15 @@ class GossipPeer:
     reports: dict[int, np.ndarray]
     buffers: int
 
+    def take_reports(self) -> dict[int, np.ndarray]:
+        """Remove and return the reports."""
+        taken, self.reports = self.reports, {}
+        return taken
+
+    def has_buffers(self, item: int) -> None:
+        """Record that it has the buffers of that item, or newer ones."""
+        self.buffers = max(self.buffers, item)
+
 
 Told = tuple[list[tuple[int, int, np.ndarray]], int, Tensor | None]
 """The news round the ring: item, hops that its report has still to make, and the report; then the item whose buffers
@@ -101,11 +110,11 @@ class Gossip:
     def take_for(self, peer: GossipPeer) -> Heard | None:
         """The news that a peer has not been sent; None where there are none."""
         with self._lock:
-            fresh, peer.reports = peer.reports, {}
+            fresh = peer.take_reports()
             newer = self.newest if self.newest > peer.buffers else -1
             if not fresh and newer < 0:
                 return None
-            peer.buffers = max(peer.buffers, newer)
+            peer.has_buffers(newer)
             return fresh, newer, self.buffers if newer >= 0 else None
 
     def hear_from(self, peer: GossipPeer, news: Heard) -> None:
@@ -115,7 +124,7 @@ class Gossip:
             for item, row in fresh.items():
                 self._tell(item, row, self._hops, but=peer)
             if buffers is not None:
-                peer.buffers = max(peer.buffers, newer)
+                peer.has_buffers(newer)
                 self._keep(newer, buffers)
 
     def all(self) -> Known:

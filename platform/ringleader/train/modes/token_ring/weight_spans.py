@@ -65,6 +65,14 @@ class WeightSpan:
         self.drop_pending()
         self.fresh = False
 
+    def open(self) -> None:
+        """Begin a generation, in which the token has not been passed on yet."""
+        self.passed = None
+
+    def renew(self) -> None:
+        """Have the training thread take the copy over before its next slice."""
+        self.fresh = True
+
     def forget(self) -> None:
         """Drop the copy and what is pending."""
         self.version = -1
@@ -179,7 +187,7 @@ class WeightSpans:
             # New memory: a thread of the meeting before may still receive into the old.
             self._spare = self._memory()
             for span in self.held:
-                span.passed = None
+                span.open()
 
     def copies(self) -> list[TokenCopy]:
         with self.changed:
@@ -333,7 +341,7 @@ class WeightSpans:
             if (twice := span.add(moves, items)) is not None:
                 raise _broken(f"item {twice} was pushed to span {number} twice")
             span.settle()
-            span.fresh = True
+            span.renew()
             self.changed.notify_all()
 
     def copy_out(self, number: int, into: Tensor) -> tuple[int, ItemSet]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.comm.buckets import drop_gradients, laid_out_as
+from ringleader.comm.buckets import drop_gradients, give_gradient
 from ringleader.comm.rows import as_gradient
 from ringleader.errors import CallMismatch
 from ringleader.train.generation.member import Member
@@ -136,8 +136,7 @@ class ServerUpdates:
         for bucket, row in zip(published_weights.held.buckets, gathered.total.dense, strict=True):
             views = member.generation.exchange.buckets.views(bucket, row)
             for number, view in zip(bucket.members, views, strict=True):
-                parameter = member.parameters[number]
-                parameter.grad = laid_out_as(parameter, view) if used[number] else None
+                give_gradient(member.parameters[number], view if used[number] else None)
         for number, rows in zip(published_weights.tables, gathered.total.tables, strict=True):
             table = member.parameters[number]
             table.grad = as_gradient(rows, table) if used[number] else None
