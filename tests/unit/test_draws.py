@@ -84,7 +84,9 @@ def watched(in_part: bool, **sync: Any) -> UpdateRandomness:
     parameters = list(model.parameters())
     job = spec(sync=SERVERS | sync)
     generation = SimpleNamespace(exchange=exchange)
-    context = SimpleNamespace(spec=job, held=held, current=generation, parameters=parameters)
+    context = SimpleNamespace(
+        spec=job, same_bits=job.sync.same_bits, held=held, current=generation, parameters=parameters
+    )
     return UpdateRandomness(cast(MemberContext, context))
 
 

@@ -128,7 +128,7 @@ def test_what_workers_set_alike_or_in_each_forward_is_not(make: Any, sync: str, 
 
 def first_forward(model: nn.Module, *rows: Tensor) -> FirstForwardState:
     """What the turns of a new process have seen."""
-    context = SimpleNamespace(spec=spec(), held=SimpleNamespace(models=[model]), current=None)
+    context = SimpleNamespace(same_bits=True, held=SimpleNamespace(models=[model]), current=None)
     first = FirstForwardState(cast(MemberContext, context))
     for each in rows:
         first.begin_turn()

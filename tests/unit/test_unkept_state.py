@@ -216,7 +216,7 @@ def test_what_modules_keep_for_themselves_is_no_such_state(kind: str, tmp_path: 
 def found(model: nn.Module, *lengths: int) -> str:
     """What turns with texts of these lengths show."""
     held = SimpleNamespace(models=[model])
-    context = SimpleNamespace(spec=spec(), held=held, current=None)
+    context = SimpleNamespace(same_bits=True, held=held, current=None)
     unkept = HiddenState(cast(MemberContext, context))
     for length in lengths:
         unkept.begin_turn()

@@ -146,6 +146,17 @@ class SyncKeys(SpecPart):
         return self.consistency in ("ssp", "async") or bool(self.backup_workers)
 
     @property
+    def commits_together(self) -> bool:
+        """Whether all members commit a batch, or a round, at once: not where items are leased, or weights travel as
+        tokens, which are under way while the program's lines run."""
+        return not (self.leased or self.circulates)
+
+    @property
+    def steps_alone(self) -> bool:
+        """Whether each worker steps optimisers of its own, as in a token ring without servers."""
+        return self.circulates and not self.server_count
+
+    @property
     def leased_in_step(self) -> bool:
         """Whether leased items make the updates of synchronous servers: no worker computes on older weights."""
         return self.leased and not self.order_free

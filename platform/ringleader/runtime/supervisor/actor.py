@@ -21,7 +21,7 @@ from ringleader.runtime.messages import AttemptLaunch, Heartbeat, ParkMessage, S
 from ringleader.runtime.nodes.notices import DrainNotices, draining_nodes
 from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.supervisor import attempt_registry
-from ringleader.runtime.supervisor.attempt import MEMBERSHIP, Attempt, server_count
+from ringleader.runtime.supervisor.attempt import MEMBERSHIP, Attempt
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome
 from ringleader.runtime.supervisor.placement import BundlePlaces, remove_leftovers
 from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
@@ -153,7 +153,7 @@ class Supervisor:
         places = BundlePlaces(
             launch.name,
             launch.spec.workers,
-            servers=server_count(launch),
+            servers=launch.spec.sync.server_count,
             each_server=launch.spec.each_server,
             keep=lambda reserved: self._note(PLACES, pickle.dumps(reserved)),
             kept=pickle.loads(kept) if kept is not None else None,  # noqa: S301 - our own file

@@ -31,10 +31,6 @@ MEMBERSHIP, TIMES = "membership", "times"
 TOLD_S = 5.0
 
 
-def server_count(launch: AttemptLaunch) -> int:
-    return launch.spec.sync.server_count
-
-
 @dataclass(frozen=True, slots=True)
 class AttemptParts:
     """The parts that an attempt has once it runs."""
@@ -311,7 +307,7 @@ def _rules(launch: AttemptLaunch) -> AttemptRules:
     return AttemptRules(
         attempt=launch.attempt,
         shards=spec.shards,
-        servers=server_count(launch),
+        servers=spec.sync.server_count,
         copies=spec.sync.servers_are_copies,
         backups=spec.sync.server_backups or 0,
         joiners_follow=spec.briefed,

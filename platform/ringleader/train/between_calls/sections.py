@@ -63,9 +63,8 @@ class ProgramSections:
         self.bound_bytes = KEPT_BYTES
         self._context = context
         self._laying = laying
-        sync = context.spec.sync
         # Elsewhere weights and optimisers may change behind the program's back: only small things are put back.
-        self._exact = sync.same_bits or not (sync.leased or sync.circulates)
+        self._exact = context.same_bits or context.spec.sync.commits_together
         self._boundaries: list[CallBoundary] = []
         self._goal = -1
         self._newest: _Newest | None = None

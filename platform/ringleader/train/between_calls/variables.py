@@ -66,7 +66,7 @@ class ProgramVariables:
         self._context = context
         self._sections = sections
         self._warnings = warnings
-        self._matters = context.spec.sync.same_bits
+        self._matters = context.same_bits
         self._seen: dict[int, Texts] = {}
         self._own: Texts = {}
         self._named: Texts = {}

@@ -41,7 +41,7 @@ class CarriedState:
     def __init__(self, context: MemberContext, variables: ProgramVariables) -> None:
         self._context = context
         self._variables = variables
-        self._matters = context.spec.sync.same_bits
+        self._matters = context.same_bits
         self._turns = 0
         self._before: _Marks = {}
         self._known: set[int] = set()

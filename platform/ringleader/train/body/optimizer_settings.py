@@ -50,9 +50,9 @@ class OptimizerSettings:
         self.said: Row | None = None
         self._context = context
         self._line = line
-        self._served = sync.leased or (sync.circulates and sync.server_count > 0)
+        self._served = not (sync.commits_together or sync.steps_alone)
         self._in_rounds = sync.architecture == "local_sgd"
-        self._free = sync.circulates and not sync.server_count  # each worker steps for itself
+        self._free = sync.steps_alone
         self._latest: list[SavedSettings] = []
         self._committed: list[SavedSettings] | None = None
         self._returned: list[SavedSettings] | None = None

@@ -49,6 +49,10 @@ class ExchangeLayout:
         self._context = context
         self._trained = trained
         self._choice = choice
+        sync = context.spec.sync
+        # Tokens carry weights: no gradient is summed where they go round.
+        self._sums = not sync.circulates
+        self._rows_travel = sync.architecture in ROWS_TRAVEL
         self._opened = self._laid = False
         self._tables: tuple[tuple[int, ...], dict[int, str]] | None = None
         self._dense: set[Parameter] = set()
@@ -62,8 +66,8 @@ class ExchangeLayout:
         context, numbers = self._context, self._trained.numbers
         # By identity, which costs nothing at every step: the tuple is replaced as a whole where it changes.
         if self._tables is None or self._tables[0] is not numbers:
-            travel = context.spec.sync.architecture in ROWS_TRAVEL
-            found = tables_of(context.held.models, context.held.spoken_parameters, numbers) if travel else {}
+            held = context.held
+            found = tables_of(held.models, held.spoken_parameters, numbers) if self._rows_travel else {}
             self._tables = numbers, found
         return self._tables[1]
 
@@ -95,7 +99,7 @@ class ExchangeLayout:
     @property
     def exchanged(self) -> list[Parameter]:
         """The parameters whose gradients are summed."""
-        return [] if self._context.spec.sync.circulates else self._trained.parameters
+        return self._trained.parameters if self._sums else []
 
     def open(self, seat: Seat) -> Exchange:
         """Open a generation's exchange, over nothing yet."""
@@ -103,7 +107,7 @@ class ExchangeLayout:
         sync = context.spec.sync
         self._laid = False
         self.settle()
-        parameters = [] if self.outer is not None or sync.circulates else self._context.parameters
+        parameters = context.parameters if self._sums and self.outer is None else []
         return open_exchange(
             architecture=sync.architecture,
             algorithm=sync.algorithm or "auto",
@@ -138,8 +142,8 @@ class ExchangeLayout:
 
     def lay(self) -> None:
         """Lay the exchange over what is trained. All members call this at the same point. Raises ExchangeBroken."""
-        context, exchange = self._context, self._context.generation.exchange
-        if context.spec.sync.circulates:
+        exchange = self._context.generation.exchange
+        if not self._sums:
             return
         opened, parameters, active = exchange.buckets, self._context.parameters, self._trained.numbers
         owners = opened.owners
@@ -170,7 +174,7 @@ class ExchangeLayout:
 
     def make_dense(self) -> None:
         """Give all that a backward can reach dense gradients only, where rows do not travel."""
-        if self._context.spec.sync.architecture not in ROWS_TRAVEL:
+        if not self._rows_travel:
             # torch adds a hook each time: a second one would run as well.
             new = {p for p in self._context.parameters if p.requires_grad} - self._dense
             make_dense(new)

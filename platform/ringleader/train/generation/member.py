@@ -258,7 +258,7 @@ class Member:
 
     def take_back(self) -> None:
         """Undo what a loop's body, left in its middle, did to buffers and kept objects since the commit."""
-        if self.spec.followed or self.spec.sync.same_bits:
+        if self.spec.followed or self.same_bits:
             self.buffers.rewind()
         self.held.rewind_kept()
 

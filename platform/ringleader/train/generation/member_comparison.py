@@ -53,7 +53,7 @@ class MemberComparison:
         self._agreed, self._named_first = (-1, 0), (-1, 0)
         self._replicated = ReplicatedStates(context, sections)
         self._leased = context.spec.sync.leased
-        self._on = context.spec.sync.same_bits
+        self._on = context.same_bits
         self._compared = (-1, -1)
         self._call = self._differed = self._named = -1
         self._due = self._due_first = False
@@ -87,7 +87,7 @@ class MemberComparison:
         self._said = (0, 0)
         # All count the same transactions of a generation: a broken one begins the next.
         agreed = self._agreed[1] if self._agreed[0] == generation.number else 0
-        self._due_first = self._context.spec.sync.same_bits and not self._due and looked_at(agreed)
+        self._due_first = self._context.same_bits and not self._due and looked_at(agreed)
         if self._due_first and self._named_first != self._agreed and not self._context.serves:
             self._said = (0, self._first.fingerprint())
         if self._due:

@@ -158,7 +158,7 @@ class BackgroundCheck:
     def _why_not(self) -> str:
         """The reason why the program cannot be checked here; empty where it can."""
         context = self._context
-        if not context.spec.sync.same_bits:
+        if not context.same_bits:
             return "this sync mode is not reproducible"
         beforehand = "`ringleader check` runs it on a few batches on the CPU"
         if context.device.type != "cpu":

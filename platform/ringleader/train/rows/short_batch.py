@@ -35,7 +35,7 @@ def check_last_batch(
         return
     sync = spec.sync
     # Without one order of the sums a worker's slices run as one pass: at worst there are as many as `workers.max`.
-    whole = not (sync.same_bits or sync.leased or sync.circulates)
+    whole = sync.commits_together and not sync.same_bits
     parts, of = (spec.workers.max, "workers") if whole else (epoch.shards, "logical shards")
     last = epoch.batch_rows(epoch.steps - 1)
     if last >= 2 * parts:

@@ -37,7 +37,7 @@ class HiddenState:
 
     def __init__(self, context: MemberContext) -> None:
         self._context = context
-        self._matters = context.spec.sync.same_bits
+        self._matters = context.same_bits
         self._turns = 0
         self._before: dict[str, SeenValue] | None = None
         self._in_a_row: Counter[str] = Counter()

@@ -193,5 +193,5 @@ class CheckpointCopies:
         context = self._context
         self._expects = False
         part = self._part()
-        if part is not None and not (context.spec.sync.leased or context.spec.sync.circulates):
+        if part is not None and context.spec.sync.commits_together:
             self._saver.expect(self._state_of(part), part)

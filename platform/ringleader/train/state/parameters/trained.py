@@ -23,7 +23,7 @@ class TrainedParameters:
     """
 
     def __init__(self, context: MemberContext) -> None:
-        self.settled = context.spec.sync.leased or context.spec.sync.circulates
+        self.settled = not context.spec.sync.commits_together
         self._context = context
         self._first: tuple[int, ...] | None = None
         self._numbers: tuple[int, ...] | None = None
