@@ -1,9 +1,10 @@
-"""Time and identities, passed in so that tests can supply their own."""
+"""Time, patience and identities, passed in so that tests can supply their own."""
 
 import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ringleader_api.log import Log
@@ -61,6 +62,31 @@ class SteadyClock:
 
 
 utc_now = SteadyClock()
+
+
+@dataclass(slots=True)
+class Patience:
+    """The rounds that one who was refused sits out, doubled with each refusal. Rounds, not seconds: clocks jump.
+
+    Attributes:
+        most: the most of them.
+        less: how many of them are not sat out.
+    """
+
+    most: int
+    less: int = 0
+    skip: int = 0
+    next_skip: int = 1
+
+    def put_off(self) -> None:
+        self.skip, self.next_skip = self.next_skip - self.less, min(self.most, self.next_skip * 2)
+
+    def sits_out(self) -> bool:
+        """Whether this round is one of them; it is counted."""
+        if self.skip <= 0:
+            return False
+        self.skip -= 1
+        return True
 
 
 def new_job_id() -> str:

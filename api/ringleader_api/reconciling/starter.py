@@ -7,6 +7,7 @@ from ringleader.errors import RingleaderError
 from ringleader.wire.states import Reason, State
 from ringleader.wire.views import Why
 from ringleader_api.backend import AttemptGone
+from ringleader_api.clock import Patience
 from ringleader_api.log import Log
 from ringleader_api.reconciling.launcher import AttemptLauncher
 from ringleader_api.reconciling.round_clock import Who
@@ -20,23 +21,14 @@ TOLD = 500
 
 
 @dataclass(slots=True)
-class _Patience:
-    """The rounds that an attempt sits out, doubled with each failure. Rounds, not seconds: clocks jump."""
+class _Obstacle:
+    """An obstacle to the start of an attempt, as it was told last, and the rounds until the next try."""
 
-    skip: int = 0
-    next_skip: int = 1
+    patience: Patience
     told: Why | None = None
 
-    def put_off(self) -> None:
-        # One less: the round that tries again counts, so the first failure is tried again in the very next one.
-        self.skip, self.next_skip = self.next_skip - 1, min(MOST_ROUNDS, self.next_skip * 2)
-
-    def sits_out(self) -> bool:
-        """Whether this round is one of them; it is counted."""
-        if self.skip <= 0:
-            return False
-        self.skip -= 1
-        return True
+    def tell(self, why: Why) -> None:
+        self.told = why
 
 
 class AttemptStarter:
@@ -45,18 +37,19 @@ class AttemptStarter:
     def __init__(self, store: Transactions, launching: AttemptLauncher) -> None:
         self._store = store
         self._launching = launching
-        self._patience: dict[Who, _Patience] = {}
+        self._obstacles: dict[Who, _Obstacle] = {}
 
     def begin_round(self, present: Collection[Who]) -> None:
         """Forget attempts that are over."""
-        self._patience = {who: patience for who, patience in self._patience.items() if who in present}
+        self._obstacles = {who: found for who, found in self._obstacles.items() if who in present}
 
     def start(self, job_id: str, attempt: int) -> Why | None:
         """Ask for the supervisor once, unless the attempt is sitting out; an error becomes the job's `pending_reason`.
         Returns the reason why the attempt is over where its supervisor has lived and is gone; else None."""
         who = (job_id, attempt)
-        patience = self._patience.get(who, _Patience())
-        if patience.sits_out():
+        # One less: the round that tries again counts, so the first failure is tried again in the very next one.
+        obstacle = self._obstacles.get(who) or _Obstacle(Patience(MOST_ROUNDS, less=1))
+        if obstacle.patience.sits_out():
             return None
         try:
             self._launching.start(job_id, attempt)
@@ -65,24 +58,24 @@ class AttemptStarter:
         except RoleLeaseLost:
             raise
         except Exception as error:  # whatever it is, it is this job's trouble, and no other's
-            self._failed(who, patience, error)
+            self._failed(who, obstacle, error)
             return None
-        self._patience.pop(who, None)
-        if patience.told is not None:
+        self._obstacles.pop(who, None)
+        if obstacle.told is not None:
             self._tell(who, None)
         return None
 
-    def _failed(self, who: Who, patience: _Patience, error: Exception) -> None:
-        patience.put_off()
-        self._patience[who] = patience
+    def _failed(self, who: Who, obstacle: _Obstacle, error: Exception) -> None:
+        obstacle.patience.put_off()
+        self._obstacles[who] = obstacle
         why = _why(error)
         # One traceback for each cause: the same failure comes back in round after round.
-        if why == patience.told:
+        if why == obstacle.told:
             log.warning("attempt.not_started", job=who[0], attempt=who[1], why=why.message)
             return
         log.exception("attempt.not_started", job=who[0], attempt=who[1])
         self._tell(who, why)
-        patience.told = why
+        obstacle.tell(why)
 
     def _tell(self, who: Who, why: Why | None) -> None:
         job_id, attempt = who

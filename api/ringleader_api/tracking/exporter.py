@@ -4,13 +4,12 @@ Exactly once (`runs`): timestamps, steps and values come from our rows, so a poi
 """
 
 import threading
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import or_, select
 
 from ringleader.wire.states import State
-from ringleader_api.clock import Clock, utc_now
+from ringleader_api.clock import Clock, Patience, utc_now
 from ringleader_api.log import Log
 from ringleader_api.store import RoleLease, RoleLeaseLost, Transactions, log_failure
 from ringleader_api.store.tables import ExportCursor, Job
@@ -23,24 +22,6 @@ MOST_ROUNDS = 300
 CLOCKS_APART = timedelta(hours=1)
 """The most by which the clocks of control planes may differ, with the time that a commit takes."""
 _ALIVE = [state for state in State if not state.ended]
-
-
-@dataclass(slots=True)
-class _Patience:
-    """The rounds that a refused job sits out; doubled with each refusal."""
-
-    skip: int = 0
-    next_skip: int = 1
-
-    def put_off(self) -> None:
-        self.skip, self.next_skip = self.next_skip, min(MOST_ROUNDS, self.next_skip * 2)
-
-    def sits_out(self) -> bool:
-        """Whether this round is one of them; it is counted."""
-        if self.skip <= 0:
-            return False
-        self.skip -= 1
-        return True
 
 
 class Exporter:
@@ -64,7 +45,7 @@ class Exporter:
         self._shared = shared
         self._mlflow = mlflow
         self._runs = MlflowRuns(store, mlflow)
-        self._refused: dict[str, _Patience] = {}
+        self._refused: dict[str, Patience] = {}
         self._now = now
         self._whole_at: datetime | None = None
         self._seen_version = -1
@@ -146,7 +127,7 @@ class Exporter:
 
     def _put_off(self, job_id: str) -> None:
         self._runs.doubt(job_id)
-        self._refused.setdefault(job_id, _Patience()).put_off()
+        self._refused.setdefault(job_id, Patience(MOST_ROUNDS)).put_off()
 
     def _down(self, down: TrackerDown) -> None:
         if not self.trouble:

@@ -110,11 +110,13 @@ class CallSequence:
 
     def tell_between(self) -> None:
         """Report that the program's own lines run, after a call in which this worker took part."""
-        progress = self._member.progress
         if self._member.seated:
-            self._sink.progress(
-                step=progress.step, total_steps=None, epoch=progress.epoch, phase="between", rows=0
-            )
+            self.report_phase("between")
+
+    def report_phase(self, phase: str) -> None:
+        """Report a phase in which no slice of a loop is computed."""
+        progress = self._member.progress
+        self._sink.progress(step=progress.step, total_steps=None, epoch=progress.epoch, phase=phase, rows=0)
 
     def check_between(self, what: str) -> None:
         """Refuse `what` inside a loop. Where optimisers step whenever an item comes, allow it only before the first

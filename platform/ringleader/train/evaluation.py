@@ -12,9 +12,9 @@ from torch import Tensor
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.exchange import Exchange
 from ringleader.train.body.autocast import Autocast
+from ringleader.train.call_sequence import CallSequence
 from ringleader.train.generation.control_word import BARRIER, EVALUATE
 from ringleader.train.generation.member import Member
-from ringleader.train.ports import RecordSink
 from ringleader.train.rows.cursor import shard_span
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
@@ -46,9 +46,9 @@ class Evaluation:
         scores: those of the newest one.
     """
 
-    def __init__(self, member: Member, sink: RecordSink, device: torch.device, casting: Autocast) -> None:
+    def __init__(self, member: Member, calls: CallSequence, device: torch.device, casting: Autocast) -> None:
         self._member = member
-        self._sink = sink
+        self._calls = calls
         self._device = device
         self._casting = casting
         self.scores: dict[str, float] = {}
@@ -60,8 +60,7 @@ class Evaluation:
             self.scores = dict(calls.finished[number].result)
         else:
             self.scores = self.run(number, question)
-            if self._member.seated:
-                self._progress("between")
+            self._calls.tell_between()
         return dict(self.scores)
 
     @torch.inference_mode(
@@ -77,7 +76,7 @@ class Evaluation:
             if member.progress.calls.is_finished(number):
                 return dict(member.progress.calls.finished[number].result)
             exchange = member.generation.exchange
-            self._progress("evaluate")
+            self._calls.report_phase("evaluate")
             # Sums outlive a broken generation: only shards that this member has gained are scored again.
             missing = [k for k in member.generation.plan.shards_of(member.generation.rank) if k not in sums]
             member.timeline.begin("evaluate", call=number)
@@ -105,7 +104,7 @@ class Evaluation:
             self._member.enter()
             if self._member.progress.calls.is_finished(number):
                 return
-            self._progress("finish")
+            self._calls.report_phase("finish")
             try:
                 before()
                 if self._meet(self._member.generation.exchange, number, BARRIER) is None:
@@ -149,7 +148,7 @@ class Evaluation:
         own = generators_of(self._member.held.models)
         with self._eval_mode():
             for piece, batch in zip(pieces, batches, strict=True):
-                self._progress("evaluate")
+                self._calls.report_phase("evaluate")
                 # From the committed buffers each time: a forward may change some in eval mode too.
                 self._member.buffers.rewind()
                 self._seed(piece, own)
@@ -166,12 +165,6 @@ class Evaluation:
         seed = self._member.spec.seed
         seed_all(seed, "score", *piece.stream)
         seed_own(own, seed, "score", *piece.stream)
-
-    def _progress(self, phase: str) -> None:
-        member = self._member
-        self._sink.progress(
-            step=member.progress.step, total_steps=None, epoch=member.progress.epoch, phase=phase, rows=0
-        )
 
     def _pieces(self, question: EvaluationRequest, shard: int, number: int) -> list[Slice]:
         """A shard's rows in chunks of the training slice's size, so that chunks do not depend on the world."""

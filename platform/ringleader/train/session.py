@@ -77,9 +77,9 @@ class Session:
         self._steps = self._mode()
         self._loaders = LoaderProcesses(spec.seed)
         casting = Autocast(spec.precision, self._device)
-        self._evaluation = Evaluation(self._member, sink, self._device, casting)
         self._checks = BodyChecks(self._member, sink, self._steps)
         self._calls = CallSequence(self._member, sink, self._steps, self._checks.states)
+        self._evaluation = Evaluation(self._member, self._calls, self._device, casting)
         self._loops = DatasetLoops(
             self._member, self._steps, self._calls, self._checks, casting=casting, loaders=self._loaders
         )

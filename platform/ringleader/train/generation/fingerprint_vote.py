@@ -18,9 +18,9 @@ def number_of(digest: bytes, *, again: bool) -> int:
     return (int.from_bytes(digest, "little") & ~AGAIN | again) or 2 * AGAIN
 
 
-def differ(told: Sequence[int]) -> bool:
-    """Whether the fingerprints given differ in more than the bit of having run lines again."""
-    return len({value | AGAIN for value in told if value}) > 1
+def differ(told: Sequence[int], *, but: int = AGAIN) -> bool:
+    """Whether the fingerprints given differ in more than these bits: by default, that of having run lines again."""
+    return len({value | but for value in told if value}) > 1
 
 
 def right_of(told: Sequence[int]) -> tuple[int, bool]:

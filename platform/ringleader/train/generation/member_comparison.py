@@ -105,7 +105,7 @@ class MemberComparison:
         """Whether members give different fingerprints in a reduced word. Where none are due, as in nearly every step,
         the word is not read for them."""
         states = self._due and differ(self._told(reduced))
-        return states or ((self._due or self._due_first) and _vary(self._variables(reduced)))
+        return states or ((self._due or self._due_first) and differ(self._variables(reduced), but=0))
 
     def agreed(self, call: int) -> None:
         """Record that members agree on the transaction, so that its call has been compared in this generation.
@@ -132,7 +132,7 @@ class MemberComparison:
             self._first.name_differing(ranks)
             self._named_first = self._agreed
             return
-        if _vary(variables):
+        if differ(variables, but=0):
             self._program_variables.name_differing(ranks)
             self._named = self._call
         told = self._told(reduced)
@@ -228,8 +228,3 @@ class MemberComparison:
                     digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
                 found[f"{name} {number}"] = digest.digest()
         return found
-
-
-def _vary(told: list[int]) -> bool:
-    """Whether members give different fingerprints of variables."""
-    return len({value for value in told if value}) > 1
