@@ -180,6 +180,7 @@ class _Telling:
             return value
         if not deep or self._left <= 0:
             return "…"
+        # No more than the budget is even looked at: the value may have millions of parts.
         within = islice(value.items() if isinstance(value, dict) else enumerate(value), self._left)
         told = {key: self._part(part, deep - 1) for key, part in within if self._left > 0}
         rest = len(value) - len(told)

@@ -75,6 +75,7 @@ def _in_project(action: Action) -> Right:
 def _over_job(action: Action) -> Right:
     async def permitted(request: Request) -> Caller:
         who, here = await _caller(request), await _control(request)
+        # On a thread: it asks the database, and all other requests would wait for that.
         await to_thread.run_sync(permit_job, here.store, who, action, request.path_params["job_id"])
         return who
 
@@ -119,6 +120,7 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
         422: "The input is not valid.",
         429: "Too many requests.",
     }
+    # Who reads JSON can also meet a body that is torn, or too large.
     with_body = (400, 413) if 415 in codes else ()
     shown = sorted({401, 403, 429, *with_body, *codes})
     return {code: {"description": words.get(code, "Refused."), **body} for code in shown}

@@ -132,6 +132,7 @@ def submit(
     if row is not None:
         here.telemetry.submissions.inc()
         here.traces.told(job_id, "POST /api/v1/jobs", began, here.now())
+        # It is looked at now, and not with the next tick.
         here.reconciler.wake()
     view, tag = here.jobs.view(job_id) if row is None else here.jobs.shown(row)
     headers = {"Location": f"/api/v1/jobs/{job_id}", "ETag": tag}

@@ -94,13 +94,12 @@ def up(
     try:
         with (
             stoppable() as stop_asked,
-            running(home, num_cpus=num_cpus, port=port, say=session.note, cluster=cluster) as stack,
+            running(home, num_cpus=num_cpus, port=port, say=session.note, cluster=cluster),
         ):
             _show(session, home)
             if not session.as_json:
                 session.note("Press Ctrl-C to stop everything.")
             stop_asked.wait()
-            del stack
     except Stopped:
         session.note("stopped.")
     return 0
@@ -210,6 +209,7 @@ def _detached(
         if child.poll() is not None:
             raise NotUp(f"`up` ended with code {child.returncode}:\n{_tail(log)}", hint=f"See {log}.")
         time.sleep(0.1)
+    # By a signal that it handles: it stops what it has started so far.
     child.terminate()
     raise NotUp(f"`up` was not ready within {DETACH_DEADLINE_S:g} s and was stopped.", hint=f"See {log}.")
 

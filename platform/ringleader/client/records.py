@@ -116,6 +116,7 @@ class Result(Mapping[str, Any]):
         return cls(**{f.name: getattr(view, f.name) for f in fields(cls)})
 
     def __getitem__(self, key: str) -> Any:
+        # Not any attribute: as a mapping it has the fields of the result, and not its methods.
         if key not in _RESULT_KEYS:
             raise KeyError(key)
         return getattr(self, key)

@@ -196,6 +196,7 @@ class _Clock:
             # The number breaks ties: messages themselves have no order.
             heapq.heappush(self.ticks, (message.able_s, next(self._numbers), message))
         else:
+            # The first end: it waits for the other, by whose time the message becomes able to begin.
             message = self._message(source, target, size(span), now)
             self._one_ended[source, target, channel, sends].append(message)
         if sends:

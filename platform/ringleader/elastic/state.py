@@ -23,6 +23,7 @@ class Phase(StrEnum):
     WAITING = "waiting"
     STARTING = "starting"
     PARKED = "parked"
+    # Shown to clients as the worker's state, so that it keeps the word it had at first.
     FOLLOWING = "shadowing"
     ACTIVE = "active"
     CONDEMNED = "condemned"

@@ -51,6 +51,7 @@ class ScheduleChoice:
 
     def steps(self, part: RankPart, bucket: Bucket) -> tuple[str, tuple[Step, ...]]:
         """The schedule of a bucket and this rank's steps."""
+        # Made once for each set of present shards: short batches have trees of their own.
         key = (part.tree.present, bucket.number)
         if key not in self._steps:
             name = self.schedule(part, bucket)

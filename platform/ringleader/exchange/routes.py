@@ -75,6 +75,7 @@ class PartitionedRoutes:
 
     def push(self, part: RankPart, owner: int) -> Iterable[Step]:
         relay = self._relays[owner]
+        # Where bits may differ, each node adds all of its rows into one: fewer partial sums leave it.
         return relayed.push(part if self._same_bits else by_node(part, relay.ranks_by_node), relay)
 
     def pull(self, part: RankPart, owner: int) -> Iterable[Step]:
@@ -129,6 +130,7 @@ class ReplicatedRoutes:
                 for node_ranks in relay.ranks_by_node
                 for rank in node_ranks.ranks
             }
+            # A root gets weights from nobody: it has updated the bucket itself.
             | {root: root for root in ranks}
             for relays, ranks in zip(self._sources, roots, strict=True)
         ]
@@ -224,6 +226,7 @@ def regions(nodes: Nodes, roots: Sequence[int]) -> list[Nodes]:
         for i, root in enumerate(here):
             part = theirs[i * len(theirs) // len(here) : (i + 1) * len(theirs) // len(here)]
             served[root].append((*part, root))
+    # Who serves the fewest at home is given other nodes first; the rank breaks ties alike on all members.
     load = sorted(roots, key=lambda root: (sum(map(len, served[root])), root))
     for i, ranks in enumerate(homeless):
         served[load[i * len(roots) // len(homeless)]].append(ranks)

@@ -217,6 +217,7 @@ def _total(tree: Tree, operands: Sequence[tuple[TreeNode, SparseRows]]) -> Spars
     for node, rows in operands:
         nodes, adds = tree.push(nodes, node)
         sums.append(rows)
+        # The right operand was pushed last.
         for _ in range(adds):
             right = sums.pop()
             sums.append(added(sums.pop(), right))

@@ -285,7 +285,7 @@ class JobSpec(SpecPart):
     def briefed(self) -> bool:
         """Whether a joiner learns which part of the program is over before it has a rank: where workers lease items, or
         tokens go round, there is no transaction that all begin together."""
-        return not (self.sync.leased or self.sync.circulates)
+        return self.sync.commits_together
 
     @classmethod
     def parse(cls, source: Any, *, stored: bool = False) -> Self:
@@ -338,6 +338,7 @@ class JobSpec(SpecPart):
                         "pointer": "",
                         "value": str(path),
                         "allowed": "a readable YAML file",
+                        # A path may hold bytes that are no UTF-8, which no JSON can carry.
                         "message": utf8(str(error)),
                     }
                 ]

@@ -113,6 +113,7 @@ def _seat(part: RankPart) -> _Seat:
 def _blocks(world: int) -> list[range]:
     """The blocks, largest first: ranks [0, 8), [8, 12), [12, 13) for 13."""
     blocks, start = [], 0
+    # One block for each bit of the number of ranks, so that no two have the same size.
     for bit in reversed(range(world.bit_length())):
         if world >> bit & 1:
             blocks.append(range(start, start + (1 << bit)))

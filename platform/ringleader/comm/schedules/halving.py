@@ -57,6 +57,7 @@ class HalvingBlock:
             # Halves of lanes, not of elements: all members cut at the same places whatever the length.
             low, high = lanes[:middle], lanes[middle:]
             keep, give = (high, low) if me & distance else (low, high)
+            # The members that have met so far: a side has something to give if any of them holds rows.
             start = me // distance * distance
             levels.append(
                 HalvingLevel(

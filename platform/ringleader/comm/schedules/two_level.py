@@ -40,6 +40,7 @@ def steps(part: RankPart) -> Iterator[Step]:
     if not canonical(part):
         yield from own_sum(part)
     pieces = _pieces(part)
+    # Two turns more than pieces: the last one is exchanged a turn after it was collected, and spread in the next.
     for k in range(len(pieces) + 2):
         if k < len(pieces):
             yield from pieces[k].collect(turn=k % 2)

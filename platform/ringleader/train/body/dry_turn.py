@@ -67,6 +67,7 @@ class DryTurn:
         self._newest = loop.number
         self.runs = True
         self._member.buffers.rewind()
+        # The name that these turns had first: streams go by it, and what they draw stays the same.
         seed_all(self._member.spec.seed, "rehearsal", loop.number)
         try:
             with self._put_back():

@@ -60,6 +60,7 @@ class FirstForwardState:
             self._set = {path: each for path, each in now.items() if each.differs(before.get(path))}
             self._filled = filled
             return
+        # Filled again by the second turn: buffers that each forward changes, as running means, mark no first one.
         self._filled -= filled
         self._set = {
             path: each for path, each in self._set.items() if path in now and not now[path].differs(each)

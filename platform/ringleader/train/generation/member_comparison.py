@@ -105,6 +105,7 @@ class MemberComparison:
         """Whether members give different fingerprints in a reduced word. Where none are due, as in nearly every step,
         the word is not read for them."""
         states = self._due and differ(self._told(reduced))
+        # The fingerprints of variables have no bit for lines that ran again: every difference counts.
         return states or ((self._due or self._due_first) and differ(self._variables(reduced), but=0))
 
     def agreed(self, call: int) -> None:

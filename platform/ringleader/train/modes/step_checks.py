@@ -79,6 +79,7 @@ class StepRecorder:
         self._trace(first, since)
         records = []
         for k, report in enumerate(reports):
+            # Not strict: a report has room for as many values as a step may have, and the rest is zero.
             values = dict(zip(names, report.values, strict=False)) | {
                 "loss": report.loss,
                 "samples_per_s": epoch.batch_rows(offset + k) / step_s,

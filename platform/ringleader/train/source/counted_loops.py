@@ -59,6 +59,7 @@ def _numbering(file: str, line: int) -> str:
 def _beside(file: str, line: int) -> Iterator[ast.AST]:
     """The nodes of the file's statement, function or class around that line: another one has no part of the call."""
     text = text_of(file)
+    # Without a text, as behind `exec`, nothing is refused.
     for top in text.tree.body if text else ():
         start, end = span(top)
         if start <= line <= end:

@@ -101,6 +101,7 @@ def _bound_in(top: Definition) -> set[str]:
                 outside |= set(names)
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 bound.add(name)
+            # The name of the outermost one is bound around it, and not inside.
             case ast.FunctionDef(name=name) if node is not top:
                 bound.add(name)
             case ast.ExceptHandler(name=str() as name):
@@ -144,5 +145,6 @@ def _set_in(function: Function) -> set[str]:
                 found.add(name)
             case ast.MatchAs(name=str() as name) | ast.alias(asname=str() as name) | ast.alias(name=name):
                 found.add(name)
+        # What a nested function or class sets is its own.
         nodes += [] if isinstance(node, Definition | ast.Lambda) else ast.iter_child_nodes(node)
     return found - outside

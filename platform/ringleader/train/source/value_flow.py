@@ -141,6 +141,7 @@ class ValueFlow:
             case ast.Try() | ast.TryStar():
                 self._statements([*node.body, *(s for handler in node.handlers for s in handler.body)])
                 self._statements([*node.orelse, *node.finalbody])
+            # A pattern decides which lines run, and may call methods of the value.
             case ast.Match(subject=subject, cases=cases):
                 self._expression(subject, {MATTERS})
                 self._statements([statement for case in cases for statement in case.body])
@@ -175,6 +176,7 @@ class ValueFlow:
                 if name in self.functions and key[0] == "":
                     self._flow(("()", name), node.lineno, {MATTERS})  # it is passed on, and called elsewhere
             case ast.Attribute(value=value, attr=attr):
+                # The session's attributes are no variables of the program: they are equal on all members.
                 if name_of(value) != "session":
                     self._flow(("", f".{attr}"), node.lineno, into)
                 # `self` has no value that flows: each attribute has a key of its own.
@@ -215,6 +217,7 @@ class ValueFlow:
             if method and names[:1] == ["self"]:
                 names = names[1:]
             for number, argument in enumerate(node.args):
+                # Behind `*values`, or one argument too many, it cannot be seen which parameter gets it.
                 plain = number < len(names) and not isinstance(argument, ast.Starred)
                 self._expression(argument, {(scope.name, names[number])} if plain else {MATTERS})
             for keyword in node.keywords:

@@ -54,6 +54,7 @@ class ServedOptimizerStates:
     def add(self, optimizer: Optimizer) -> None:
         """Hook into an optimiser that is being registered."""
         if self._on:
+            # torch may read a closed state to make a state dict, which would show the program what it holds.
             optimizer.register_state_dict_post_hook(self._saved)
             # torch puts a new, open state in place of the old one here.
             optimizer.register_load_state_dict_post_hook(self._loaded)

@@ -46,6 +46,7 @@ def steps(part: RankPart, climbs: list[TreeSum]) -> Iterator[Step]:
     slots = 0
     for number, climb in enumerate(climbs):
         branch = _branch(part, climb, slots)
+        # Each tree has slots of its own: pieces of all of them are on their way at once.
         slots += len(branch.carrying) * part.window
         for k in range(len(branch.pieces)):
             beats.append((k - branch.depth, 0, number, branch.up(k)))

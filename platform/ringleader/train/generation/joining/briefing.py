@@ -105,6 +105,7 @@ class CatchUp:
     def arrive(self) -> None:
         """Measure the lines just run: the program has come to a call of which nothing is known, or shall stop here."""
         if self.runs:
+            # One at least: a program may arrive at once, with no call behind it.
             ran = max(1, self._progress.calls.next - 1 - self._from)
             self.runs, self._line_s = False, (monotonic() - self._since) / ran
 

@@ -174,6 +174,7 @@ class CheckpointCopies:
         sync, generation = self._context.spec.sync, self._context.generation
         plan, server = generation.plan, generation.server
         if sync.circulates:
+            # Server 0 comes behind all workers; without copies on servers the first worker writes.
             writer = plan.world if plan.servers and sync.servers_are_copies else 0
             return CheckpointPart() if generation.rank == writer else None
         if not plan.servers:

@@ -70,6 +70,7 @@ class Beginning:
         matched = MatchedWeights.of(own, given)
         self._models.append(matched)
         if matched.taken:
+            # Not strict: the rest of the model stays as the program made it.
             model.load_state_dict({name: given[name] for name in matched.taken}, strict=False)
 
     def begin(self, plan: Plan, warnings: JobWarnings, variables: ProgramVariables | None) -> None:

@@ -171,6 +171,7 @@ def policy_of(sync: Sync) -> LeasePolicy:
     """The rules that a job asks for."""
     if sync.consistency == "async":
         return AsyncPolicy()
+    # Without a bound nothing may be stale: then `ssp` makes the updates of synchronous servers.
     return (
         BackupWorkers(sync.backup_workers) if sync.backup_workers else BoundedStaleness(sync.staleness or 0)
     )

@@ -109,6 +109,7 @@ class AsyncServerLoop(Mode):
         member, exchange = self._member, self._member.generation.exchange
         self._worker.rest()
         said = ServerPosition.decode(exchange.all_reduce(self._server.position()))
+        # Server 0 decides, whose position this is: where items are leased nobody votes.
         member.securing.agree(said.wanted)
         if (server_state := self._server.state) is not None:
             # Before positions are taken over: every gradient of these steps is here, and their updates are due.

@@ -80,6 +80,7 @@ class PullReply:
     rows: tuple[int, ...] = ()
 
     def encode(self) -> Tensor:
+        # NaN stands for no step yet: a committed loss is always finite.
         loss = nan if self.loss is None else self.loss
         return _vector([self.item, self.clock, self.version, self.fresh, self.step, loss, *self.rows])
 
@@ -181,4 +182,5 @@ class MessageLayout:
 
 
 def _vector(values: Sequence[float]) -> Tensor:
+    # Exact for whole numbers below 2**53, so that items, versions and counts need no message of their own.
     return torch.tensor(values, dtype=torch.float64)

@@ -70,6 +70,7 @@ class Gossip:
     def open(self, members: int) -> None:
         """Begin a generation, whose members all know the same."""
         with self._lock:
+            # As many hops as there are others: a report does not come back to its sender.
             self._hops, self._told, self._outbox, self._peers = members - 1, self.newest, [], []
 
     def report(self, item: int, row: np.ndarray) -> None:

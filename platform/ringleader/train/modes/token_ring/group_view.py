@@ -61,6 +61,7 @@ class GroupView:
             self._tokens.rewind()
         if call.finished:
             self._stretch_tokens.finish()
+        # Who holds tokens sees in them what is settled, and may know more than the conductor did.
         if not self._tokens.place.holds:
             spans.heard(call.settled)
         if call.kind is GroupCallKind.WAIT:

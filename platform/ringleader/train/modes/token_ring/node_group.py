@@ -168,6 +168,7 @@ class FollowedTokens(TokenStretch):
         super().__init__()
         self._communicator = communicator
         self._closed = False
+        # A ring of one: what this worker reports goes to its conductor alone, with its answers.
         news.open(1)
 
     def close(self) -> None:

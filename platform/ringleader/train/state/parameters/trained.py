@@ -89,6 +89,7 @@ class TrainedParameters:
         """
         generation = self._context.generation
         members = generation.plan.members
+        # Each member writes a row of its own, so that the sum says who wants what, exactly.
         said = torch.zeros(len(members), len(self._context.parameters), dtype=torch.float64)
         said[generation.rank, list(self._wanted())] = 1.0
         told = generation.exchange.all_reduce(said.view(-1)).view(said.shape)

@@ -323,5 +323,6 @@ class ServerState:
 
 
 def _items_of(epoch: Epoch) -> LoopItems:
+    # Only the last batch may be short: in all others every shard has rows.
     last = present_shards(epoch.batch_rows(epoch.steps - 1), epoch.shards)
     return LoopItems(epoch.steps, epoch.shards, tuple(sorted(last)))
