@@ -13,7 +13,6 @@ from typing import TypeVar
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.processes import stack
-from ringleader.bench.processes.children import Child
 from ringleader.bench.processes.orphans import Machine, of_run
 from ringleader.bench.registry import Wish
 from ringleader.client.chaos import Chaos
@@ -31,7 +30,6 @@ ACTS_A_JOB = 6
 EVERY_S, SLOW_S = 2.5, 2.0
 JOB_DEADLINE_S = 300.0
 CPUS = stack.WORKERS + 3
-REMAINS_DEADLINE_S = 120.0
 ENDS_S = 20.0
 LOOK_S = 0.5
 Found = TypeVar("Found", bound=Collection[object])
@@ -87,9 +85,7 @@ def _finish(opened: stack.BenchStack, job: stack.BenchJob, before: Machine) -> s
     pids = {
         int(e.data["pid"]) for e in job.job.events() if e.type.startswith("worker.") and e.data.get("pid")
     }
-    token = {"RAY_AUTH_TOKEN_PATH": str(opened.home.ray_token)}
-    with Child("ringleader.bench.processes.remains", [opened.ray_address, job.job.id], token) as child:
-        left = child.answers(REMAINS_DEADLINE_S)[0]["left"]
+    left = opened.left_of(job.job.id)
     alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     here = _remaining(before.left)
     if left or alive or here:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.elasticity.commits import Commits
@@ -20,6 +21,7 @@ from ringleader.client import Client, Job
 WORKERS = 3
 CPUS = 4
 WARM_DEADLINE_S = 150.0
+GONE_DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,18 @@ class BenchStack:
 
     def await_warm(self) -> None:
         """Wait until the idle workers that a job takes stand ready again, as they do for a user."""
-        arguments = [self.ray_address, f"--idle={WORKERS}"]
+        self._wait("warm", str(WORKERS), deadline_s=WARM_DEADLINE_S)
+
+    def left_of(self, job_id: str) -> dict[str, Any]:
+        """An ended job's remains on the cluster, by kind; waits until there is nothing, for a minute."""
+        left: dict[str, Any] = self._wait("gone", job_id, deadline_s=GONE_DEADLINE_S)["left"]
+        return left
+
+    def _wait(self, *asked: str, deadline_s: float) -> dict[str, Any]:
         token = {"RAY_AUTH_TOKEN_PATH": str(self.home.ray_token)}
-        with Child("ringleader.bench.processes.warmth", arguments, token) as child:
-            child.answers(WARM_DEADLINE_S)
+        module = "ringleader.bench.processes.cluster_waits"
+        with Child(module, [self.ray_address, *asked], token) as child:
+            return child.answers(deadline_s)[0]
 
     def submit(
         self,
