@@ -24,6 +24,7 @@ from rooms import open_room
 
 from ringleader.checkpoint.committer import Committer
 from ringleader.checkpoint.folder import Folder
+from ringleader.comm.transports.meeting import DEVICE_KINDS, KINDS
 from ringleader.elastic import events as ev
 from ringleader.elastic import instructions as do
 from ringleader.elastic.membership import begin, handle
@@ -45,7 +46,8 @@ def act(
     spares.keep((script.checkpoints is not None) + (0 if script.beside is None else CHECKS))
     torch.set_num_threads(1)
     cues = tuple(c for c in script.cues.cues if c.worker == me)
-    prompter = Prompter(me, pipe, store, cues, f"127.0.0.{1 + script.nodes.get(me, 0)}")
+    kinds = DEVICE_KINDS if script.spec.workers.gpus else KINDS
+    prompter = Prompter(me, pipe, store, cues, f"127.0.0.{1 + script.nodes.get(me, 0)}", kinds)
     prompter.awaits_check = script.beside is not None
     try:
         end: Any = run(

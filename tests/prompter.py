@@ -20,7 +20,7 @@ from ringleader.checkpoint.folder import MANIFEST
 from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch
 from ringleader.comm.transports import Transport
-from ringleader.comm.transports.meeting import MeetingCall, meet
+from ringleader.comm.transports.meeting import KINDS, MeetingCall, meet
 from ringleader.elastic import instructions as do
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, ExchangeBroken
@@ -41,9 +41,16 @@ class Prompter:
     """One worker's coordinator and outlet: talks to the stage over a pipe, and plays its cues."""
 
     def __init__(
-        self, me: str, pipe: Connection, store: tuple[str, int], cues: tuple[Cue, ...], host: str = LOOPBACK
+        self,
+        me: str,
+        pipe: Connection,
+        store: tuple[str, int],
+        cues: tuple[Cue, ...],
+        host: str = LOOPBACK,
+        kinds: tuple[str, ...] = KINDS,
     ) -> None:
         self._host = host
+        self._kinds = kinds
         self._me = me
         self._pipe = pipe
         self._store = store
@@ -190,7 +197,16 @@ class Prompter:
             return None
         prefix, rank = f"{ROOM}/{plan.attempt}.{plan.generation}", plan.rank_of(self._me)
         return meet(
-            MeetingCall(*self._store, prefix, rank, len(plan.members), DEADLINE_S, SECRET, host=self._host)
+            MeetingCall(
+                *self._store,
+                prefix,
+                rank,
+                len(plan.members),
+                DEADLINE_S,
+                SECRET,
+                host=self._host,
+                kinds=self._kinds,
+            )
         )
 
     def _pair(self, number: int, rank: int) -> Transport:

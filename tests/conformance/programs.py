@@ -60,9 +60,10 @@ def loss_by_hand(net: nn.Module) -> float:
     """What people write themselves: a loader of their own, eval mode, no session."""
     net.eval()
     total = 0.0
+    device = next(net.parameters()).device
     with torch.no_grad():
         for x, y in DataLoader(rows(1, 20), batch_size=8):
-            total += F.cross_entropy(net(x), y, reduction="sum").item()
+            total += F.cross_entropy(net(x.to(device)), y.to(device), reduction="sum").item()
     net.train()
     return total / 20
 
@@ -432,7 +433,8 @@ def hard_rows(session: Session) -> None:
     for _ in range(2):
         epoch(session, net, data)
         with torch.no_grad():
-            losses = F.cross_entropy(net.eval()(data.tensors[0]), data.tensors[1], reduction="none")
+            x, y = (tensor.to(session.device) for tensor in data.tensors)
+            losses = F.cross_entropy(net.eval()(x), y, reduction="none")
         net.train()
         epoch(session, net, Subset(data, losses.topk(24).indices.tolist()))
 
@@ -591,7 +593,7 @@ def step_of_an_optimizer_of_its_own(session: Session) -> None:
     net = session.model(network())
     sgd(session, net)
     own = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-    x, y = rows(3, 16).tensors
+    x, y = (tensor.to(session.device) for tensor in rows(3, 16).tensors)
     for _ in range(EPOCHS):
         epoch(session, net, rows())
         own.zero_grad()
@@ -604,7 +606,7 @@ def step_by_hand(session: Session) -> None:
     """The same with the registered one."""
     net = session.model(network())
     optimizer = sgd(session, net)
-    x, y = rows(3, 16).tensors
+    x, y = (tensor.to(session.device) for tensor in rows(3, 16).tensors)
     for _ in range(EPOCHS):
         epoch(session, net, rows())
         optimizer.zero_grad()
@@ -793,7 +795,7 @@ def weights_by_assignment(session: Session) -> None:
     sgd(session, net)
     for number in range(EPOCHS):
         if number in (1, 2):
-            net[3].weight.data = torch.zeros(3, 8)
+            net[3].weight.data = torch.zeros(3, 8, device=session.device)
         epoch(session, net, rows())
 
 

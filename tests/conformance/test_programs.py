@@ -1,7 +1,7 @@
 """Ordinary programs end with the bits of one undisturbed process, whatever happens to their members.
 
 Every day each program meets one of the moments in each mode. `make chaos` plays a quarter of the table, an hour on two
-cores; PROGRAMS_QUARTER (0 to 3) says which.
+cores; PROGRAMS_QUARTER (0 to 3) says which. With PROGRAMS_GPUS=1 all members compute on the machine's CUDA device.
 """
 
 import os
@@ -20,6 +20,7 @@ from cast import Cast
 from faults import ANY, FaultPlan
 from play import Play
 from programs import BATCH, BY_HAND, PROGRAMS, RATES, SHARDS, UNSETTLED
+from programs_on_gpu import ON_GPU
 
 from ringleader.spec import JobSpec
 from ringleader.train.local import RecordedOutput, SingleMember, alone
@@ -33,6 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
     "leased": {"intra_node": "parameter_server", "inter_node": "parameter_server", "consistency": "ssp"},
 }
 DAILY = ("ring", "servers", "local_sgd")
+GPUS = int(os.environ.get("PROGRAMS_GPUS", "0"))
 SAVED_EVERY = 3
 
 
@@ -41,7 +43,8 @@ def job(mode: str, *, least: int, most: int, saved_every: int | None = SAVED_EVE
         {
             "name": "programs",
             "entrypoint": "programs:train",
-            "workers": {"min": least, "max": most},
+            "workers": {"min": least, "max": most, "gpus": GPUS},
+            **({"servers": {"gpus": GPUS}} if "parameter_server" in MODES[mode].values() else {}),
             "batch": {"global_size": BATCH, "logical_shards": SHARDS},
             "checkpoint": {"every_steps": saved_every},
             "sync": MODES[mode],
@@ -76,7 +79,7 @@ def alone_with_phases(name: str, mode: str) -> tuple[WorkerResult, RecordedPhase
     with TemporaryDirectory() as place:
         finished = run(
             spec=alone(spec),
-            function=PROGRAMS[name],
+            function=(PROGRAMS | ON_GPU)[name],
             coordinator=SingleMember(spec.shards),
             sink=phases,
             server=False,
@@ -128,7 +131,7 @@ def played(
     attempt: int = 1,
     joiners_follow: bool = False,
 ) -> Play:
-    saved, train = str(place / "saved"), PROGRAMS[name]
+    saved, train = str(place / "saved"), (PROGRAMS | ON_GPU)[name]
     cast = Cast(
         spec,
         train,
