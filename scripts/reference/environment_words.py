@@ -22,6 +22,8 @@ NODES: dict[str, str] = {
     "XDG_CACHE_HOME": "A folder of caches: a program that is checked beside its job may write into it.",
     "HF_HOME": "The same, of Hugging Face's libraries.",
     "TORCH_HOME": "The same, of torch.",
+    "CUBLAS_WORKSPACE_CONFIG": "Memory of cuBLAS for products. Left out: `:4096:8` in jobs that promise bits, with "
+    "which it adds in one order.",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "NCCL's own reaction to errors. Left out: `0`, deadlines are "
     "Ringleader's.",
     "TORCH_NCCL_ENABLE_MONITORING": "NCCL's own watchdog. Left out: `0`.",

@@ -218,6 +218,7 @@ def _why_other_bits(session: Session) -> str:
         member.unkept,
         member.first,
         member.draws,
+        member.kernels,
         member.sections,
         member.variables,
         member.comparison,

@@ -74,6 +74,7 @@ class Session:
             saver or CheckpointSaver(spec, checkpoints, sink),
             beginning or Beginning(spec.init_from, optimizers=spec.init_optimizers),
         )
+        self._member.kernels.begin()
         self._steps = self._mode()
         self._loaders = LoaderProcesses(spec.seed)
         casting = Autocast(spec.precision, self._device)
@@ -294,3 +295,4 @@ class Session:
         self._loaders.close()
         self._held.give_back_schedulers()
         self._member.close()
+        self._member.kernels.end()

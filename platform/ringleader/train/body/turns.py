@@ -3,7 +3,7 @@
 import reprlib
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol
 from zlib import crc32
 
 import torch
@@ -11,12 +11,18 @@ from torch import Tensor, nn
 
 from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
-from ringleader.train.body.first_forward import FirstForwardState
 from ringleader.train.generation.control_word import MAX_METRICS, SliceReport
 from ringleader.train.rows.cursor import checksum
 from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
 from ringleader.train.rows.slices import Slice
-from ringleader.train.state.hidden_state import HiddenState
+
+
+class TurnWatch(Protocol):
+    """Looks at something before and behind the forward of each turn."""
+
+    def begin_turn(self) -> None: ...
+
+    def end_turn(self) -> None: ...
 
 
 class BodyTurns:
@@ -32,15 +38,14 @@ class BodyTurns:
         seed: int,
         timeline: Timeline,
         models: Sequence[nn.Module],
-        unkept: HiddenState,
-        first: FirstForwardState,
+        watched: Sequence[TurnWatch],
     ) -> None:
         self.running: Slice | None = None
         self.names: tuple[str, ...] = ()
         self._seed = seed
         self._timeline = timeline
         self._models = models
-        self._watched = (unkept, first)
+        self._watched = watched
         self._own: list[tuple[str, Generator]] | None = None
 
     def begin(self, piece: Slice) -> None:

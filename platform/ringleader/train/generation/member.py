@@ -13,6 +13,7 @@ from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.carried_state import CarriedState
 from ringleader.train.body.first_forward import FirstForwardState
 from ringleader.train.body.optimizer_settings import OptimizerSettings
+from ringleader.train.device.deterministic_kernels import DeterministicKernels
 from ringleader.train.generation.agreement import agreed
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
@@ -78,6 +79,7 @@ class Member:
         self.carrying = CarriedState(context, self.variables)
         self.settings = OptimizerSettings(context, line_setting)
         self.draws = UpdateRandomness(context)
+        self.kernels = DeterministicKernels(context)
         self.machines = EnvironmentCheck(context.spec, context.device)
         self.state = CommittedState(context, self.laying, self.sections, self.variables)
         self.comparison = MemberComparison(context, self.state, self.sections, self.variables, self.first)
@@ -87,6 +89,7 @@ class Member:
             unkept=self.unkept,
             first=self.first,
             draws=self.draws,
+            kernels=self.kernels,
             comparison=self.comparison,
         )
 

@@ -34,7 +34,10 @@ class Mode(ABC):
         self._sink = sink
         self._device = device
         self.turns = BodyTurns(
-            member.spec.seed, member.timeline, member.held.models, member.unkept, member.first
+            member.spec.seed,
+            member.timeline,
+            member.held.models,
+            (member.unkept, member.first, member.kernels),
         )
         self.recorder = StepRecorder(member)
         self._loop: BatchLoop | None = None

@@ -114,7 +114,7 @@ class LocalSgdLoop(SteppedMode):
         # Keyed by the slice: an optimiser that draws makes the same bits on any worker.
         member.draws.begin(*turn.stream)
         member.timeline.begin("inner step", slice=turn.shard)
-        self._outer.inner_step(loss, member.trained.check_reached)
+        self._outer.inner_step(loss, member.trained.check_reached, member.kernels.backward)
         member.settings.inner_step()
         member.timeline.end()
         if self._offset == span.offsets_of(turn.shard)[-1]:

@@ -144,14 +144,15 @@ class OuterStep:
         """Mark the round as committed: what breaks from here on takes nothing of it back."""
         self._open = False
 
-    def inner_step(self, loss: Tensor, check: Callable[[], None]) -> None:
+    def inner_step(self, loss: Tensor, check: Callable[[], None], backward: Callable[[Tensor], None]) -> None:
         """Make one step of the running replica, as in one process: backward, clip, optimisers, schedules.
 
         Args:
             check: looks at the gradients before anything changes by them.
+            backward: runs the loss's backward.
         """
         drop_gradients(self._weights)
-        loss.backward()  # type: ignore[no-untyped-call]
+        backward(loss)
         check()
         part_gradients(self._parameters)
         for number, parameter in enumerate(self._parameters):

@@ -57,7 +57,7 @@ class SynchronousLoop(SteppedMode):
         # By rows, as far as this worker knows: `_update` scales by the sum of the weights once all are in.
         share = report.weight / self._running.epoch.batch_rows(member.progress.calls.offset)
         scale = member.scaling.scale if member.scaling else 1.0
-        (loss * (share * scale)).backward()  # type: ignore[no-untyped-call]
+        member.kernels.backward(loss * (share * scale))
         exchange.end_slice()
         member.trained.check_reached()
         member.timeline.end()

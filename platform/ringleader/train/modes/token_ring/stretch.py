@@ -126,7 +126,7 @@ class Stretch:
         member.timeline.begin("backward", slice=turn.shard)
         # The slice's part in the mean gradient of the round.
         share = len(turn.rows) / self._rows
-        (loss * share).backward()  # type: ignore[no-untyped-call]
+        member.kernels.backward(loss * share)
         part_gradients(member.parameters)
         member.trained.check_reached()
         member.timeline.end()

@@ -63,7 +63,7 @@ class PushBuilder:
             loss = loss * (weight / loop.epoch.batch_rows(clock))
         buckets.begin_step()
         buckets.begin_slice(0, 0, _ignore)
-        loss.backward()  # type: ignore[no-untyped-call]
+        self._member.kernels.backward(loss)
         buckets.end_slice()
         self._member.trained.check_reached()
 

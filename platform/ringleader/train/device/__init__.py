@@ -1,0 +1,1 @@
+"""What is special where a member computes on a CUDA device."""
