@@ -31,10 +31,14 @@ MOVED = {
 """Classes in skeletons that version 0.1 wrote, and their places now."""
 
 
-def take_apart(state: Any) -> tuple[bytes, list[Tensor]]:
-    """The skeleton of a state, and its tensors in the order in which they are met. A tensor met twice comes once."""
+def take_apart(state: Any, *, devices: bool = False) -> tuple[bytes, list[Tensor]]:
+    """The skeleton of a state, and its tensors in the order in which they are met. A tensor met twice comes once.
+
+    Args:
+        devices: the skeleton tells which of them lay on a device.
+    """
     buffer = io.BytesIO()
-    collector = _Collector(buffer)
+    collector = _Collector(buffer, devices=devices)
     collector.dump(state)
     return buffer.getvalue(), collector.tensors
 
@@ -48,9 +52,13 @@ def weights_in(state: Any, tensors: Sequence[Tensor]) -> dict[str, int]:
     return {name: numbers[_place(entry)] for name, entry in entries if _plain(entry) and entry.numel()}
 
 
-def put_together(skeleton: bytes, tensors: Sequence[Tensor]) -> Any:
-    """Rebuild the state. The skeleton is unpickled: it must come from a source that may run code here."""
-    return _Restorer(io.BytesIO(skeleton), tensors).load()
+def put_together(skeleton: bytes, tensors: Sequence[Tensor], device: torch.device | None = None) -> Any:
+    """Rebuild the state. The skeleton is unpickled: it must come from a source that may run code here.
+
+    Args:
+        device: for tensors that lay on a device; None: they stay where they are.
+    """
+    return _Restorer(io.BytesIO(skeleton), tensors, device).load()
 
 
 def assign(sizes: Sequence[int], writers: int) -> tuple[int, ...]:
@@ -76,12 +84,13 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 class _Collector(pickle.Pickler):
     """A pickler that replaces plain tensors by their number."""
 
-    def __init__(self, buffer: io.BytesIO) -> None:
+    def __init__(self, buffer: io.BytesIO, *, devices: bool) -> None:
         super().__init__(buffer, protocol=5)
         self.tensors: list[Tensor] = []
+        self._devices = devices
         self._numbers: dict[tuple[Any, ...], int] = {}
 
-    def persistent_id(self, obj: Any) -> int | None:
+    def persistent_id(self, obj: Any) -> int | tuple[int, str] | None:
         if not _plain(obj):
             return None
         place = _place(obj)
@@ -89,15 +98,22 @@ class _Collector(pickle.Pickler):
         if obj.numel() == 0 or place not in self._numbers:
             self._numbers[place] = len(self.tensors)
             self.tensors.append(obj.detach())
-        return self._numbers[place]
+        number, device = self._numbers[place], obj.device.type
+        return (number, device) if self._devices and device != "cpu" else number
 
 
 class _Restorer(pickle.Unpickler):
-    def __init__(self, buffer: io.BytesIO, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, buffer: io.BytesIO, tensors: Sequence[Tensor], device: torch.device | None) -> None:
         super().__init__(buffer)
-        self._tensors = tensors
+        self._tensors = list(tensors)
+        self._device = device
 
-    def persistent_load(self, number: int) -> Tensor:
+    def persistent_load(self, told: int | tuple[int, str]) -> Tensor:
+        if isinstance(told, int):
+            return self._tensors[told]
+        number, _ = told
+        if self._device is not None:
+            self._tensors[number] = self._tensors[number].to(self._device)  # once, where it is met twice
         return self._tensors[number]
 
     def find_class(self, module: str, name: str) -> Any:

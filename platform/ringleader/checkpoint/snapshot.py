@@ -79,7 +79,7 @@ class Snapshot:
 
     def __init__(self, state: Any, part: CheckpointPart, room: SnapshotMemory | None = None) -> None:
         since = time.perf_counter()
-        skeleton, tensors = take_apart(state)
+        skeleton, tensors = take_apart(state, devices=True)
         own = _own(tensors, part)
         self._part = part
         self._small: tuple[tuple[str, bytes], ...] = ()
@@ -130,9 +130,13 @@ def size_of(state: Any, part: CheckpointPart) -> int:
     return sum(tensor.nbytes for tensor in _own(take_apart(state)[1], part).values())
 
 
-def read(folder: Folder, name: str) -> FoundCheckpoint:
+def read(folder: Folder, name: str, device: torch.device | None = None) -> FoundCheckpoint:
     """Read a checkpoint whole. Raises CheckpointUnreadable, naming the file that is missing, torn, changed or of
-    another program."""
+    another program.
+
+    Args:
+        device: for the tensors that lay on a device when they were saved; None: host memory.
+    """
     manifest, contents = folder.read(name)
     place = folder.place_of(name)
     states: list[Any] = []
@@ -142,7 +146,7 @@ def read(folder: Folder, name: str) -> FoundCheckpoint:
         for file, content in contents.items():
             if file.startswith(start):
                 tensors.update(_numbered(place, file, content))
-        states.append(_restored(place, skeleton, tensors))
+        states.append(_restored(place, skeleton, tensors, device))
     return FoundCheckpoint(place, manifest, states)
 
 
@@ -159,8 +163,10 @@ def checkpoint_at(uri: str) -> FoundCheckpoint:
         return read(Folder(parent), name)
 
 
-def newest(folder: Folder) -> tuple[FoundCheckpoint | None, list[CheckpointUnreadable]]:
-    """The newest checkpoint that can be read whole, and the errors of those after it.
+def newest(
+    folder: Folder, device: torch.device | None = None
+) -> tuple[FoundCheckpoint | None, list[CheckpointUnreadable]]:
+    """The newest checkpoint that can be read whole, and the errors of those after it. For `device` see `read`.
 
     Raises:
         CheckpointsUnreachable: that cannot be found out now. To begin with an older one would lose the newest.
@@ -168,7 +174,7 @@ def newest(folder: Folder) -> tuple[FoundCheckpoint | None, list[CheckpointUnrea
     passed_over: list[CheckpointUnreadable] = []
     for name in folder.names():
         try:
-            found = read(folder, name)
+            found = read(folder, name, device)
             if found.manifest.job not in ("", folder.job):
                 raise CheckpointUnreadable(found.place, f"it belongs to job {found.manifest.job}")
             return found, passed_over
@@ -193,10 +199,10 @@ def _numbered(place: str, file: str, content: bytes) -> dict[int, Tensor]:
         raise CheckpointUnreadable(place, f"{file} is not a tensor file ({error})") from None
 
 
-def _restored(place: str, skeleton: bytes, tensors: Mapping[int, Tensor]) -> Any:
+def _restored(place: str, skeleton: bytes, tensors: Mapping[int, Tensor], device: torch.device | None) -> Any:
     try:
         # By number: where one is missing this raises, instead of shifting those behind it.
-        return put_together(skeleton, [tensors[number] for number in range(len(tensors))])
+        return put_together(skeleton, [tensors[number] for number in range(len(tensors))], device)
     except Exception as error:  # unpickling runs whatever classes the state is made of
         why = f"its state cannot be restored ({type(error).__name__}: {error})"
         raise CheckpointUnreadable(place, why) from error

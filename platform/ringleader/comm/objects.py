@@ -126,9 +126,11 @@ def _opened(payload: Tensor, seal: Seal, known: frozenset[tuple[str, str]] | Non
 
 
 def _own(place: Tensor, kind: Kind) -> Any:
-    """A copy of one tensor, so that keeping it does not keep the whole payload."""
+    """A copy of one tensor, so that keeping it does not keep the whole payload. On its device, if there is one here."""
     *_, device, array = kind
-    return place.clone().numpy() if array else place.to(device, copy=True)
+    if array:
+        return place.clone().numpy()
+    return place.to(device if device == "cpu" or torch.cuda.is_available() else "cpu", copy=True)
 
 
 def _places(memory: Tensor, start: int, kinds: Sequence[Kind]) -> list[Tensor]:

@@ -169,22 +169,35 @@ def put_tensors(held: TrainingState, tensors: Tensors) -> None:
         model.load_state_dict(state)
     parameters = list(_numbers(held))
     for (optimizer, _), states in zip(held.optimizers, tensors.get(OPTIMIZERS, ()), strict=False):
+        counted = {p for group in optimizer.param_groups if _counts_on_device(group) for p in group["params"]}
         put_states(
-            optimizer, {parameters[n]: _state_for(parameters[n], state) for n, state in states.items()}
+            optimizer,
+            {
+                parameters[n]: _state_for(parameters[n], state, counted=parameters[n] in counted)
+                for n, state in states.items()
+            },
         )
     held.set_kept(copy.deepcopy({n: s for n, s in tensors.get(KEPT, {}).items() if n in held.kept}))
 
 
-def _state_for(parameter: Tensor, state: dict[str, Any]) -> dict[str, Any]:
-    """A copy of an optimiser's state for a parameter, on that one's device. A tensor of another shape, a count of steps
-    for example, stays on its own device."""
+def _state_for(parameter: Tensor, state: dict[str, Any], *, counted: bool) -> dict[str, Any]:
+    """A copy of an optimiser's state for a parameter, on that one's device: the recorded one may lie in host memory.
+
+    Args:
+        counted: its count of steps lies there too; else in host memory, as torch's optimisers have it.
+    """
 
     def move(tensor: Tensor) -> Tensor:
-        copied = tensor.detach().clone()
-        return copied.to(parameter.device) if tensor.shape == parameter.shape else copied
+        return tensor.detach().to(parameter.device, copy=True)
 
     moved: dict[str, Any] = torch.utils._pytree.tree_map_only(Tensor, move, state)
-    return moved
+    step = state.get("step")
+    return moved if counted or not isinstance(step, Tensor) else moved | {"step": step.detach().clone()}
+
+
+def _counts_on_device(group: dict[str, Any]) -> bool:
+    """Whether torch's optimisers keep the count of steps on the device of the weights, as they load it."""
+    return bool(group.get("fused") or group.get("capturable"))
 
 
 def storages_of(held: TrainingState) -> dict[torch.UntypedStorage, str]:

@@ -131,7 +131,7 @@ class _Given(CheckpointSaver):
         super().__init__(spec, None, RecordedOutput())
         self._state = state
 
-    def newest(self) -> Any:
+    def newest(self, device: torch.device) -> Any:
         return _Found([self._state])
 
     def tell_start(self, found: Any, generation: int, calls: int) -> None:

@@ -248,8 +248,11 @@ class TrainingState:
         self.set_kept(copy.deepcopy(self.committed_kept))
 
     def set_kept(self, states: Mapping[str, Any]) -> None:
+        """Give kept objects these states. Tensors come on the devices of those that the objects have in their places: a
+        state that was recorded or saved may lie in host memory."""
         for name, state in states.items():
-            self.kept[name].load_state_dict(state)
+            kept = self.kept[name]
+            kept.load_state_dict(_beside(state, kept.state_dict()))
 
     def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
         """Register an optimiser; it takes the place of all others whose parameters it has.
@@ -272,6 +275,19 @@ class TrainingState:
             self.optimizers[former[0]] = (optimizer, clip_norm)
         else:
             self.optimizers.append((optimizer, clip_norm))
+
+
+def _beside(given: Any, own: Any) -> Any:
+    """The state with its tensors on the devices of those at the same places in `own`."""
+    if isinstance(given, Tensor):
+        return given.to(own.device) if isinstance(own, Tensor) and own.device != given.device else given
+    # Plain ones alone: a container of another class may be made of more than its items.
+    if type(given) is dict and isinstance(own, Mapping):
+        return {key: _beside(value, own.get(key)) for key, value in given.items()}
+    if type(given) in (list, tuple) and type(own) is type(given):
+        owns = [*own, *([None] * len(given))]
+        return type(given)(_beside(value, mine) for value, mine in zip(given, owns, strict=False))
+    return given
 
 
 def _parameters(optimizer: Optimizer) -> set[nn.Parameter]:

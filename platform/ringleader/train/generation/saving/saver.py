@@ -10,6 +10,8 @@ from functools import partial
 from math import inf
 from typing import Any
 
+import torch
+
 from ringleader.checkpoint.folder import Folder
 from ringleader.checkpoint.manifest import CheckpointFile, CheckpointPosition, SavedPart
 from ringleader.checkpoint.parts import CheckpointPart
@@ -146,12 +148,12 @@ class CheckpointSaver:
                 return
             again_s = min(2 * again_s, SELDOM_S)
 
-    def newest(self) -> FoundCheckpoint | None:
-        """The newest checkpoint that can be read whole; others are reported and passed over. None where there is none.
-        Raises CheckpointsUnreachable."""
+    def newest(self, device: torch.device) -> FoundCheckpoint | None:
+        """The newest checkpoint that can be read whole, with what lay on a device on this one; others are reported and
+        passed over. None where there is none. Raises CheckpointsUnreachable."""
         if self._place is None:
             return None
-        found, passed_over = newest(Folder(self._place))
+        found, passed_over = newest(Folder(self._place), device)
         for error in passed_over:
             self._sink.event("checkpoint.skipped", 0, {"why": error.message})
         return found

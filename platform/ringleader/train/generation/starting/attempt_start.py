@@ -52,11 +52,11 @@ class AttemptStart:
 
     def _resume(self, plan: Plan) -> bool:
         """Take up the newest checkpoint, on the member that the others heal from. Returns whether there is one."""
-        found = self._saver.newest()
+        context = self._context
+        found = self._saver.newest(context.device)
         if found is None:
             self._saver.tell_nothing(plan.generation)
             return False
-        context = self._context
         rest = context.transfer.take(joined(found.states))
         # Without the costs: they are of the links of an earlier attempt, and are measured again.
         self._state.restore(rest | {"costs": None, "lacks_weights": False}, whole=True)
