@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
+import torch
+
 from ringleader.errors import NonFiniteLoss, StepMisuse
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.generation.member import Member
@@ -44,6 +46,7 @@ class CallSequence:
             )
         if self._diverged is not None:
             raise self._diverged()
+        _check_default_device()
         self._states.show()
         member = self._member
         member.sections.end()
@@ -166,3 +169,15 @@ class CallSequence:
         sections.put_aside(self.running)
         self._steps.end(self.running)
         sections.take_up()
+
+
+def _check_default_device() -> None:
+    """Check that tensors are made in host memory unless they are asked for elsewhere, as the session makes its own.
+    Raises StepMisuse."""
+    device = torch.get_default_device()
+    if device.type != "cpu":
+        raise StepMisuse(
+            f"torch's default device is {device} at a session call, which makes tensors of its own in host memory.",
+            hint="Write device=session.device where tensors are made, or make them inside `with session.device:`, and "
+            "leave torch.set_default_device out.",
+        )
