@@ -95,13 +95,11 @@ class Communicator:
         schedule: str = "",
     ) -> Ticket:
         """Start a schedule's steps on `rows`, which belong to the lane until `wait` returns."""
-        ready = _recorded(rows)
 
         def run(scratch: Scratch) -> None:
-            ready()
             execute(steps, rows, scratch, self._transport, tag)
 
-        return self._submit(run, Ticket(phase, bucket, rows[0].nbytes, schedule), lane)
+        return self._submit(_behind(rows, run), Ticket(phase, bucket, rows[0].nbytes, schedule), lane)
 
     def submit_call(
         self,
@@ -114,13 +112,12 @@ class Communicator:
         lane: int = BULK,
     ) -> Ticket:
         """Start an exchange other than a schedule on `rows`, which belong to the lane until `wait` returns."""
-        ready = _recorded(rows)
 
         def run(scratch: Scratch) -> None:
-            ready()
             act(scratch, self._transport)
 
-        return self._submit(run, Ticket(phase, bucket, sum(row.nbytes for row in rows), schedule), lane)
+        size_bytes = sum(row.nbytes for row in rows)
+        return self._submit(_behind(rows, run), Ticket(phase, bucket, size_bytes, schedule), lane)
 
     def beside(self, act: Callable[[Transport], None], *, phase: str) -> Ticket:
         """Start an exchange of any length on a thread of its own, where its waits block no lane."""
@@ -144,13 +141,11 @@ class Communicator:
 
     def submit_native(self, row: Tensor, *, phase: str, bucket: int) -> Ticket:
         """Start the library's own all-reduce on `row`."""
-        ready = _recorded([row])
 
         def run(_: Scratch) -> None:
-            ready()
             self._transport.native_all_reduce(row).wait()
 
-        return self._submit(run, Ticket(phase, bucket, row.nbytes, "native"), BULK)
+        return self._submit(_behind([row], run), Ticket(phase, bucket, row.nbytes, "native"), BULK)
 
     def submit_in_place(
         self,
@@ -345,11 +340,23 @@ def _again(error: ExchangeBroken) -> ExchangeBroken:
     return ExchangeBroken(rank=error.rank, phase=error.phase, bucket=error.bucket, why=error.why)
 
 
-def _recorded(rows: Sequence[Tensor]) -> Callable[[], None]:
-    """A function that waits for the device's pending work on `rows`; it does nothing on the CPU."""
-    if not rows or rows[0].device.type != "cuda":
-        return lambda: None
-    event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+def _behind(rows: Sequence[Tensor], run: Callable[[Scratch], None]) -> Callable[[Scratch], None]:
+    """`run` behind the device's pending work on `rows`. It has a stream of its own: on the caller's it would wait for
+    all that this is given meanwhile, the rest of a backward for one. On the CPU `run` itself."""
+    if not rows or not rows[0].is_cuda:
+        return run
+    made: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     # On the caller's thread: the event stands behind the kernels that its stream has been given so far.
-    event.record()
-    return event.synchronize
+    made.record()
+
+    def run_behind(scratch: Scratch) -> None:
+        made.synchronize()
+        stream = scratch.stream(rows[0].device)
+        try:
+            with torch.cuda.stream(stream):
+                run(scratch)
+        finally:
+            # Whoever waits for the ticket may use the rows on any stream, and one that breaks may use them again.
+            stream.synchronize()
+
+    return run_behind

@@ -13,10 +13,18 @@ Transfers = dict[int, list[tuple[Span, Work]]]
 
 
 class Scratch:
-    """Scratch memory for chunks in flight: numbered slots that one thread reuses from bucket to bucket."""
+    """What one thread reuses from bucket to bucket: memory for chunks in flight, in numbered slots, and a stream of
+    each device."""
 
     def __init__(self) -> None:
         self._slots: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        """This thread's stream of a CUDA device."""
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._streams[device]
 
     def slot(self, number: int, elements: int, like: Tensor) -> Tensor:
         """Slot `number`, (elements,) of the dtype and device of `like`; its content is whatever a step left there."""
