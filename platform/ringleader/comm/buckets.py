@@ -141,6 +141,7 @@ class Buckets:
         self._adds = 0
         self._complete: Callable[[Bucket], None] = _ignore
         self._open = False
+        self._waiting: dict[int, list[tuple[int, Tensor]]] = {}
         self._hooks: list[RemovableHandle] = []
         self._unhooked = [*self._home, *self.tables.names]
         self._attach()
@@ -160,6 +161,7 @@ class Buckets:
         """
         self._row, self._adds, self._complete, self._open = row, adds, complete, True
         self._reached = [False] * len(self.parameters)
+        self._waiting = {}
         for bucket in self.buckets:
             bucket.empty()
         self.tables.begin_slice(row, adds)
@@ -188,15 +190,17 @@ class Buckets:
 
     def view(self, bucket: Bucket, member: int, row: int) -> Tensor:
         """The member's part of a row, in the parameter's shape."""
-        flat = bucket.row(row)
         if bucket.alone:  # its row may be another tensor in every step
-            return flat.view(self.parameters[bucket.members[0]].shape)
-        place = bucket.number, row
-        # Views are kept, because making them anew costs 45 µs a gradient.
+            return bucket.row(row).view(self.parameters[bucket.members[0]].shape)
+        return self._kept_views(bucket, row)[member]
+
+    def _kept_views(self, bucket: Bucket, row: int) -> list[Tensor]:
+        """The members' parts of a row that they share. Views are kept, because making them anew costs 45 µs each."""
+        flat, place = bucket.row(row), (bucket.number, row)
         known = self._views.get(place)
         if known is None or known[0] is not flat:
             known = self._views[place] = flat, self.views(bucket, flat)
-        return known[1][member]
+        return known[1]
 
     def views(self, bucket: Bucket, flat: Tensor) -> list[Tensor]:
         """The members' parts of a (length,) tensor, each in its parameter's shape."""
@@ -281,7 +285,10 @@ class Buckets:
     def _place(self, bucket: Bucket, member: int, gradient: Tensor | None) -> None:
         """Put a gradient (None: zeros) into its row. The first add is done on the way: one pass over memory less."""
         self._reached[bucket.members[member]] = True
-        if self._adds:
+        if gradient is not None and gradient.is_cuda and not bucket.alone:
+            # A kernel for each small one would take longer than its backward.
+            self._waiting.setdefault(bucket.number, []).append((member, gradient))
+        elif self._adds:
             # Zeros are added too: -0.0 + 0.0 is 0.0, whoever owns the slice.
             self.view(bucket, member, self._row - 1).add_(0.0 if gradient is None else gradient)
         elif gradient is None:
@@ -291,10 +298,23 @@ class Buckets:
         else:
             self.view(bucket, member, self._row).copy_(gradient)
         if bucket.filled():
+            self._place_waiting(bucket)
             # The first of the adds was made in `_place`; what is left merges the rows below it.
             for top in range(self._row - 1, self._row - self._adds, -1):
                 bucket.row(top - 1).add_(bucket.row(top))
             self._complete(bucket)
+
+    def _place_waiting(self, bucket: Bucket) -> None:
+        """Put the gradients on a device that wait for the bucket's last one into their row, by a few kernels."""
+        waiting = self._waiting.pop(bucket.number, [])
+        if waiting:
+            kept = self._kept_views(bucket, self._row - 1 if self._adds else self._row)
+            views, gradients = [kept[member] for member, _ in waiting], [gradient for _, gradient in waiting]
+            with torch.no_grad():
+                if self._adds:
+                    torch._foreach_add_(views, gradients)
+                else:
+                    torch._foreach_copy_(views, gradients)
 
 
 def laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:

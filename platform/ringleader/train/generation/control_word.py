@@ -5,12 +5,13 @@ member ends with the same word. That is how all agree on a boundary, a stop, the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import torch
 from torch import Tensor
 
+from ringleader.train.device.host_copy import HostCopy
 from ringleader.train.generation.saving.cadence import CheckpointVote
 
 MAX_METRICS = 12
@@ -41,13 +42,34 @@ class ProgramPosition:
 
 @dataclass(frozen=True, slots=True)
 class SliceReport:
-    """One slice's report: weight, mean loss, checksums of its rows and of its metrics' names, metric values."""
+    """One slice's report: weight, mean loss, checksums of its rows and of its metrics' names, metric values.
+
+    Attributes:
+        copy: (1 + metrics,) float32 loss and values on their way from a device; None where they are read themselves.
+    """
 
     weight: float
     loss: Tensor
     checksum: int
     names: int = 0
     values: tuple[Tensor, ...] = ()
+    copy: HostCopy | None = None
+
+    def on_the_way(self) -> "SliceReport":
+        """The same report. From a device its numbers are sent at once, ahead of the backward that the device is given
+        next."""
+        if not self.loss.is_cuda:
+            return self
+        numbers = [number.to(torch.float32).view(()) for number in (self.loss, *self.values)]
+        on_device = [number.to(self.loss.device, non_blocking=True) for number in numbers]
+        return replace(self, copy=HostCopy(torch.stack(on_device)))
+
+    @property
+    def numbers(self) -> list[float]:
+        """The loss and the values."""
+        if self.copy is not None:
+            return list(self.copy.read().tolist())
+        return [float(number) for number in (self.loss, *self.values)]
 
 
 NOTHING: Mapping[int, SliceReport] = {}
@@ -145,9 +167,10 @@ class WordLayout:
     def _write_slices(self, word: Tensor, slices: Mapping[int, SliceReport]) -> None:
         for shard, report in slices.items():
             start = self.members * _MEMBER + shard * _SHARD
-            word[start], word[start + 1] = report.weight, report.loss
+            loss, *values = report.numbers
+            word[start], word[start + 1] = report.weight, loss
             word[start + 2], word[start + 3] = report.checksum, report.names
-            for slot, value in enumerate(report.values):
+            for slot, value in enumerate(values):
                 word[start + 4 + slot] = value
 
     def buffers_of(self, word: Tensor) -> Tensor:

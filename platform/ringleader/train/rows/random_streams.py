@@ -33,12 +33,13 @@ def key(seed: int, *parts: int | str) -> int:
 def seed_all(seed: int, *parts: int | str) -> None:
     """Start torch's, numpy's and random's global streams at the stream named by `parts`."""
     value = key(seed, *parts)
-    if _has_devices():
+    # A step starts several streams. `torch.manual_seed` writes down the call stack for every kind of device that is not
+    # there: 0.1 to 0.3 ms.
+    torch.default_generator.manual_seed(value)
+    if _devices() == "cuda":
+        torch.cuda.manual_seed_all(value)
+    elif _devices():
         torch.manual_seed(value)
-    else:
-        # A step starts several streams. `torch.manual_seed` writes down the call stack for every kind of device that
-        # is not there: 0.3 ms.
-        torch.default_generator.manual_seed(value)
     # The legacy global numpy generator is what datasets and transforms draw from; it takes 32 bits.
     np.random.seed(value & 0xFFFF_FFFF)
     random.seed(value)
@@ -89,8 +90,10 @@ def generators_of_optimizers(optimizers: Iterable[Optimizer]) -> list[tuple[str,
 
 
 @cache
-def _has_devices() -> bool:
-    return torch.accelerator.is_available()
+def _devices() -> str:
+    """The kind of this machine's devices; empty where it has none."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return accelerator.type if accelerator is not None else ""
 
 
 def _held_by(part: Any) -> list[tuple[Any, Any]]:

@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data import default_collate as torch_collate
 
 from ringleader.errors import DatasetUnsupported
+from ringleader.train.device.host_copy import sent
 from ringleader.train.rows.random_streams import own_generators, seed_all, seed_own
 
 Collate = Callable[[list[Any]], Any]
@@ -127,7 +128,7 @@ def load(dataset: Any, pieces: Iterable[Slice], *, seed: int, collate: Collate |
 def to_device(batch: Any, device: torch.device) -> Any:
     """Tensors of a nested batch on `device`; anything else as it is."""
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
+        return sent(batch, device)
     if isinstance(batch, dict):
         return {name: to_device(value, device) for name, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

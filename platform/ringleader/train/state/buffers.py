@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ringleader.errors import StepMisuse
+from ringleader.train.device.host_copy import HostCopy, sent
 
 _ALIGNED = 16
 """The bytes of the widest type, complex128: torch makes no view of a type at an offset that it does not divide."""
@@ -67,9 +68,9 @@ def _places(module: nn.Module) -> Iterator[_Place]:
 class CommittedBuffers:
     """Committed values of all persistent buffers, beside the live ones that forwards change.
 
-    Committed values and those the first shard left are views into one flat piece of memory each, so that a step costs a
-    few operations however many buffers there are. The live ones are the tensors that the modules had at first: where a
-    forward assigned another, the original takes its value and its place.
+    Committed values and those the first shard left are views into one flat piece of memory each, on the device of the
+    live ones, so that a step costs a few operations however many buffers there are. The live ones are the tensors that
+    the modules had at first: where a forward assigned another, the original takes its value and its place.
     """
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
@@ -77,7 +78,7 @@ class CommittedBuffers:
         self._live = [place.buffer for place in self._places]
         self._flat, self._committed = _flat_like(self._live)
         self._left_flat, self._left = _flat_like(self._live)
-        self._was_left = False
+        self._left_copy: HostCopy | None = None
         self.adopt()
 
     @property
@@ -100,44 +101,43 @@ class CommittedBuffers:
         """Keep what the first shard's forward left: it becomes the step's result."""
         self._take_over()
         _copy(self._left, self._live)
-        self._was_left = True
+        self._left_copy = HostCopy(self._left_flat)
 
     def forget(self) -> None:
         """Put live values back to committed ones as a step starts over, so that a donor hands out nothing else."""
         self.rewind()
-        self._was_left = False
+        self._left_copy = None
 
     def encode(self) -> Tensor | None:
         """(word_length,) float32 of 16-bit pieces, or None on members that did not run the first shard."""
-        if not (self._was_left and self._live):
+        if self._left_copy is None or not self._live:
             return None
         # 16 bits are exact in float32, and the other members' entries are zeros: so is the sum.
-        return (self._left_flat.view(torch.int16).to(torch.int32) & 0xFFFF).to(torch.float32)
+        return (self._left_copy.read().view(torch.int16).to(torch.int32) & 0xFFFF).to(torch.float32)
 
     def commit(self, encoded: Tensor) -> None:
         """Take the step's buffers out of the reduced word on every member."""
         if not self._live:
             return
         # A cast from int32 to int16 keeps the low 16 bits, whatever their sign: `encode` backwards.
-        self._flat.view(torch.int16).copy_(encoded.to(torch.int32))
+        numbers = encoded.to(torch.int32).to(torch.int16)
+        self._flat.view(torch.int16).copy_(sent(numbers, self._flat.device))
         self.rewind()
-        self._was_left = False
+        self._left_copy = None
 
     def committed_bytes(self) -> Tensor:
-        """(n,) uint8 of all committed values; a copy."""
-        return self._flat.clone()
+        """(n,) uint8 of all committed values; a copy in host memory."""
+        return HostCopy(self._flat).read()
 
     def left_bytes(self) -> Tensor | None:
-        """(n,) uint8 that the first shard's forward left, a copy; None where it did not run here."""
-        if not (self._was_left and self._live):
-            return None
-        self._was_left = False
-        return self._left_flat.clone()
+        """(n,) uint8 that the first shard's forward left, a copy in host memory; None where it did not run here."""
+        left, self._left_copy = self._left_copy, None
+        return left.read() if left is not None and self._live else None
 
     def put_left(self, left: Tensor) -> None:
         """Take (n,) uint8 for what the first shard's forward left, as if it had run here."""
         self._left_flat.copy_(left)
-        self._was_left = True
+        self._left_copy = HostCopy(self._left_flat)
 
     def put(self, committed: Tensor) -> None:
         """Make (n,) uint8 the committed and the live values."""
@@ -157,6 +157,7 @@ class CommittedBuffers:
             start: (n,) uint8 the committed values before the slice's forward.
             left: (n,) uint8 after it.
         """
+        start, left = (sent(values, self._flat.device) for values in (start, left))
         if torch.equal(start, self._flat):
             self.put(left)
             return
@@ -176,7 +177,7 @@ class CommittedBuffers:
         """Make the live values (just healed, for example) the committed ones."""
         self._take_over()
         _copy(self._committed, self._live)
-        self._was_left = False
+        self._left_copy = None
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         return _views(flat, self._live)
@@ -189,8 +190,11 @@ class CommittedBuffers:
 
 
 def _flat_like(buffers: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """One (n,) uint8 tensor on the CPU and views into it, one for each buffer, at aligned places."""
-    flat = torch.zeros(sum(map(_room, buffers)), dtype=torch.uint8)
+    """One (n,) uint8 tensor and views into it, one for each buffer, at aligned places; on the CPU where the buffers
+    are on several devices."""
+    devices = {buffer.device for buffer in buffers}
+    device = devices.pop() if len(devices) == 1 else torch.device("cpu")
+    flat = torch.zeros(sum(map(_room, buffers)), dtype=torch.uint8, device=device)
     return flat, _views(flat, buffers)
 
 
@@ -209,5 +213,7 @@ def _room(buffer: Tensor) -> int:
 
 @torch.no_grad()
 def _copy(into: list[Tensor], source: list[Tensor]) -> None:
-    if into:  # torch refuses an empty list
-        torch._foreach_copy_(into, source)
+    # By type: of several types torch would copy each tensor by itself, which on a device costs a kernel each.
+    for kind in {tensor.dtype for tensor in into}:
+        pairs = [(one, other) for one, other in zip(into, source, strict=True) if one.dtype == kind]
+        torch._foreach_copy_([one for one, _ in pairs], [other for _, other in pairs])

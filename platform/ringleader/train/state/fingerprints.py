@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ringleader.checkpoint.pieces import take_apart
+from ringleader.train.device.host_copy import HostCopy
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.training_state import Stateful, TrainingState
 
@@ -35,27 +36,23 @@ def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = T
         kept: states by name. Those whose pickles differ have different fingerprints.
         optimizers: whether optimisers' states are read.
     """
-    # All live until the end: no place is given to another tensor meanwhile.
-    entries = dict(_entries(held, kept, optimizers=optimizers))
-    known: dict[EntryPlace, bytes] = {}
-    return {name: _print(entry, known) for name, entry in entries.items()}
+    return _printed(_entries(held, kept, optimizers=optimizers))
 
 
 def state_prints(held: TrainingState, parameters: Iterable[Tensor]) -> dict[str, bytes]:
     """Fingerprints of the optimisers' states of these parameters, by what they are, whatever their order."""
-    names, known = _names(held), dict[EntryPlace, bytes]()
-    entries = [
+    names = _names(held)
+    return _printed(
         (_state_name(number, names.get(id(parameter))), _in_order(state))
         for parameter in parameters
         for number, (optimizer, _) in enumerate(held.optimizers)
         if (state := optimizer.state.get(parameter))
-    ]
-    return {name: _print(entry, known) for name, entry in entries}
+    )
 
 
 def kept_prints(kept: Mapping[str, Stateful]) -> dict[str, bytes]:
     """Fingerprints of kept objects, by what they are."""
-    return {f"kept object {name!r}": _print(each.state_dict(), {}) for name, each in kept.items()}
+    return _printed((f"kept object {name!r}", each.state_dict()) for name, each in kept.items())
 
 
 def first_difference(mine: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str:
@@ -111,23 +108,42 @@ def _state_name(number: int, parameter: str | None) -> str:
     return f"optimizer {number}'s state of {parameter or 'another tensor'}"
 
 
-def _print(entry: Any, known: dict[EntryPlace, bytes]) -> bytes:
-    if isinstance(entry, Tensor) and entry.layout is torch.strided:
-        return _known(entry, known)
-    skeleton, tensors = take_apart(entry)
-    digest = hashlib.blake2b(skeleton, digest_size=PRINT_BYTES)
-    for tensor in tensors:
-        digest.update(_known(tensor, known))
-    return digest.digest()
+def _printed(entries: Iterable[tuple[str, Any]]) -> dict[str, bytes]:
+    """The fingerprints of entries, by name."""
+    # All live until the end: no place is given to another tensor meanwhile.
+    alive, known = dict(entries), dict[EntryPlace, _HashedBits]()
+    printed = {name: _PrintedEntry(entry, known) for name, entry in alive.items()}
+    return {name: entry.digest() for name, entry in printed.items()}
 
 
-def _known(tensor: Tensor, known: dict[EntryPlace, bytes]) -> bytes:
-    """The fingerprint of a tensor; a large one that has several names is read once."""
+class _PrintedEntry:
+    """An entry on its way to a fingerprint: what is hashed of its tensors is sent from their devices at once, so that
+    nobody waits for each of them."""
+
+    def __init__(self, entry: Any, known: dict[EntryPlace, "_HashedBits"]) -> None:
+        self._skeleton: bytes | None = None
+        if isinstance(entry, Tensor) and entry.layout is torch.strided:
+            tensors = [entry]
+        else:
+            self._skeleton, tensors = take_apart(entry)
+        self._bits = [_known(tensor, known) for tensor in tensors]
+
+    def digest(self) -> bytes:
+        if self._skeleton is None:
+            return self._bits[0].digest()
+        digest = hashlib.blake2b(self._skeleton, digest_size=PRINT_BYTES)
+        for bits in self._bits:
+            digest.update(bits.digest())
+        return digest.digest()
+
+
+def _known(tensor: Tensor, known: dict[EntryPlace, "_HashedBits"]) -> "_HashedBits":
+    """The bits of a tensor; a large one that has several names is read once."""
     if tensor.nbytes <= WHOLE_BYTES:
-        return fingerprint(tensor)
+        return _HashedBits(tensor)
     place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
     if place not in known:
-        known[place] = fingerprint(tensor)
+        known[place] = _HashedBits(tensor)
     return known[place]
 
 
@@ -137,26 +153,60 @@ def fingerprint(tensor: Tensor) -> bytes:
     Of a large tensor the sums of each row of words and of each column of a block are hashed. Two that differ have the
     same digest only where changes cancel along rows and columns alike: nothing that a program does to weights.
     """
-    digest = hashlib.blake2b(f"{tensor.dtype}{tensor.shape}".encode(), digest_size=PRINT_BYTES)
-    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    if raw.numel() > WHOLE_BYTES:
-        # A view of bytes as int64 needs an offset that is a multiple of 8.
-        raw = _summed(raw if raw.storage_offset() % WORD_BYTES == 0 else raw.clone(), digest)
-    digest.update(raw.cpu().numpy().data)
-    return digest.digest()
+    return _HashedBits(tensor).digest()
 
 
-def _summed(raw: Tensor, digest: "hashlib.blake2b") -> Tensor:
-    """Hash the sums of (n,) uint8 into `digest`; returns the bytes behind the last whole row."""
-    full = raw.numel() // (COLUMNS * WORD_BYTES)
-    summed = full * COLUMNS * WORD_BYTES
-    words = raw[:summed].view(torch.int64).view(full, COLUMNS)
-    for start in range(0, full, ROWS):
+class _HashedBits:
+    """The bits of a tensor, or the sums of them, that are hashed."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._kind = f"{tensor.dtype}{tensor.shape}".encode()
+        self._digest: bytes | None = None
+        raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        words = None
+        if raw.numel() > WHOLE_BYTES:
+            # A view of bytes as int64 needs an offset that is a multiple of 8.
+            raw = raw if raw.storage_offset() % WORD_BYTES == 0 else raw.clone()
+            full = raw.numel() // (COLUMNS * WORD_BYTES)
+            summed = full * COLUMNS * WORD_BYTES
+            words, raw = raw[:summed].view(torch.int64).view(full, COLUMNS), raw[summed:]
+        self._words, self._raw = words, raw
+        self._sent = [HostCopy(part) for part in (*_sums_on_device(words), raw)] if raw.is_cuda else []
+
+    def digest(self) -> bytes:
+        if self._digest is None:
+            digest = hashlib.blake2b(self._kind, digest_size=PRINT_BYTES)
+            *sums, raw = [copy.read() for copy in self._sent] or [self._raw]
+            for rows, columns in _in_blocks(*sums) if sums else _sums(self._words):
+                digest.update(rows.numpy().data)
+                digest.update(columns.numpy().data)
+            digest.update(raw.numpy().data)
+            self._digest = digest.digest()
+        return self._digest
+
+
+def _sums(words: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """The sums of the rows and of the columns of each block of (rows, COLUMNS) words."""
+    for start in range(0, 0 if words is None else len(words), ROWS):
+        assert words is not None
         block = words[start : start + ROWS]
         # Sums of integers wrap around at 64 bits, and are the same in any order.
-        digest.update(block.sum(dim=1).cpu().numpy().data)
-        digest.update(block.sum(dim=0).cpu().numpy().data)
-    return raw[summed:]
+        yield block.sum(dim=1), block.sum(dim=0)
+
+
+def _sums_on_device(words: Tensor | None) -> list[Tensor]:
+    """(rows,) sums of all rows, and (blocks, COLUMNS) sums of the columns of all blocks, by a few kernels."""
+    if words is None:
+        return []
+    whole = len(words) // ROWS * ROWS
+    columns = words[:whole].view(-1, ROWS, COLUMNS).sum(dim=1)
+    rest = [words[whole:].sum(dim=0, keepdim=True)] if whole < len(words) else []
+    return [words.sum(dim=1), torch.cat([columns, *rest])]
+
+
+def _in_blocks(rows: Tensor, columns: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same sums, block by block."""
+    return zip(torch.split(rows, ROWS), columns, strict=True)
 
 
 def _little_endian(tensor: Tensor) -> bytes:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.errors import NonFiniteLoss
-from ringleader.train.state.norms import scale_by
+from ringleader.train.state.norms import scale_all
 
 # 32 halvings lead from the first to the least: an overflow even there is no matter of scale. The most is the largest
 # power of two in float32.
@@ -72,16 +72,20 @@ class LossScale:
 
 def finite(parameters: Sequence[Parameter]) -> bool:
     """Whether the gradients that are here are all finite."""
+    values = [each for each in _values(parameters) if each.numel()]
+    if values and values[0].is_cuda:
+        # A few kernels for all, and one wait. Where one value is NaN, so is the largest magnitude.
+        types = {each.dtype for each in values}
+        largest = (torch._foreach_norm([v for v in values if v.dtype == t], float("inf")) for t in types)
+        return all(bool(torch.isfinite(torch.stack(each)).all()) for each in largest)
     # The least and the largest are NaN where one is; isfinite() of all would take 15 times as long.
-    ends = [torch.stack(torch.aminmax(values)).double() for values in _values(parameters) if values.numel()]
+    ends = [torch.stack(torch.aminmax(each)).double() for each in values]
     return not ends or bool(torch.isfinite(torch.stack(ends)).all())
 
 
 def unscale(parameters: Sequence[Parameter], scale: float) -> None:
     """Take the scale out of the gradients that are here."""
-    for parameter in parameters:
-        if parameter.grad is not None:
-            scale_by(parameter.grad, 1 / scale)
+    scale_all([p.grad for p in parameters if p.grad is not None], 1 / scale)
 
 
 def _values(parameters: Sequence[Parameter]) -> list[Tensor]:

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.comm.buckets import drop_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.state.kept_copies import copied
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself
 from ringleader.train.state.optimizer_state import assign, of_another_kind
 from ringleader.train.state.parameters.sparse import step
@@ -124,7 +125,7 @@ class TrainingState:
                 clip(self._clipped(optimizer), clip_norm, complete)
         for optimizer, _ in self.optimizers:
             if not applied:
-                step(optimizer, self.spoken_parameters)
+                step(optimizer, lambda: self.spoken_parameters)
 
     def settings(self) -> list[dict[str, Any]]:
         """A copy of every parameter group of every optimiser, without the parameters."""
@@ -161,12 +162,12 @@ class TrainingState:
         return sum(-(-p.numel() // BLOCK) for optimizer in clipped for p in self._clipped(optimizer))
 
     def norm_blocks(self) -> list[Tensor]:
-        """() float64 sums of squares, one a block of every norm that clips, over the gradients that are here."""
+        """1-D float64 sums of squares, for every block of every norm that clips, over the gradients that are here."""
         return [
-            block
+            blocks
             for optimizer, clip_norm in self.optimizers
             if clip_norm is not None
-            for block in block_sums(self._clipped(optimizer))
+            for blocks in block_sums(self._clipped(optimizer))
         ]
 
     def set_idle(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -237,7 +238,10 @@ class TrainingState:
         self._owed = None
 
     def commit_kept(self) -> None:
-        self.committed_kept = self.copied_kept()
+        before = self.committed_kept
+        self.committed_kept = {
+            name: copied(kept.state_dict(), before.get(name)) for name, kept in self.kept.items()
+        }
 
     def copied_kept(self) -> dict[str, dict[str, Any]]:
         return {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}

@@ -49,7 +49,7 @@ class SynchronousLoop(SteppedMode):
     def _take(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
         """Run the backward of one slice; on the last one exchange and commit."""
         member, exchange = self._member, self._member.generation.exchange
-        self._reports[turn.shard] = report
+        self._reports[turn.shard] = report.on_the_way()
         if turn.shard == 0:
             member.buffers.keep_left()
         member.timeline.begin("backward", slice=turn.shard)

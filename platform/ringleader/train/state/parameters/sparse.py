@@ -1,6 +1,6 @@
 """The parameters that are tables, whose gradients come and travel as rows, and the optimisers that take them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Any
 
@@ -123,13 +123,14 @@ def check_optimizers(
                 )
 
 
-def step(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Step an optimiser. Raises StepMisuse where it does not take the sparse gradient of one of these."""
+def step(optimizer: Optimizer, parameters: Callable[[], Mapping[str, nn.Parameter]]) -> None:
+    """Step an optimiser. Raises StepMisuse where it does not take the sparse gradient of one of the parameters, which
+    are looked up for that only."""
     try:
         optimizer.step()
     except RuntimeError as error:
         own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        names = [name for name, p in parameters.items() if id(p) in own and _has_rows(p)]
+        names = [name for name, p in parameters().items() if id(p) in own and _has_rows(p)]
         # torch has no error class of its own for this: only the text tells.
         if not names or "sparse" not in str(error):
             raise

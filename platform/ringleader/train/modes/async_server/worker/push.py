@@ -111,7 +111,7 @@ class PushBuilder:
         buckets.expose()
         for (_, table), rows in zip(buckets.tables, tables, strict=True):
             table.grad = as_gradient(rows, table)
-        sums = torch.stack(self._member.held.norm_blocks()).cpu()
+        sums = torch.cat(self._member.held.norm_blocks()).cpu()
         buckets.forget_gradients()
         return sums
 
