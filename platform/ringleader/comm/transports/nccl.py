@@ -99,7 +99,7 @@ class NcclTransport:
         self.size = far.size
         self.seal = far.seal
         self.deadline_s = deadline_s
-        self.over = ""
+        self._ended = ""
         self._far = far
         self._staged = StagedTransport(far)
         self._group = group
@@ -132,6 +132,10 @@ class NcclTransport:
         transport = NcclTransport(far, group, deadline_s)
         transport._connect()
         return transport
+
+    @property
+    def over(self) -> str:
+        return self._ended or self._far.over
 
     @property
     def together(self) -> "NcclTransport":
@@ -206,7 +210,7 @@ class NcclTransport:
 
     def _end(self, why: str) -> None:
         with self._closing:
-            self.over = self.over or why
+            self._ended = self._ended or why
             group, self._group = self._group, None
         if group is not None:
             group.abort()
