@@ -102,22 +102,21 @@ class Member:
         follower = JoinFollower(context, state, CatchUp(self.progress, *recorded), self.draws)
         self.securing = CheckpointCopies(context, state, self.comparison, self.saver)
         self.beside = BackgroundCheck(context, state, self.sections, self.variables)
-        start = AttemptStart(
-            context,
-            state=state,
-            beginning=self.beginning,
-            saver=self.saver,
-            follower=follower,
-            warnings=self.warnings,
-            variables=self.variables,
-        )
         healing = Healing(
             context,
             state=state,
             laying=self.laying,
             sections=self.sections,
             machines=self.machines,
-            start=start,
+            start=AttemptStart(
+                context,
+                state=state,
+                beginning=self.beginning,
+                saver=self.saver,
+                follower=follower,
+                warnings=self.warnings,
+                variables=self.variables,
+            ),
         )
         self.seating = Seating(
             context,

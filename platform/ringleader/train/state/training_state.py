@@ -264,14 +264,7 @@ class TrainingState:
         Raises:
             StepMisuse: it has only some of another one's.
         """
-        mine = _parameters(optimizer)
-        owned = [_parameters(other) for other, _ in self.optimizers]
-        if any(theirs & mine and not theirs <= mine for theirs in owned):
-            raise StepMisuse(
-                "an optimiser was registered for some, but not all, parameters of an earlier one.",
-                hint="Give it all parameters of the earlier one, which it then replaces, or none of them.",
-            )
-        former = [number for number, theirs in enumerate(owned) if theirs & mine]
+        former = _former(optimizer, [other for other, _ in self.optimizers])
         for number in former[1:]:
             # The others keep their numbers, by which states are healed and saved.
             self.optimizers[number] = (SGD([{"params": []}], lr=0.0), None)
@@ -279,6 +272,18 @@ class TrainingState:
             self.optimizers[former[0]] = (optimizer, clip_norm)
         else:
             self.optimizers.append((optimizer, clip_norm))
+
+
+def _former(optimizer: Optimizer, others: Sequence[Optimizer]) -> list[int]:
+    """The numbers of the others whose parameters it has. Raises StepMisuse: it has only some of another one's."""
+    mine = _parameters(optimizer)
+    owned = [_parameters(other) for other in others]
+    if any(theirs & mine and not theirs <= mine for theirs in owned):
+        raise StepMisuse(
+            "an optimiser was registered for some, but not all, parameters of an earlier one.",
+            hint="Give it all parameters of the earlier one, which it then replaces, or none of them.",
+        )
+    return [number for number, theirs in enumerate(owned) if theirs & mine]
 
 
 def _beside(given: Any, own: Any) -> Any:
