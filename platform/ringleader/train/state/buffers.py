@@ -65,6 +65,15 @@ def _places(module: nn.Module) -> Iterator[_Place]:
                 yield _Place(f"{prefix}.{name}" if prefix else name, part, name, buffer)
 
 
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Buffers in groups of a type: the live ones, the committed ones, and those that the first shard left."""
+
+    live: list[list[Tensor]]
+    committed: list[list[Tensor]]
+    left: list[list[Tensor]]
+
+
 class CommittedBuffers:
     """Committed values of all persistent buffers, beside the live ones that forwards change.
 
@@ -77,8 +86,9 @@ class CommittedBuffers:
         self._places = [place for model in models for place in _places(model)]
         self._live = [place.buffer for place in self._places]
         self._flat, self._committed = _flat_like(self._live)
-        self._left_flat, self._left = _flat_like(self._live)
+        self._left_flat, left = _flat_like(self._live)
         self._left_copy: HostCopy | None = None
+        self._groups = _Groups(*map(_by_type, (self._live, self._committed, left)))
         self.adopt()
 
     @property
@@ -95,12 +105,12 @@ class CommittedBuffers:
         for place in self._places:
             if place.replaced:
                 place.put_back()
-        _copy(self._live, self._committed)
+        _copy(self._groups.live, self._groups.committed)
 
     def keep_left(self) -> None:
         """Keep what the first shard's forward left: it becomes the step's result."""
         self._take_over()
-        _copy(self._left, self._live)
+        _copy(self._groups.left, self._groups.live)
         self._left_copy = HostCopy(self._left_flat)
 
     def forget(self) -> None:
@@ -176,7 +186,7 @@ class CommittedBuffers:
     def adopt(self) -> None:
         """Make the live values (just healed, for example) the committed ones."""
         self._take_over()
-        _copy(self._committed, self._live)
+        _copy(self._groups.committed, self._groups.live)
         self._left_copy = None
 
     def _views(self, flat: Tensor) -> list[Tensor]:
@@ -211,9 +221,16 @@ def _room(buffer: Tensor) -> int:
     return -(-buffer.nbytes // _ALIGNED) * _ALIGNED
 
 
+def _by_type(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The tensors in groups of a type, in the order in which the types are met."""
+    groups: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.dtype, []).append(tensor)
+    return list(groups.values())
+
+
 @torch.no_grad()
-def _copy(into: list[Tensor], source: list[Tensor]) -> None:
+def _copy(into: list[list[Tensor]], source: list[list[Tensor]]) -> None:
     # By type: of several types torch would copy each tensor by itself, which on a device costs a kernel each.
-    for kind in {tensor.dtype for tensor in into}:
-        pairs = [(one, other) for one, other in zip(into, source, strict=True) if one.dtype == kind]
-        torch._foreach_copy_([one for one, _ in pairs], [other for _, other in pairs])
+    for ones, others in zip(into, source, strict=True):
+        torch._foreach_copy_(ones, others)
