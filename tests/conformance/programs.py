@@ -468,6 +468,7 @@ UNSETTLED = {
     "optimizer_made_anew",
     "optimizer_made_anew_beside_a_loss_by_hand",
     "one_optimizer_in_place_of_two",
+    "schedules_of_optimizers_made_anew",
     *(name for name in PROGRAMS if name.startswith("unfreezing")),
 }
 """Programs that register objects or unfreeze parameters between loops, which is refused where items are leased."""
@@ -942,4 +943,16 @@ def one_optimizer_in_place_of_two(session: Session) -> None:
         epoch(session, net, rows())
         if schedule is not None:
             schedule.step()
+        print(loss_by_hand(net))
+
+
+@program
+def schedules_of_optimizers_made_anew(session: Session) -> None:
+    """Each of two phases registers an optimiser and its schedule; the first schedule ends with its optimiser."""
+    net = session.model(network())
+    for number in range(EPOCHS):
+        if number in (0, 2):
+            adam = session.optimizer(torch.optim.Adam(net.parameters(), lr=0.02 / (number + 1)))
+            session.scheduler(StepLR(adam, 2, gamma=0.8))
+        epoch(session, net, rows())
         print(loss_by_hand(net))

@@ -356,6 +356,7 @@ COMMONEST = [
     "added_group",
     "optimizer_made_anew",
     "optimizer_made_anew_beside_a_loss_by_hand",
+    "schedules_of_optimizers_made_anew",
     "unfreezing",
 ]
 """Who comes late to these runs lines that have already changed what training goes on with."""

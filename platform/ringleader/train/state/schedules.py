@@ -1,6 +1,6 @@
 """Learning rates: registered schedules, which the session alone steps, and a factor on the rates of one update."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import Parameter, signature
 from typing import Any
@@ -37,6 +37,11 @@ def give_back(scheduler: LRScheduler) -> None:
     """Let the program step a schedule again; idempotent."""
     if "_ringleader_steps" in vars(type(scheduler)):
         scheduler.__class__ = type(scheduler).__bases__[0]
+
+
+def stepped(schedulers: Iterable[LRScheduler], replaced: Collection[Optimizer]) -> list[LRScheduler]:
+    """The schedules that a committed step advances: none of an optimiser that another one has replaced."""
+    return [scheduler for scheduler in schedulers if scheduler.optimizer not in replaced]
 
 
 def advance(scheduler: LRScheduler) -> None:

@@ -17,7 +17,7 @@ from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itse
 from ringleader.train.state.optimizer_state import assign, of_another_kind
 from ringleader.train.state.parameters.sparse import step
 from ringleader.train.state.parameters.tensor_version import version_of
-from ringleader.train.state.schedules import advance, give_back, take
+from ringleader.train.state.schedules import advance, give_back, stepped, take
 
 
 class Stateful(Protocol):
@@ -32,6 +32,7 @@ class TrainingState:
     """The registered objects, in the order the training function registered them.
 
     Attributes:
+        replaced: the optimisers in whose place others are registered now.
         idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
     """
 
@@ -39,6 +40,7 @@ class TrainingState:
         self.models: list[nn.Module] = []
         self.optimizers: list[tuple[Optimizer, float | None]] = []
         self.schedulers: list[LRScheduler] = []
+        self.replaced: list[Optimizer] = []
         self.kept: dict[str, Stateful] = {}
         self.callbacks: list[Callable[[], None]] = []
         self.committed_kept: dict[str, dict[str, Any]] = {}
@@ -206,7 +208,7 @@ class TrainingState:
             StepMisuse: a callback changed such weights.
         """
         # torch warns of a schedule that steps before its optimiser, which an overflow at the start would bring about.
-        for scheduler in () if skipped else self.schedulers:
+        for scheduler in () if skipped else stepped(self.schedulers, self.replaced):
             advance(scheduler)
         self._owed = (seed, step)
         if not later:
@@ -265,6 +267,8 @@ class TrainingState:
             StepMisuse: it has only some of another one's.
         """
         former = _former(optimizer, [other for other, _ in self.optimizers])
+        replaced = [*self.replaced, *(self.optimizers[number][0] for number in former)]
+        self.replaced = [other for other in replaced if other is not optimizer]
         for number in former[1:]:
             # The others keep their numbers, by which states are healed and saved.
             self.optimizers[number] = (SGD([{"params": []}], lr=0.0), None)

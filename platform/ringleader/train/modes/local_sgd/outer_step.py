@@ -24,7 +24,7 @@ from ringleader.comm.buckets import drop_gradients, laid_out_as, part_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.modes.local_sgd.round_start import RoundStart
 from ringleader.train.state.optimizer_state import in_place
-from ringleader.train.state.schedules import advance
+from ringleader.train.state.schedules import advance, stepped
 from ringleader.train.state.training_state import TrainingState
 
 OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
@@ -159,7 +159,7 @@ class OuterStep:
             if parameter.grad is not None:
                 self._touched[number] = True
         self._held.update()
-        for scheduler in self._held.schedulers:
+        for scheduler in stepped(self._held.schedulers, self._held.replaced):
             advance(scheduler)
 
     def moves(self, shard: int, share: float) -> dict[int, Tensor]:
