@@ -469,6 +469,7 @@ UNSETTLED = {
     "optimizer_made_anew_beside_a_loss_by_hand",
     "one_optimizer_in_place_of_two",
     "schedules_of_optimizers_made_anew",
+    "optimizer_made_anew_in_another_order",
     *(name for name in PROGRAMS if name.startswith("unfreezing")),
 }
 """Programs that register objects or unfreeze parameters between loops, which is refused where items are leased."""
@@ -956,3 +957,16 @@ def schedules_of_optimizers_made_anew(session: Session) -> None:
             session.scheduler(StepLR(adam, 2, gamma=0.8))
         epoch(session, net, rows())
         print(loss_by_hand(net))
+
+
+@program
+def optimizer_made_anew_in_another_order(session: Session) -> None:
+    """Another optimiser of the same kind has the same parameters, two of one shape in each other's place."""
+    hidden = [nn.Linear(6, 6, bias=False), nn.Tanh(), nn.Linear(6, 6, bias=False), nn.Tanh()]
+    net = session.model(nn.Sequential(*hidden, nn.Linear(6, 3)))
+    sgd(session, net)
+    for number in range(EPOCHS):
+        if number == 2:
+            first, second, *rest = net.parameters()
+            session.optimizer(torch.optim.SGD([second, first, *rest], lr=0.02, momentum=0.9))
+        epoch(session, net, rows())

@@ -357,6 +357,7 @@ COMMONEST = [
     "optimizer_made_anew",
     "optimizer_made_anew_beside_a_loss_by_hand",
     "schedules_of_optimizers_made_anew",
+    "optimizer_made_anew_in_another_order",
     "unfreezing",
 ]
 """Who comes late to these runs lines that have already changed what training goes on with."""

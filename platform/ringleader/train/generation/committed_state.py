@@ -51,9 +51,7 @@ class CommittedState:
 
     def saved(self) -> dict[str, Any]:
         """All of it, as a checkpoint holds it."""
-        context = self._context
-        state = context.transfer.state(self.rest(context.inside.newest()))
-        return state | {"names": context.held.optimized_names()}
+        return self._context.transfer.state(self.rest(self._context.inside.newest()))
 
     def saved_part(self) -> dict[str, Any]:
         """The part that this server alone updates, as a checkpoint holds it."""

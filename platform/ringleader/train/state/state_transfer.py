@@ -45,6 +45,7 @@ class StateTransfer:
             "optimizers": _listed(
                 self._waiting.optimizers, [o.state_dict() for o, _ in self._held.optimizers]
             ),
+            "names": _listed(self._waiting.names_of_waiting(), self._held.optimized_names()),
             "schedulers": _listed(self._waiting.schedulers, [s.state_dict() for s in self._held.schedulers]),
             "kept": {name: kept.state_dict() for name, kept in self._held.kept.items()} | self._waiting.kept,
             "rest": rest,
@@ -110,7 +111,9 @@ class StateTransfer:
         own = _Own.of(keep, [optimizer for optimizer, _ in self._held.optimizers]) if keep else None
         for model, saved in zip(self._held.models, state["models"], strict=True):
             _load_model(model, saved)
-        self._waiting = _Waiting(state["optimizers"], state["schedulers"], state["kept"])
+        # Checkpoints of earlier versions may have no names.
+        names = state.get("names", ())
+        self._waiting = _Waiting(state["optimizers"], names, state["schedulers"], state["kept"])
         self.take_rest()
         if own is not None:
             own.put_back()
@@ -122,10 +125,14 @@ class StateTransfer:
         """Take over the states that `take` was given for objects not registered by then, and for optimisers whose
         groups had not all been added. Returns whether none is left."""
         waiting = self._waiting
-        for number, (optimizer, _) in enumerate(self._held.optimizers):
+        for number, names in enumerate(self._held.optimized_names() if waiting.optimizers else ()):
+            optimizer, _ = self._held.optimizers[number]
             saved = waiting.optimizers.get(number)
             if saved is not None and _fits(optimizer, saved):
-                load(optimizer, waiting.optimizers.pop(number))
+                arranged = _arranged(saved, waiting.names.get(number, names), names)
+                if arranged is not None:
+                    load(optimizer, arranged)
+                    del waiting.optimizers[number]
         for number, scheduler in enumerate(self._held.schedulers):
             if number in waiting.schedulers:
                 scheduler.load_state_dict(waiting.schedulers.pop(number))
@@ -170,12 +177,23 @@ class _Waiting:
     def __init__(
         self,
         optimizers: Sequence[dict[str, Any]] = (),
+        names: Sequence[list[str]] = (),
         schedulers: Sequence[dict[str, Any]] = (),
         kept: Mapping[str, Any] = {},
     ) -> None:
         self.optimizers = dict(enumerate(optimizers))
+        self.names = {number: given for number, given in enumerate(names) if any(given)}
         self.schedulers = dict(enumerate(schedulers))
         self.kept = dict(kept)
+
+    def names_of_waiting(self) -> dict[int, list[str]]:
+        """By optimiser that waits, the names of its parameters; empty names where they were not given."""
+        return {
+            number: self.names.get(
+                number, [""] * sum(len(group["params"]) for group in saved["param_groups"])
+            )
+            for number, saved in self.optimizers.items()
+        }
 
 
 def _load_model(model: nn.Module, saved: dict[str, Any]) -> None:
@@ -188,7 +206,7 @@ def _load_model(model: nn.Module, saved: dict[str, Any]) -> None:
         ) from error
 
 
-def _listed(waiting: dict[int, Any], live: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _listed(waiting: dict[int, Any], live: Sequence[Any]) -> list[Any]:
     """The states by number: a waiting one counts before the live one."""
     count = max([len(live), *(number + 1 for number in waiting)])
     return [waiting[number] if number in waiting else live[number] for number in range(count)]
@@ -201,6 +219,27 @@ def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
             return False
     mine = [len(group["params"]) for group in optimizer.param_groups]
     return mine == [len(group["params"]) for group in saved["param_groups"]]
+
+
+def _arranged(saved: dict[str, Any], theirs: Sequence[str], mine: Sequence[str]) -> dict[str, Any] | None:
+    """A saved state with the parameters of each group in the order that they have here; None: a group has others.
+
+    Args:
+        theirs, mine: the names of the parameters there and here. Numbers alone would give each one the state of another
+            where the program has made an optimiser of the same parameters in another order since.
+    """
+    groups, start = [], 0
+    for group in saved["param_groups"]:
+        span = slice(start, start + len(group["params"]))
+        given, wanted = theirs[span], mine[span]
+        if sorted(given) != sorted(wanted):
+            return None
+        numbers = [number for _, number in sorted(zip(given, group["params"], strict=True))]
+        places = sorted(range(len(wanted)), key=lambda place: wanted[place])
+        by_place = dict(zip(places, numbers, strict=True))
+        groups.append(group | {"params": [by_place[place] for place in range(len(wanted))]})
+        start = span.stop
+    return saved | {"param_groups": groups}
 
 
 @dataclass(frozen=True, slots=True)
