@@ -288,6 +288,30 @@ def test_a_momentum_that_a_backup_lost_is_told_where_nobody_knows_which_is_right
     assert all("members differed" in finished.reproducible_why for finished in play.finished.values())
 
 
+def adam_takes_over(session: Session) -> None:
+    net, data = made(session, 1.0), rows()
+    for number in range(LOOPS):
+        if number == 1:
+            session.optimizer(torch.optim.Adam(net.parameters(), lr=0.02))
+        for x, y in session.batches(data):
+            session.step(F.cross_entropy(net(x), y))
+
+
+def test_a_part_is_handed_over_for_an_optimizer_that_the_new_server_has_yet_to_make(tmp_path: Path) -> None:
+    """The server that it takes the rest from has nothing of that part."""
+    sync = SERVERS | {"servers": 3, "server_backups": 1}
+    faults = FaultPlan().kill("s0", at_step=13, phase="exchange")
+    for survivor in ("w3", "s1"):
+        faults = faults.linger(survivor, since_generation=2, for_generation=3, joined="s6")
+    spec = job(sync, workers={"min": 2, "max": 3})
+    play = ThreadedCast(spec, adam_takes_over, faults, artifacts=tmp_path).play()
+    finished, _ = run_local(job(sync), adam_takes_over, tmp_path / "alone")
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert "s6" in play.plans[-1].members
+    assert play.reported("member.differed") == []
+    assert play.digest == finished.digest
+
+
 @pytest.mark.parametrize("sync", [COPIES, SERVERS | {"server_backups": 1}], ids=["copies", "backups"])
 def test_states_that_every_server_changes_alike_do_not_differ(sync: dict[str, Any], tmp_path: Path) -> None:
     def forget(me: str, number: int, net: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -59,13 +59,13 @@ class StateTransfer:
             for model in self._held.models
         ]
         optimizers = []
-        for optimizer, _ in self._held.optimizers:
-            # A state_dict numbers parameters in the order of the groups.
+        for (optimizer, _), named in zip(self._held.optimizers, self._held.optimized_names(), strict=True):
             saved = optimizer.state_dict()
             live = (p for group in optimizer.param_groups for p in group["params"])
-            numbers = (n for group in saved["param_groups"] for n in group["params"])
-            own = {number for p, number in zip(live, numbers, strict=True) if id(p) in wanted}
-            optimizers.append({"state": {n: state for n, state in saved["state"].items() if n in own}})
+            numbered = zip(live, _numbers(saved), named, strict=True)
+            names = {number: name for p, number, name in numbered if id(p) in wanted}
+            states = {n: state for n, state in saved["state"].items() if n in names}
+            optimizers.append({"state": states, "names": names})
         return {"models": models, "optimizers": optimizers}
 
     def payload(self, rest: dict[str, Any], seal: Seal, room: Tensor | None = None) -> Tensor:
@@ -91,16 +91,24 @@ class StateTransfer:
         self.take_states(state["optimizers"], parameters)
 
     def take_states(self, states: Sequence[dict[str, Any]], parameters: Sequence[nn.Parameter]) -> None:
-        """Take over the `optimizers` of what `state_of` gave for these parameters; states of others stay."""
-        for (optimizer, _), theirs in zip(self._held.optimizers, states, strict=True):
-            live = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            given = {live[number] for number in theirs["state"]}
-            for parameter in parameters:
-                if parameter not in given:
-                    optimizer.state.pop(parameter, None)
-            whole = optimizer.state_dict()
-            whole["state"].update(theirs["state"])
-            load(optimizer, whole)
+        """Take over the `optimizers` of what `state_of` gave for these parameters; states of others stay. Those of an
+        optimiser whose whole state waits join it."""
+        named = self._held.named_parameters
+        wanted = {id(parameter) for parameter in parameters}
+        left = {name for name, parameter in named.items() if id(parameter) in wanted}
+        live = self._held.optimized_names()
+        for number, theirs in enumerate(states):
+            waits = self._waiting.optimizers.get(number)
+            whole = self._held.optimizers[number][0].state_dict() if waits is None else waits
+            names = live[number] if waits is None else self._waiting.names.get(number, [])
+            numbers = dict(zip(names, _numbers(whole), strict=False))
+            for name in left & numbers.keys():
+                whole["state"].pop(numbers[name], None)
+            for n, state in theirs["state"].items():
+                # Without names, as checkpoints of earlier versions are, the numbers are those of the same program.
+                whole["state"][numbers.get(theirs["names"][n], n)] = state
+            if waits is None:
+                load(self._held.optimizers[number][0], whole)
 
     def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over what `state` gave; as `restore`."""
@@ -210,6 +218,11 @@ def _listed(waiting: dict[int, Any], live: Sequence[Any]) -> list[Any]:
     """The states by number: a waiting one counts before the live one."""
     count = max([len(live), *(number + 1 for number in waiting)])
     return [waiting[number] if number in waiting else live[number] for number in range(count)]
+
+
+def _numbers(saved: Mapping[str, Any]) -> list[int]:
+    """The numbers of a state dict's parameters, in the order of its groups."""
+    return [number for group in saved["param_groups"] for number in group["params"]]
 
 
 def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
