@@ -16,6 +16,7 @@ from ringleader.train.device.deterministic_kernels import DeterministicKernels
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.local import local_session
 from ringleader.train.state.fingerprints import COLUMNS, ROWS, _in_blocks, _sums, _sums_on_device
+from ringleader.train.state.kept_copies import _fits, _pairs
 from ringleader.train.state.training_state import TrainingState
 
 ELSEWHERE = "meta"
@@ -42,6 +43,20 @@ def test_a_kept_object_gets_tensors_on_the_device_of_its_own() -> None:
     assert [kept.values["mean"].device.type, kept.values["parts"][0].device.type] == [ELSEWHERE, ELSEWHERE]
     assert kept.values["parts"][1] == 4
     assert kept.values["count"].device.type == "cpu"
+
+
+GROWN = {
+    "a key": ({"mean": torch.ones(2), "best": 1.0}, {"mean": torch.ones(2)}),
+    "an entry": ({"mean": torch.ones(2), "losses": [1.0, 2.0]}, {"mean": torch.ones(2), "losses": [1.0]}),
+    "a dict": ({"mean": torch.ones(2), "best": {"loss": 1.0}}, {"mean": torch.ones(2), "best": None}),
+    "a list": ({"mean": torch.ones(2), "losses": []}, {"mean": torch.ones(2), "losses": None}),
+}
+
+
+@pytest.mark.parametrize(("state", "before"), GROWN.values(), ids=GROWN)
+def test_a_state_that_has_grown_is_not_written_over_its_earlier_copy(state: Any, before: Any) -> None:
+    assert all(map(_fits, _pairs(before, before)))
+    assert not all(map(_fits, _pairs(state, before)))
 
 
 @pytest.mark.parametrize(("fused", "counted"), [(True, ELSEWHERE), (False, "cpu")])

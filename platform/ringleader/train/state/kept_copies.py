@@ -1,7 +1,7 @@
 """Copies of kept objects' states, made at every commit."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,15 +27,14 @@ def copied(state: Any, before: Any) -> Any:
 
 
 def _pairs(state: Any, before: Any) -> Iterator[tuple[Any, Any]]:
-    """Each leaf of the state, with what is at its place in the earlier copy; `...` where nothing is."""
-    if type(state) is dict:
-        mine = before if isinstance(before, Mapping) else {}
+    """Each leaf of the state with what is at its place in the earlier copy: no leaf where a container is another one
+    there, which then counts as a leaf itself."""
+    if type(state) is dict and type(before) is dict and state.keys() == before.keys():
         for key, value in state.items():
-            yield from _pairs(value, mine.get(key, ...))
-    elif type(state) in (list, tuple):
-        same = type(before) is type(state) and len(before) == len(state)
-        for number, value in enumerate(state):
-            yield from _pairs(value, before[number] if same else ...)
+            yield from _pairs(value, before[key])
+    elif type(state) in (list, tuple) and type(before) is type(state) and len(before) == len(state):
+        for pair in zip(state, before, strict=True):
+            yield from _pairs(*pair)
     else:
         yield state, before
 
