@@ -1,5 +1,6 @@
 """Objects may be registered between loops where all members are at the same step; elsewhere only at the top."""
 
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,30 @@ def test_one_optimizer_takes_the_place_of_several_and_each_weight_is_updated_onc
         run_local(job(RING), partial(train, parts=parts), tmp_path)
     for together, divided in zip(*finals, strict=True):
         assert torch.equal(together, divided)
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As the usual Lookahead is: without torch's own `__init__`, and with hooks for `step` alone."""
+
+    def __init__(self, wrapped: torch.optim.Optimizer) -> None:
+        self._optimizer_step_pre_hooks = OrderedDict()
+        self._optimizer_step_post_hooks = OrderedDict()
+        self.wrapped, self.defaults = wrapped, wrapped.defaults
+        self.param_groups, self.state = wrapped.param_groups, wrapped.state
+
+    def step(self, closure: Any = None) -> Any:
+        return self.wrapped.step(closure)
+
+
+def test_an_optimizer_without_hooks_for_its_state_may_be_registered(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 3))
+        session.optimizer(Wrapper(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)))
+        loop(session, net)
+        loop(session, net)
+
+    finished, _ = run_local(job(RING), train, tmp_path)
+    assert finished.steps == 12
 
 
 @pytest.mark.parametrize(

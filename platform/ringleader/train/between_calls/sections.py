@@ -7,7 +7,7 @@ end of a call. Where it reaches the call in which the state was given, it takes 
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import get_ident
 from types import CodeType
 from typing import Any
@@ -125,7 +125,7 @@ class ProgramSections:
         self._before = [frame.f_code for frame in running_frames()]
         touches = self._touches = TensorAccess(storages_of(held), self._touched)
         touches.begin()
-        self._saves = [_on_save(optimizer, touches) for optimizer, _ in held.optimizers]
+        self._saves = list(_on_saves(held, touches))
 
     def end(self) -> None:
         """End the lines: a session call begins."""
@@ -293,15 +293,18 @@ class ProgramSections:
             print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
 
 
-def _on_save(optimizer: Optimizer, touches: TensorAccess) -> RemovableHandle:
-    """Count `optimizer.state_dict()` of this thread, which gives the states out without an operation on them."""
+def _on_saves(held: TrainingState, touches: TensorAccess) -> Iterator[RemovableHandle]:
+    """Count `state_dict()` of this thread on optimisers, which gives the states out without an operation on them."""
     program = get_ident()
 
     def saved(_: Optimizer) -> None:
         if get_ident() == program:
             touches.reach(OPTIMIZERS)
 
-    return optimizer.register_state_dict_pre_hook(saved)
+    for optimizer, _ in held.optimizers:
+        # Well-known wrappers leave torch's own `__init__` out, and have hooks for `step` alone.
+        with suppress(AttributeError):
+            yield optimizer.register_state_dict_pre_hook(saved)
 
 
 class _Newest:
