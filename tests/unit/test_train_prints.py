@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ringleader.train.state.fingerprints import (
     COLUMNS,
@@ -162,3 +164,28 @@ def test_kept_objects_count_with_all_that_they_hold():
     for other in (moved, later, {"mean": []}):
         mine, theirs = prints(held, {"ema": other}), prints(held, {"ema": state})
         assert first_difference(mine, theirs) == "kept object 'ema'"
+
+
+class LiveCopies(TorchDispatchMode):
+    """Counts the copies whose memory is alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[StorageWeakRef] = []
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.clone.default:
+            self.made.append(StorageWeakRef(made.untyped_storage()))
+            self.most = max(self.most, sum(not each.expired() for each in self.made))
+        return made
+
+
+def test_weights_in_another_order_of_memory_are_copied_one_at_a_time() -> None:
+    held = TrainingState()
+    layers = [nn.Conv2d(8, 8, 3) for _ in range(4)]
+    held.models.append(nn.Sequential(*layers).to(memory_format=torch.channels_last))
+    with LiveCopies() as copies:
+        prints(held, {})
+    assert copies.most == 1

@@ -160,29 +160,42 @@ class _HashedBits:
     """The bits of a tensor, or the sums of them, that are hashed."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self._kind = f"{tensor.dtype}{tensor.shape}".encode()
+        self._tensor = tensor
         self._digest: bytes | None = None
-        raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        words = None
-        if raw.numel() > WHOLE_BYTES:
-            # A view of bytes as int64 needs an offset that is a multiple of 8.
-            raw = raw if raw.storage_offset() % WORD_BYTES == 0 else raw.clone()
-            full = raw.numel() // (COLUMNS * WORD_BYTES)
-            summed = full * COLUMNS * WORD_BYTES
-            words, raw = raw[:summed].view(torch.int64).view(full, COLUMNS), raw[summed:]
-        self._words, self._raw = words, raw
-        self._sent = [HostCopy(part) for part in (*_sums_on_device(words), raw)] if raw.is_cuda else []
+        self._sent: list[HostCopy] = []
+        if tensor.is_cuda:
+            words, raw = _bits_of(tensor)
+            self._sent = [HostCopy(part) for part in (*_sums_on_device(words), raw)]
 
     def digest(self) -> bytes:
         if self._digest is None:
-            digest = hashlib.blake2b(self._kind, digest_size=PRINT_BYTES)
-            *sums, raw = [copy.read() for copy in self._sent] or [self._raw]
-            for rows, columns in _in_blocks(*sums) if sums else _sums(self._words):
+            kind = f"{self._tensor.dtype}{self._tensor.shape}".encode()
+            digest = hashlib.blake2b(kind, digest_size=PRINT_BYTES)
+            if self._sent:
+                *sums, raw = [copy.read() for copy in self._sent]
+                pairs = _in_blocks(*sums) if sums else iter(())
+            else:
+                # Only now: bits in another order are a copy, of which there is one at a time.
+                words, raw = _bits_of(self._tensor)
+                pairs = _sums(words)
+            for rows, columns in pairs:
                 digest.update(rows.numpy().data)
                 digest.update(columns.numpy().data)
             digest.update(raw.numpy().data)
             self._digest = digest.digest()
         return self._digest
+
+
+def _bits_of(tensor: Tensor) -> tuple[Tensor | None, Tensor]:
+    """The (rows, COLUMNS) int64 words of a large tensor, and (n,) uint8 behind them; None and all of a small one."""
+    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    if raw.numel() <= WHOLE_BYTES:
+        return None, raw
+    # A view of bytes as int64 needs an offset that is a multiple of 8.
+    raw = raw if raw.storage_offset() % WORD_BYTES == 0 else raw.clone()
+    full = raw.numel() // (COLUMNS * WORD_BYTES)
+    summed = full * COLUMNS * WORD_BYTES
+    return raw[:summed].view(torch.int64).view(full, COLUMNS), raw[summed:]
 
 
 def _sums(words: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
