@@ -45,6 +45,14 @@ def test_a_kept_object_gets_tensors_on_the_device_of_its_own() -> None:
     assert kept.values["count"].device.type == "cpu"
 
 
+def test_a_kept_object_that_is_on_the_right_device_gets_the_state_itself() -> None:
+    """What is in it twice is one object."""
+    held, losses = TrainingState(), [1.0, 2.0]
+    held.kept["kept"] = kept = Kept({"mean": torch.ones(2), "losses": [], "newest": []})
+    held.set_kept({"kept": {"mean": torch.zeros(2), "losses": losses, "newest": losses}})
+    assert kept.values["losses"] is kept.values["newest"] is losses
+
+
 GROWN = {
     "a key": ({"mean": torch.ones(2), "best": 1.0}, {"mean": torch.ones(2)}),
     "an entry": ({"mean": torch.ones(2), "losses": [1.0, 2.0]}, {"mean": torch.ones(2), "losses": [1.0]}),

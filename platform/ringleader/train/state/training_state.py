@@ -1,6 +1,7 @@
 """Everything a step commits: models, optimisers, schedulers, kept objects and callbacks."""
 
 import copy
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -291,15 +292,17 @@ def _former(optimizer: Optimizer, others: Sequence[Optimizer]) -> list[int]:
 
 
 def _beside(given: Any, own: Any) -> Any:
-    """The state with its tensors on the devices of those at the same places in `own`."""
+    """The state with its tensors on the devices of those at the same places in `own`; itself where all are there."""
     if isinstance(given, Tensor):
         return given.to(own.device) if isinstance(own, Tensor) and own.device != given.device else given
     # Plain ones alone: a container of another class may be made of more than its items.
     if type(given) is dict and isinstance(own, Mapping):
-        return {key: _beside(value, own.get(key)) for key, value in given.items()}
+        moved = {key: _beside(value, own.get(key)) for key, value in given.items()}
+        return moved if any(moved[key] is not value for key, value in given.items()) else given
     if type(given) in (list, tuple) and type(own) is type(given):
         owns = [*own, *([None] * len(given))]
-        return type(given)(_beside(value, mine) for value, mine in zip(given, owns, strict=False))
+        values = [_beside(value, mine) for value, mine in zip(given, owns, strict=False)]
+        return type(given)(values) if any(map(operator.is_not, values, given)) else given
     return given
 
 
