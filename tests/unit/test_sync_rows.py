@@ -338,6 +338,14 @@ def test_a_table_and_one_that_another_server_has_fill_the_same_blocks():
     assert blocks == [4, 4]
 
 
+def test_a_norm_of_parameters_without_elements_asks_no_other_server():
+    asked = []
+    assert (
+        total_norm([nn.Parameter(torch.zeros(0, WIDTH))], lambda sums: (asked.append(sums), sums)[1]) == 0.0
+    )
+    assert asked == []
+
+
 def test_a_dense_gradient_of_a_table_is_refused_by_name():
     def tied(member: Member) -> None:
         member.exchange.begin_step(frozenset({0}))
