@@ -10,7 +10,8 @@ import torch
 from carriers import ALL, CARRIERS, UNSEEN_IN_TEXT, hidden_state, shown_while_it_trains
 from cast import Cast
 from faults import FaultPlan
-from programs import BATCH, PROGRAMS, SHARDS
+from programs import BATCH, SHARDS
+from programs_made_anew import ALL as ORDINARY
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
@@ -77,9 +78,9 @@ def test_what_a_body_only_shows_may_go_on_from_turn_to_turn(tmp_path: Path) -> N
     assert (finished.reproducible_why, warned(recorded)) == ("", [])
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ORDINARY)
 def test_an_ordinary_body_carries_nothing(name: str, tmp_path: Path) -> None:
-    finished, recorded = run(PROGRAMS[name], tmp_path)
+    finished, recorded = run(ORDINARY[name], tmp_path)
     assert (finished.reproducible_why, warned(recorded)) == ("", [])
 
 

@@ -13,7 +13,8 @@ from faults import FaultPlan
 from forks import processes
 from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE
 from play import Play
-from programs import BATCH, PROGRAMS, SHARDS
+from programs import BATCH, SHARDS
+from programs_made_anew import ALL
 
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
@@ -58,9 +59,9 @@ def line_of(place: str) -> str:
     return (Path(__file__).parent / file).read_text().splitlines()[int(number) - 1].strip()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ALL)
 def test_an_ordinary_program_differs_in_nothing(name: str, tmp_path: Path) -> None:
-    assert found(f"programs:{name}", tmp_path) == {"first": [], "again": []}
+    assert found(f"{ALL[name].__module__}:{name}", tmp_path) == {"first": [], "again": []}
 
 
 @pytest.mark.parametrize("name", HARMLESS)

@@ -19,7 +19,8 @@ import torch
 from cast import Cast
 from faults import ANY, FaultPlan
 from play import Play
-from programs import BATCH, BY_HAND, PROGRAMS, RATES, SHARDS, UNSETTLED
+from programs import BATCH, BY_HAND, RATES, SHARDS, UNSETTLED
+from programs_made_anew import ALL, MADE_ANEW
 from programs_on_gpu import ON_GPU
 
 from ringleader.spec import JobSpec
@@ -79,7 +80,7 @@ def alone_with_phases(name: str, mode: str) -> tuple[WorkerResult, RecordedPhase
     with TemporaryDirectory() as place:
         finished = run(
             spec=alone(spec),
-            function=(PROGRAMS | ON_GPU)[name],
+            function=(ALL | ON_GPU)[name],
             coordinator=SingleMember(spec.shards),
             sink=phases,
             server=False,
@@ -131,7 +132,7 @@ def played(
     attempt: int = 1,
     joiners_follow: bool = False,
 ) -> Play:
-    saved, train = str(place / "saved"), (PROGRAMS | ON_GPU)[name]
+    saved, train = str(place / "saved"), (ALL | ON_GPU)[name]
     cast = Cast(
         spec,
         train,
@@ -341,9 +342,9 @@ REFUSED: dict[
 ] = {  # in words: tests/unit/test_late_registration.py, test_body_settings.py and others
     "servers": BY_HAND,
     "copies": BY_HAND,
-    "leased": UNSETTLED | RATES | BY_HAND,
+    "leased": UNSETTLED | set(MADE_ANEW) | RATES | BY_HAND,
 }
-TABLE = [(name, mode) for name, mode in product(PROGRAMS, MODES) if name not in REFUSED.get(mode, ())]
+TABLE = [(name, mode) for name, mode in product(ALL, MODES) if name not in REFUSED.get(mode, ())]
 COMMONEST = [
     "schedule_by_hand",
     "cosine_by_hand",
