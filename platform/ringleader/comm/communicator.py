@@ -289,6 +289,7 @@ class Communicator:
 
     def _look(self) -> None:
         """End this communicator with its transport, whose lanes may wait on. Called with the lock held."""
+        # Whoever gave the generation up has ended the transport; the lanes are not told where gloo tells nobody.
         if self._error is None and (why := self._transport.over):
             self._error = ExchangeBroken(rank=self.rank, phase="abort", bucket=None, why=why)
 

@@ -353,6 +353,7 @@ class _Newest:
                 added = optimizer.param_groups[len(self._groups[number]) :]  # by lines that have run since
                 optimizer.param_groups[:] = self._groups[number]
             elif number in waiting:
+                # Given for this very optimiser: it is loaded by name as soon as the lines are over.
                 continue
             put_settings(optimizer, self._settings[number])
             optimizer.param_groups += added

@@ -50,6 +50,7 @@ class TensorAccess(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def reach(self, kind: str) -> None:
         """Count as an operation what hands out the tensors of a kind without any."""
+        # A kind that is done with, or of which there is nothing yet, is of no interest.
         if kind in self._storages.values():
             self._reach(kind)
 

@@ -37,6 +37,7 @@ class ReplicatedStates:
             return "", True
         context, generation = self._context, self._context.generation
         said = torch.zeros(len(parts), generation.plan.servers, dtype=torch.float64)
+        # Who is a step ahead, or has yet to be handed its part, rightly has another state.
         if context.serves and not context.ahead and not context.progress.lacks_part:
             for number, (holders, parameters) in enumerate(parts):
                 if generation.server in holders:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Of these a deep copy is the value itself.
 _ATOMS = (str, bytes, bool, int, float, complex, type(None), torch.dtype, torch.Size, torch.device)
 
 

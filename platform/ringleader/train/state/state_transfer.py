@@ -247,6 +247,7 @@ def _arranged(saved: dict[str, Any], theirs: Sequence[str], mine: Sequence[str])
         given, wanted = theirs[span], mine[span]
         if sorted(given) != sorted(wanted):
             return None
+        # Both sides by name, so that what stands at one place belongs to one parameter.
         numbers = [number for _, number in sorted(zip(given, group["params"], strict=True))]
         places = sorted(range(len(wanted)), key=lambda place: wanted[place])
         by_place = dict(zip(places, numbers, strict=True))

@@ -269,6 +269,7 @@ class TrainingState:
         """
         former = _former(optimizer, [other for other, _ in self.optimizers])
         replaced = [*self.replaced, *(self.optimizers[number][0] for number in former)]
+        # One that comes back is in use again, and so are its schedules.
         self.replaced = [other for other in replaced if other is not optimizer]
         for number in former[1:]:
             # The others keep their numbers, by which states are healed and saved.

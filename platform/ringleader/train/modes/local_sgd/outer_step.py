@@ -304,6 +304,7 @@ class OuterStep:
         state[entry.name] = in_place(state.get(entry.name), value)
 
     def _states(self, entry: OptimizerEntry) -> defaultdict[Tensor, Any]:
+        # Looked up each time: between two loops the program may have made another one.
         optimizer, _ = self._held.optimizers[entry.optimizer]
         return optimizer.state
 
