@@ -109,14 +109,8 @@ class MemberComparison:
         return states or ((self._due or self._due_first) and differ(self._variables(reduced), but=0))
 
     def agreed(self, call: int) -> None:
-        """Record that members agree on the transaction, so that its call has been compared in this generation.
-
-        Raises:
-            ExchangeBroken: servers that hold the same optimisers' states compare them here.
-        """
+        """Record that the transaction has happened, so that its call has been compared in this generation."""
         generation = self._context.generation
-        if self._due:
-            self._make_states_alike()
         last, count = self._agreed
         self._agreed = (generation.number, count + 1 if last == generation.number else 1)
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
@@ -185,8 +179,11 @@ class MemberComparison:
             self._state.receive(payload)
         self._say(first_difference(self._mine, self._prints()) or "a part of the state")
 
-    def _make_states_alike(self) -> None:
-        """Compare what a fingerprint of the whole state leaves out, on servers that stand in for each other."""
+    def make_states_alike(self) -> None:
+        """Compare what a fingerprint of the whole state leaves out, on servers that stand in for each other. All
+        call it at the first transaction of a loop that they agree on. Raises ExchangeBroken."""
+        if not self._due:
+            return
         what, certain = self._replicated.make_alike()
         self._unsure |= not certain
         if what:

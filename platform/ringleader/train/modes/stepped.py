@@ -176,6 +176,8 @@ class SteppedMode(Mode):
         if member.comparison.differs(reduced):
             self._look_first(report, first=lambda: member.comparison.correct(reduced))
             return True
+        # Not at evaluations: who misses the end of one has nothing to redo, and there is no update to come.
+        member.comparison.make_states_alike()
         member.comparison.agreed(loop.number)
         if report.left:
             self._leave_call(loop, report)
