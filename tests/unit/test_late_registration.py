@@ -1,5 +1,6 @@
 """Objects may be registered between loops where all members are at the same step; elsewhere only at the top."""
 
+import gc
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from ringleader.errors import StepMisuse
 from ringleader.train import Session
 from ringleader.train.local import run_local
+from ringleader.train.state.training_state import TrainingState
 
 
 def loop(session: Session, net: Any) -> None:
@@ -100,6 +102,14 @@ def test_an_optimizer_without_hooks_for_its_state_may_be_registered(tmp_path: Pa
 
     finished, _ = run_local(job(RING), train, tmp_path)
     assert finished.steps == 12
+
+
+def test_optimizers_that_were_replaced_go_with_their_states() -> None:
+    held, net = TrainingState(), nn.Linear(5, 3)
+    for _ in range(3):
+        held.add_optimizer(torch.optim.SGD(net.parameters(), lr=0.1), None)
+    gc.collect()
+    assert list(held.replaced) == []
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
+from weakref import WeakSet
 
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
@@ -41,7 +42,8 @@ class TrainingState:
         self.models: list[nn.Module] = []
         self.optimizers: list[tuple[Optimizer, float | None]] = []
         self.schedulers: list[LRScheduler] = []
-        self.replaced: list[Optimizer] = []
+        # Weak: a program that makes one anew in each epoch would keep the states of all.
+        self.replaced: WeakSet[Optimizer] = WeakSet()
         self.kept: dict[str, Stateful] = {}
         self.callbacks: list[Callable[[], None]] = []
         self.committed_kept: dict[str, dict[str, Any]] = {}
@@ -268,9 +270,9 @@ class TrainingState:
             StepMisuse: it has only some of another one's.
         """
         former = _former(optimizer, [other for other, _ in self.optimizers])
-        replaced = [*self.replaced, *(self.optimizers[number][0] for number in former)]
+        self.replaced.update(self.optimizers[number][0] for number in former)
         # One that comes back is in use again, and so are its schedules.
-        self.replaced = [other for other in replaced if other is not optimizer]
+        self.replaced.discard(optimizer)
         for number in former[1:]:
             # The others keep their numbers, by which states are healed and saved.
             self.optimizers[number] = (SGD([{"params": []}], lr=0.0), None)
