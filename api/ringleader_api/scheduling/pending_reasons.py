@@ -60,7 +60,7 @@ def no_room(claim: Claim, found: int, admitted: Sequence[Claim], missing: str | 
     own = [f"{c.job_id} ({count_of(c.holds, 'worker')})" for c in admitted if c.project == claim.project]
     holders = _listed(own, others=len(own) < len(admitted)) or "other workloads"
     fit = f"{found} of the workers fit" if claim.apart else f"{found} fit"
-    # An empty reason: nodes were asked for in vain, and the autoscaler did not say why.
+    # An empty reason: the autoscaler could not provide nodes, and did not say why.
     nodes = (
         ""
         if missing is None

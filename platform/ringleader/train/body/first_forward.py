@@ -14,7 +14,8 @@ from ringleader.train.between_calls.text_comparison import TextComparison, numbe
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.fingerprints import fingerprint
-from ringleader.train.state.hidden_state import SeenValue, may_matter, named, unkept_values
+from ringleader.train.state.hidden_state import SeenValue, may_matter, unkept_values
+from ringleader.train.state.named_findings import NamedFindings
 
 TURNS = 2
 """The turns that are inspected: one that sets values, and one that leaves them as they are."""
@@ -37,7 +38,11 @@ class FirstForwardState:
         self._others: dict[str, str] = {}
         self._compared_in = -1
         self._compared: set[str] = set()
-        self._found: list[str] = []
+        self._found = NamedFindings(
+            context,
+            "the first forward pass of each worker sets state from its own rows or draws ({}), which is not committed: "
+            "set it before the first loop, or register it, with the flag that it is set, as persistent buffers",
+        )
 
     def begin_turn(self) -> None:
         """Note the values before the loop body gets a slice. Where a turn broke, those before it count."""
@@ -78,13 +83,7 @@ class FirstForwardState:
     @property
     def why_other_bits(self) -> str:
         """The attributes by name, and the cure; empty where nothing was found."""
-        if not self._found:
-            return ""
-        return (
-            "the first forward pass of each worker sets state from its own rows or draws "
-            f"({named(self._found)}), which is not committed: set it before the first loop, or register it, with the "
-            "flag that it is set, as persistent buffers"
-        )
+        return self._found.why_other_bits
 
     def fingerprint(self) -> int:
         """A number below 2**48 for the values not yet compared in this generation; 0 where there are none."""
@@ -99,13 +98,13 @@ class FirstForwardState:
         self._find(key.partition(" ")[0] for key in compared.differing)
 
     def state(self) -> tuple[dict[str, str], list[str]]:
-        return {**self._others, **self._still()}, list(self._found)
+        return {**self._others, **self._still()}, self._found.state()
 
     def restore(self, state: tuple[Mapping[str, str], Sequence[str]]) -> None:
         """Take over others' findings, and compare their values with this worker's own; those of both stay."""
         others, found = state
         self._others |= others
-        self._found += [path for path in found if path not in self._found]
+        self._found.restore(found)
         self._compare()
 
     def _compare(self) -> None:
@@ -115,15 +114,9 @@ class FirstForwardState:
         )
 
     def _find(self, paths: Iterator[str]) -> None:
-        new = [
-            path
-            for path in dict.fromkeys(paths)
-            if path not in self._found and may_matter(*self._owner(path))
-        ]
-        self._found += new
-        generation = self._context.current
-        if new and generation is not None and generation.rank == 0:
-            print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
+        # Asked of what is new alone: whether it may matter is read in the module's source.
+        new = (path for path in paths if path not in self._found)
+        self._found.add(*(path for path in new if may_matter(*self._owner(path))))
 
     def _new(self) -> dict[str, str]:
         generation = self._context.generation.number

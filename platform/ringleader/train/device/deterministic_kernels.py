@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.state.hidden_state import looked_at, named
+from ringleader.train.state.hidden_state import looked_at
+from ringleader.train.state.named_findings import NamedFindings
 
 WORKSPACE, ONE_ORDER = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """cuBLAS adds in one order only with a workspace of fixed size; it reads this when its first product is computed."""
@@ -38,7 +39,11 @@ class DeterministicKernels:
     def __init__(self, context: MemberContext) -> None:
         self._context = context
         self._on = context.same_bits and context.device.type == "cuda"
-        self._found: list[str] = []
+        self._found = NamedFindings(
+            context,
+            "the CUDA device adds in any order in some operations ({}): use others, or leave the modes of torch as the "
+            "session sets them",
+        )
         self._turns = 0
         self._attends: bool | None = None
         self._before: tuple[Any, ...] = ()
@@ -80,9 +85,11 @@ class DeterministicKernels:
         if not self._on:
             return
         if torch.backends.cudnn.benchmark:
-            self._find("convolutions, by torch.backends.cudnn.benchmark")
+            self._found.add("convolutions, by torch.backends.cudnn.benchmark")
         if not torch.are_deterministic_algorithms_enabled():
-            self._find("all operations, since the program has turned torch.use_deterministic_algorithms off")
+            self._found.add(
+                "all operations, since the program has turned torch.use_deterministic_algorithms off"
+            )
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward of a slice's loss."""
@@ -95,20 +102,14 @@ class DeterministicKernels:
     @property
     def why_other_bits(self) -> str:
         """The operations by name, and the cure; empty where nothing was found."""
-        if not self._found:
-            return ""
-        told = named(self._found)
-        return (
-            f"the CUDA device adds in any order in some operations ({told}): use others, or leave the modes of torch "
-            "as the session sets them"
-        )
+        return self._found.why_other_bits
 
     def state(self) -> list[str]:
-        return list(self._found)
+        return self._found.state()
 
     def restore(self, state: Sequence[str]) -> None:
         """Take over others' findings; this member's own stay."""
-        self._found += [name for name in state if name not in self._found]
+        self._found.restore(state)
 
     def _strict(self, loss: Tensor) -> bool:
         """Whether the backward goes through attention, and has a kernel with one order for every operation."""
@@ -117,7 +118,7 @@ class DeterministicKernels:
             nodes = _nodes(loss)
             names = [name for name in (node.name() for node in nodes) if _ATTENTION.match(name)]
             if any(name.startswith(_CUDNN) for name in names):
-                self._find("attention by cuDNN")
+                self._found.add("attention by cuDNN")
             if names:
                 self._attends = _has_kernels(loss, nodes)
         return self._attends is True and torch.is_deterministic_algorithms_warn_only_enabled()
@@ -130,21 +131,10 @@ class DeterministicKernels:
         text = str(message)
         if re.match(WARNINGS, text):
             found = _NAME.search(text)
-            self._find(
-                next(filter(None, found.groups()))
-                if found
-                else f"products, as {WORKSPACE} is not {ONE_ORDER}"
-            )
+            products = f"products, as {WORKSPACE} is not {ONE_ORDER}"
+            self._found.add(next(filter(None, found.groups())) if found else products)
         elif self._shown is not None:
             self._shown(message, *more, **options)
-
-    def _find(self, name: str) -> None:
-        if name in self._found:
-            return
-        self._found.append(name)
-        generation = self._context.current
-        if generation is not None and generation.rank == 0:
-            print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
 
 
 def _modes() -> tuple[Any, ...]:

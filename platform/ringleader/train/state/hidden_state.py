@@ -19,14 +19,13 @@ from torch import Tensor, nn
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import text_of
+from ringleader.train.state.named_findings import NamedFindings
 from ringleader.train.state.parameters.tensor_version import version_of
 
 IN_A_ROW = 3
 """Inspected turns in a row in which a value must change to count: tables that grow with the longest text do not."""
 MANY = 20
 """The number of entries of a dict or a list that are inspected."""
-NAMED = 5
-"""The number of findings that are named; the others are counted."""
 _EVERYBODYS = frozenset(vars(nn.Module()))
 """The attributes of every module: `training`, and the dicts of parameters and hooks."""
 _VALUES = (Tensor, str, bytes, int, float, complex, np.generic)
@@ -41,7 +40,10 @@ class HiddenState:
         self._turns = 0
         self._before: dict[str, SeenValue] | None = None
         self._in_a_row: Counter[str] = Counter()
-        self._found: list[str] = []
+        self._found = NamedFindings(
+            context,
+            "forward passes change state that is not committed ({}): register it as a persistent buffer",
+        )
 
     def begin_turn(self) -> None:
         """Note the values before the loop body gets a slice, in the turns that are inspected."""
@@ -57,28 +59,19 @@ class HiddenState:
         # A new counter: what has not changed in this turn begins again.
         self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
         often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
-        new = [path for path in often if may_matter(*self._owner(path))]
-        self._found += new
-        generation = self._context.current
-        if new and generation is not None and generation.rank == 0:
-            print(f"ringleader: the weights will not be reproducible: {self.why_other_bits}")
+        self._found.add(*(path for path in often if may_matter(*self._owner(path))))
 
     @property
     def why_other_bits(self) -> str:
         """The attributes that forwards change, by name, and the cure; empty where nothing was found."""
-        if not self._found:
-            return ""
-        told = named(self._found)
-        return (
-            f"forward passes change state that is not committed ({told}): register it as a persistent buffer"
-        )
+        return self._found.why_other_bits
 
     def state(self) -> list[str]:
-        return list(self._found)
+        return self._found.state()
 
     def restore(self, state: Sequence[str]) -> None:
         """Take over others' findings; this worker's own stay."""
-        self._found += [path for path in state if path not in self._found]
+        self._found.restore(state)
 
     def _look(self) -> dict[str, "SeenValue"]:
         return {path: SeenValue.of(value) for path, _, value in unkept_values(self._context.held.models)}
@@ -87,12 +80,6 @@ class HiddenState:
         """The class of the module that has the value, and the attribute's name."""
         part = next(part for each, part, _ in unkept_values(self._context.held.models) if each == path)
         return type(part), path.partition("[")[0].rpartition(".")[2]
-
-
-def named(found: Sequence[str]) -> str:
-    """The first findings by name, and the number of the others."""
-    names, more = sorted(found)[:NAMED], len(found) - NAMED
-    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, Any]]:
