@@ -1,7 +1,5 @@
 """Every transport: order, ending waits, keeping generations apart, giving up a meeting."""
 
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -156,43 +154,6 @@ def test_abort_ends_waits_on_both_sides_also_when_both_wait_for_each_other(group
     error, _ = broken_by(lambda: a.isend(torch.empty(4), 1, 0))
     assert "given up" in str(error)
     b.close()
-
-
-STOPPING = """
-import os, signal, sys, torch
-from ringleader.comm.transports.gloo import GlooTransport
-from ringleader.comm.transports.meeting import MeetingCall, meet
-where, secret = int(sys.argv[1]), bytes.fromhex(sys.argv[2])
-transport = meet(MeetingCall("127.0.0.1", where, "job/1/1", 1, 2, 60.0, secret, host="127.0.0.1", kinds=("gloo",)))
-arriving = transport.irecv(torch.empty(1 << 24), 0, 0)
-os.kill(os.getpid(), signal.SIGSTOP)
-"""
-"""A member that asks for 64 MiB and then reads none of them."""
-
-
-@pytest.mark.parametrize("lost", [True, False], ids=["killed", "cut off"])
-def test_a_message_that_is_half_sent_holds_nobody_whose_generation_is_over(port, lost):
-    """gloo tells those that wait for the message in progress nothing, however its connection ends."""
-    with subprocess.Popen([sys.executable, "-c", STOPPING, str(port), SECRET.hex()]) as peer:
-        try:
-            transport = meet(call("gloo", port, "job/1/1", 0, 2))
-            communicator = Communicator(transport)
-            rows = torch.ones(1 << 24)
-            ticket = communicator.submit_call(
-                lambda _, to: to.isend(rows, 1, 0).wait(), [rows], phase="reduce", bucket=0
-            )
-            assert not communicator.done(ticket, 0.5)
-            if lost:
-                peer.kill()
-                peer.wait(HANG_S)
-                assert not communicator.done(ticket, 0.5)  # if gloo mends this, the transport may be simpler
-            transport.abort()
-            error, waited_s = broken_by(lambda: communicator.wait([ticket]))
-            assert waited_s < HANG_S / 4
-            assert "given up" in str(error)
-            assert communicator.close() is False
-        finally:
-            peer.kill()
 
 
 def test_closing_one_member_reaches_those_that_wait_for_another(group):
