@@ -7,6 +7,7 @@ export const ALWAYS = ["loss", "samples_per_s", "world_size"] as const;
 interface Look {
   label: string;
   unit: string;
+  unitOfOne?: string;
   height: number;
   shape?: "line" | "stairs";
   zero?: boolean;
@@ -16,7 +17,7 @@ interface Look {
 const LOOKS: Record<string, Look> = {
   loss: { label: "Loss", unit: "", height: 190 },
   samples_per_s: { label: "Throughput", unit: "samples/s", height: 110, zero: true },
-  world_size: { label: "World size", unit: "workers", height: 72, shape: "stairs", zero: true, whole: true },
+  world_size: { label: "World size", unit: "workers", unitOfOne: "worker", height: 72, shape: "stairs", zero: true, whole: true },
   comm_exposed_fraction: { label: "Exposed communication", unit: "of the step", height: 90, zero: true },
 };
 
@@ -32,6 +33,7 @@ export function seriesOf(name: string, points: readonly MetricPoint[], options: 
     name,
     label: look.label,
     unit: look.unit,
+    unitOfOne: look.unitOfOne ?? look.unit,
     height: look.height,
     points: inOrder(points),
     shape: look.shape ?? "line",

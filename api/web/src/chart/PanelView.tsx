@@ -1,6 +1,6 @@
 /** One panel of the charts: its title, grid, axis and line. */
 import { number } from "../format";
-import { shown, type Layout, type Panel } from "./layout";
+import { shown, unitOf, type Layout, type Panel } from "./layout";
 import { linePath, logTicks, runs, smooth, ticks, wholeTicks, type Point } from "./scale";
 
 interface Props {
@@ -18,7 +18,7 @@ export function PanelView({ panel, layout, clip }: Props) {
         {series.label}
         {last && (
           <tspan className="panel-value" dx="8">
-            {number(last.value)} {series.unit}
+            {number(last.value)} {unitOf(series, last.value)}
           </tspan>
         )}
       </text>

@@ -2,7 +2,7 @@
 import { duration, number, plural } from "../format";
 import type { Boundary, Lost, Recovery } from "../history";
 import { PhaseBar } from "../parts/PhaseBar";
-import type { Layout } from "./layout";
+import { unitOf, type Layout } from "./layout";
 import { nearest, runs } from "./scale";
 
 export interface Happenings {
@@ -30,18 +30,20 @@ export function Tooltip({ layout, step, happened }: { layout: Layout; step: numb
         {generation && <span className="muted"> · generation {generation.generation}</span>}
       </div>
       <dl className="tooltip-values">
-        {layout.panels.map(({ series }) => (
-          <div key={series.name} className={`metric-${series.name.replace(/\W/g, "-")}`}>
-            <dt>
-              <i className="swatch" aria-hidden="true" />
-              {series.label}
-            </dt>
-            <dd>
-              {number(nearest(runs(series.points).at(-1) ?? [], step)?.value)}{" "}
-              <span className="muted">{series.unit}</span>
-            </dd>
-          </div>
-        ))}
+        {layout.panels.map(({ series }) => {
+          const value = nearest(runs(series.points).at(-1) ?? [], step)?.value;
+          return (
+            <div key={series.name} className={`metric-${series.name.replace(/\W/g, "-")}`}>
+              <dt>
+                <i className="swatch" aria-hidden="true" />
+                {series.label}
+              </dt>
+              <dd>
+                {number(value)} <span className="muted">{unitOf(series, value)}</span>
+              </dd>
+            </div>
+          );
+        })}
       </dl>
       {lost.map((one) => (
         <p key={one.seq} className="tooltip-lost">

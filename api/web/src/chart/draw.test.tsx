@@ -4,7 +4,7 @@ import { boundaries, lostWorkers, recoveries } from "../history";
 import { seriesOf } from "../series";
 import type { JobEvent, MetricPoint } from "../wire";
 import { Charts } from "./Charts";
-import { layout, shown } from "./layout";
+import { layout, unitOf, shown } from "./layout";
 
 const AT = "2026-11-20T10:00:00Z";
 const event = (seq: number, type: string, data: Record<string, unknown>): JobEvent => ({
@@ -38,6 +38,11 @@ const happened = {
 const drawn = renderToStaticMarkup(<Charts series={series} attempt={1} happened={happened} summary="s" />);
 
 describe("the charts", () => {
+  test("count one worker and several in words", () => {
+    const size = seriesOf("world_size", metric(1), options);
+    expect([unitOf(size, 1), unitOf(size, 2)]).toEqual(["worker", "workers"]);
+  });
+
   test("say how many points each line has", () => {
     expect(drawn).toMatch(/data-testid="series-loss" data-points="100"/);
     expect(drawn).toMatch(/data-testid="series-world_size" data-points="100"/);

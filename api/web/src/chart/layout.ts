@@ -5,6 +5,8 @@ export interface Series {
   name: string;
   label: string;
   unit: string;
+  /** The unit of exactly 1, where that is another word. */
+  unitOfOne: string;
   points: readonly Point[];
   shape: "line" | "stairs";
   height: number;
@@ -12,6 +14,11 @@ export interface Series {
   log: boolean;
   whole: boolean;
   smoothing: number;
+}
+
+/** The unit behind a value: "1 worker", "2 workers". */
+export function unitOf(series: Series, value: number | undefined): string {
+  return value === 1 ? series.unitOfOne : series.unit;
 }
 
 export interface Panel {
