@@ -86,5 +86,5 @@ WORDS: dict[str, str] = {
     "debug.ledger": "Write the row ledger: a Parquet file of (step, shard, row) of every settled row.",
     "debug.trace": "Write a timeline of the steps, as the artifact `trace.json`.",
     "debug.faults": "Allow faults to be injected into this job.",
-    "debug.check": "Check the program beside the job, twenty seconds after its first step.",
+    "debug.check": "Check the program beside the job, ten seconds after its first step.",
 }

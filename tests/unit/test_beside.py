@@ -20,7 +20,7 @@ from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import RecordedOutput, SingleMember
 from ringleader.train.program_check import background
-from ringleader.train.program_check.background import CHECK, CPU_S, WORK, CheckWorkspace
+from ringleader.train.program_check.background import CHECK, CPU_S, MOST_BYTES, WORK, CheckWorkspace
 from ringleader.train.run import WorkerResult, run
 
 ROWS, BATCH = 16, 4
@@ -142,6 +142,7 @@ class Job:
         after_s: float = 0.0,
         niceness: int = 0,
         cpu_s: int = CPU_S,
+        most_bytes: int = MOST_BYTES,
         **more: Any,
     ) -> WorkerResult:
         return run(
@@ -151,7 +152,7 @@ class Job:
             sink=self.recorded,
             server=False,
             artifacts=self.place,
-            beside=CheckWorkspace(self.make, after_s, niceness, cpu_s),
+            beside=CheckWorkspace(self.make, after_s, niceness, cpu_s, most_bytes),
         )
 
     def make(self) -> Path:
@@ -182,6 +183,9 @@ def said(captured: pytest.CaptureFixture[str]) -> list[str]:
     return [line.removeprefix("ringleader: ") for line in lines if line.startswith("ringleader: ")]
 
 
+SHORT = (
+    "the job was too short for the background check of its program; `ringleader check` does it beforehand."
+)
 NOT = "the background check of the program is skipped: "
 CHECKED = "background check: ran the lines before session call {} as a worker that joins later would"
 
@@ -324,18 +328,56 @@ def test_a_job_may_ask_for_none(job: Job, capsys: pytest.CaptureFixture[str]) ->
     assert (job.checks, job.told, said(capsys)) == (0, [], [])
 
 
-def test_a_job_that_is_over_soon_is_not_checked(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    job.run(one_loop, after_s=3600.0)
-    assert (job.checks, job.told, said(capsys)) == (0, [], [])
-
-
-def test_a_large_state_is_not_copied_and_that_is_said(
-    job: Job, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_job_that_is_over_soon_is_not_checked_and_that_is_said(
+    job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(background, "MOST_BYTES", 0)
-    job.run(good)
+    job.run(one_loop, after_s=3600.0)
+    assert said(capsys) == [SHORT]
+    assert (job.checks, job.told) == (0, [])
+
+
+def test_a_large_state_is_not_copied_and_that_is_said(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.run(good, most_bytes=0)
     assert [line.partition(" MiB")[0] for line in said(capsys)] == [f"{NOT}the state of 0"]
     assert (job.checks, job.left) == (0, [])
+
+
+class Lines(RecordedOutput):
+    """The output of a member, with the lines of its program's bodies that are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = True
+        self.lines: list[str] = []
+
+    def within(self, *, told: bool = True) -> None:
+        self.told = told
+
+    def add(self, line: str) -> None:
+        self.lines += [line] if self.told else []
+
+
+LINES = Lines()
+
+
+def counts(session: Session) -> None:
+    net, _, data = network(session)
+    for epoch in range(2):
+        for turn, (x, y) in enumerate(session.batches(data)):
+            LINES.add(f"{epoch}: {turn}")
+            session.step(F.cross_entropy(net(x), y))
+
+
+@pytest.mark.parametrize("most_bytes", [0, MOST_BYTES])
+def test_the_first_step_of_a_loop_in_the_text_is_computed_twice_and_prints_once(
+    most_bytes: int, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.LINES", lines := Lines())
+    job.recorded = lines
+    job.run(counts, most_bytes=most_bytes, after_s=3600.0)
+    first = ["0: 0", "0: 2", "0: 3", "0: 4"] if most_bytes == 0 else [f"0: {turn}" for turn in range(4)]
+    assert lines.lines == [*first, *(f"1: {turn}" for turn in range(4))]
+    assert len(lines.values) == 2 * ROWS // BATCH
 
 
 def test_a_mode_that_promises_no_bits_is_not_checked_and_that_is_said(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -125,9 +126,11 @@ class DatasetLoops:
             drop_last=request.drop_last,
         )
         check_last_batch(self._member.held.models, epoch, len(dataset), spec, self._member.warnings)
+        code, line = request.place
         return BatchLoop(
             number,
             index,
+            f"{Path(code.co_filename).name}:{line}",
             epoch,
             dataset,
             request.collate,

@@ -22,7 +22,6 @@ from ringleader.train.generation.environment_check import device_of
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.starting.initial_weights import Beginning
-from ringleader.train.modes.mode import Mode
 from ringleader.train.modes.registry import mode_of
 from ringleader.train.ports import Coordinator, RecordSink
 from ringleader.train.rows.cursor import steps_in_epoch
@@ -75,7 +74,7 @@ class Session:
             beginning or Beginning(spec.init_from, optimizers=spec.init_optimizers),
         )
         self._member.kernels.begin()
-        self._steps = self._mode()
+        self._steps = mode_of(spec.sync)(self._member, sink, self._device)
         self._loaders = LoaderProcesses(spec.seed)
         casting = Autocast(spec.precision, self._device)
         self._checks = BodyChecks(self._member, sink, self._steps)
@@ -84,9 +83,6 @@ class Session:
         self._loops = DatasetLoops(
             self._member, self._steps, self._calls, self._checks, casting=casting, loaders=self._loaders
         )
-
-    def _mode(self) -> Mode:
-        return mode_of(self._spec.sync)(self._member, self._sink, self._device)
 
     @property
     def params(self) -> dict[str, Any]:

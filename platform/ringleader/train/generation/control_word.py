@@ -16,7 +16,7 @@ from ringleader.train.generation.saving.cadence import CheckpointVote
 
 MAX_METRICS = 12
 _EXACT = 1 << 24  # float32 holds every integer up to here; a step is sent modulo this
-_MEMBER = 13
+_MEMBER = 14
 _HALF = 24
 """Bits of a fingerprint in one entry."""
 _SHARD = 4 + MAX_METRICS
@@ -93,6 +93,7 @@ class StepReport:
         sets: a loop body has changed an optimiser's settings.
         unseen: no loop body has seen the outcome of the step before and could leave: this step does not happen yet.
         lays: the set of trained parameters is to change here: the step happens once all agree on it.
+        repeats: a member asks for the step to be computed twice.
     """
 
     pending: bool
@@ -107,6 +108,7 @@ class StepReport:
     unseen: bool = False
     lays: bool = False
     sets: bool = False
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ class WordLayout:
         said: tuple[int, int] = (0, 0),
         lays: bool = False,
         sets: bool = False,
+        repeats: bool = False,
         slices: Mapping[int, SliceReport] = NOTHING,
         used: Sequence[bool] = (),
         buffers: Tensor | None = None,
@@ -152,7 +155,7 @@ class WordLayout:
             *(call, kind, step % _EXACT, pending, stop, stance, wish),
             # A fingerprint has 48 bits and an entry holds 24 exactly.
             *(said[0] >> _HALF, said[0] % _EXACT, lays, sets),
-            *(said[1] >> _HALF, said[1] % _EXACT),
+            *(said[1] >> _HALF, said[1] % _EXACT, repeats),
         )
         start = rank * _MEMBER
         word[start : start + _MEMBER] = torch.tensor(own, dtype=torch.float32)
@@ -229,6 +232,7 @@ class WordLayout:
             unseen=all(m[5] == LoopStance.FOLLOWS for m in members),
             lays=any(m[9] for m in members),
             sets=any(m[10] for m in members),
+            repeats=any(m[13] for m in members),
             weight=total,
             loss=float(means[0]),
             values=means[3:].tolist(),

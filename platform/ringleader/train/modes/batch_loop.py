@@ -17,6 +17,7 @@ class BatchLoop:
 
     Attributes:
         number: its session call number.
+        line: its place in the program, as "file:line".
         epoch: its order of rows.
         index: how many batches calls came before it.
         total_steps: of the whole job, where the user said so.
@@ -24,6 +25,7 @@ class BatchLoop:
 
     number: int
     index: int
+    line: str
     epoch: Epoch
     dataset: Any
     collate: Collate | None

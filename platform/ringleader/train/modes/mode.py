@@ -37,7 +37,7 @@ class Mode(ABC):
             member.spec.seed,
             member.timeline,
             member.held.models,
-            (member.unkept, member.first, member.kernels),
+            (member.unkept, member.first, member.kernels, member.repeated),
         )
         self.recorder = StepRecorder(member)
         self._loop: BatchLoop | None = None

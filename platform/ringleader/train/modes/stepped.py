@@ -1,7 +1,7 @@
 """The skeleton of modes in which all members commit together: a batch, or a round of several, is a transaction."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,9 @@ from ringleader.train.ports import RecordSink
 from ringleader.train.rows.cursor import Epoch, present_shards
 from ringleader.train.rows.slices import Prefetched
 
+BUFFERS = -1
+"""The number of the buffers that the first shard's slice left, among sums."""
+
 
 class SteppedMode(Mode):
     """A mode whose stretch is a transaction: members begin one, give their slices to the body, and commit together or
@@ -27,6 +30,7 @@ class SteppedMode(Mode):
         self._leaving = LoopExit(member)
         self._reports: dict[int, SliceReport] = {}
         self._failed = False
+        self._told = True
         self._pieces: Prefetched | None = None
         self._loaded_in = -1
         # The slices of the running transaction's first batch, and those of them that are computed here.
@@ -48,6 +52,7 @@ class SteppedMode(Mode):
         self._member.trained.begin()
         self._member.laying.make_dense()
         self._leaving.begin()
+        self._member.repeated.begin_loop(loop.line, loop.dataset)
 
     def _at_end(self, loop: BatchLoop) -> bool:
         return self._member.progress.calls.offset >= loop.epoch.steps
@@ -60,7 +65,8 @@ class SteppedMode(Mode):
             return
         # A new generation may give this worker other shards, and a failure makes the transaction start over.
         if self._pieces is None or self._failed or self._loaded_in != member.generation.number:
-            self._pieces, self._loaded_in, self._failed = self._load(loop), member.generation.number, False
+            loaded = member.repeated.loaded(loop.collate, self._load(loop))
+            self._pieces, self._loaded_in, self._failed = Prefetched(loaded), member.generation.number, False
         self._begin_transaction(loop)
         self._reports, self._mine = {}, self._owned(loop.epoch, member.progress.calls.offset)
         yield from self._slices(loop, self._pieces)
@@ -86,6 +92,7 @@ class SteppedMode(Mode):
         """Begin a transaction on the exchange. Raises ExchangeBroken."""
         member = self._member
         member.comparison.begin(loop.number)
+        self._tell_lines(told=not member.repeated.again)
         member.settings.begin_transaction()
         self._present = self._lanes_present(loop.epoch, member.progress.calls.offset)
         member.generation.exchange.begin_step(frozenset(self._present))
@@ -127,10 +134,9 @@ class SteppedMode(Mode):
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Commit the transaction that all members have agreed on. Raises ExchangeBroken."""
 
-    def _is_repeated(self, _report: StepReport) -> bool:
-        """Whether the transaction, whose gradients are summed, has to be computed once more: in a check of the
-        program."""
-        return False
+    @abstractmethod
+    def _sums(self, report: StepReport) -> Mapping[int, Tensor]:
+        """The sums of the transaction that this member has, by number."""
 
     def _finish(self) -> None:
         """Exchange the word, then commit, unless a member objects. Raises ExchangeBroken."""
@@ -160,6 +166,7 @@ class SteppedMode(Mode):
             said=member.comparison.said,
             lays=member.laying.due(loop.number),
             sets=member.settings.sets,
+            repeats=member.repeated.asks,
             stance=self._leaving.stance(leaves=self._leaves, turns=bool(self._mine)),
             slices=self._reports,
             used=self._used,
@@ -183,11 +190,31 @@ class SteppedMode(Mode):
             self._leave_call(loop, report)
         elif report.lays:
             self._lay_anew(loop, report)
-        elif report.unseen or self._is_repeated(report):
+        elif report.unseen:
             self._look_first(report)
+        elif report.repeats:
+            member.repeated.keep(self._compared_sums(report))
+            self._look_first(report, redo=lambda: None)  # the first time has printed what the step prints
         else:
+            member.repeated.compare(self._compared_sums(report))
+            self._tell_lines(told=True)
             return False
         return True
+
+    def _compared_sums(self, report: StepReport) -> Mapping[int, Tensor]:
+        """What a step that is computed twice gives to this member."""
+        member = self._member
+        if not (report.repeats or member.repeated.again):
+            return {}
+        sums = dict(self._sums(report)) if member.generation.exchange.updates else {}
+        left = member.buffers.encode()
+        return sums if left is None else sums | {BUFFERS: left}
+
+    def _tell_lines(self, *, told: bool) -> None:
+        """Have what the body prints from now on be told, or dropped."""
+        if told != self._told:
+            self._told = told
+            self._sink.within(told=told)
 
     def _leave_call(self, loop: BatchLoop, report: StepReport) -> None:
         """End the loop for all, before this transaction: what it computed is dropped, the weights stay."""
@@ -213,9 +240,10 @@ class SteppedMode(Mode):
         end: Callable[[], None] = lambda: None,
         *,
         first: Callable[[], None] = lambda: None,
+        redo: Callable[[], None] | None = None,
     ) -> None:
         """Drop the transaction: no loop body has seen the end of the one before. All do behind this turn, and make it
-        again or leave. `first` runs before weights are published."""
+        again or leave. `first` runs before weights are published, `redo` in place of dropping printed lines."""
         member, self._reports = self._member, {}
         self._forget()
         self._give_up()  # as after a failure: the slices are loaded and computed again
@@ -226,7 +254,11 @@ class SteppedMode(Mode):
         self._leaving.committed(turns=self._sees)
         if report.pending:
             member.leave_at_planned_boundary()
-        self._redo()
+        (redo or self._redo)()
+
+    def _redo(self) -> None:
+        super()._redo()
+        self._member.repeated.drop()
 
     def _commit_buffers(self, reduced: Tensor) -> None:
         """Commit the buffers that the first shard's slice left."""

@@ -32,8 +32,8 @@ from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 
-AFTER_S = 20.0
-"""The training time before the first check: a shorter job is not checked, for which there is `ringleader check`."""
+AFTER_S = 10.0
+"""The training time before the first check: a shorter job is not checked, and says so."""
 CALL = 3
 """A job that was checked before this session call began is checked once more behind it: by then lines between calls
 have run, also those behind an evaluation."""
@@ -67,12 +67,14 @@ class CheckWorkspace:
         after_s: seconds of training before the first check.
         niceness: that of the process.
         cpu_s: the most CPU seconds of the process, its imports not counted.
+        most_bytes: the largest state that is copied for it.
     """
 
     make: Callable[[], Path]
     after_s: float = AFTER_S
     niceness: int = LEAST_URGENT
     cpu_s: int = CPU_S
+    most_bytes: int = MOST_BYTES
 
 
 class BackgroundCheck:
@@ -91,6 +93,7 @@ class BackgroundCheck:
         self._sections = sections
         self._variables = variables
         self._place: CheckWorkspace | None = None
+        self._wanted: CheckWorkspace | None = None
         self._since: float | None = None
         self._checked = NEVER
         self._run: _Run | None = None
@@ -98,7 +101,13 @@ class BackgroundCheck:
 
     def begin(self, place: CheckWorkspace) -> None:
         """Let this member check, if it is the one that does."""
-        self._place = place
+        self._place = self._wanted = place
+
+    @property
+    def has_no_process(self) -> bool:
+        """Whether this member's job wants its program checked, and no process can: the job's own steps are compared."""
+        most = None if self._wanted is None else self._wanted.most_bytes
+        return most is not None and bool(self._why_not(self._size_bytes_later(), most))
 
     def committed(self) -> None:
         """Copy the state, all of it committed, if a check is due; report the findings of one that has ended."""
@@ -116,6 +125,11 @@ class BackgroundCheck:
         if self._run is not None or self._room is not None:
             print(
                 "ringleader: the job ended before the background check of its program did; the check has no result."
+            )
+        elif self._place is not None and self._checked == NEVER:
+            print(
+                "ringleader: the job was too short for the background check of its program; `ringleader check` does it "
+                "beforehand."
             )
         self.close()
 
@@ -140,7 +154,9 @@ class BackgroundCheck:
 
     def _start(self, place: CheckWorkspace) -> None:
         context = self._context
-        why = self._why_not() or (self._room.refused if self._room else "")
+        why = self._why_not(self._size_bytes(), place.most_bytes) or (
+            self._room.refused if self._room else ""
+        )
         if why:
             print(f"ringleader: the background check of the program is skipped: {why}.")
             self._place = self._room = None
@@ -155,22 +171,28 @@ class BackgroundCheck:
         order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}
         self._run = _Run(place, context.spec, order, state)
 
-    def _why_not(self) -> str:
+    def _why_not(self, size: int, most: int) -> str:
         """The reason why the program cannot be checked here; empty where it can."""
         context = self._context
         if not context.same_bits:
             return "this sync mode is not reproducible"
-        beforehand = "`ringleader check` runs it on a few batches on the CPU"
+        beforehand = (
+            "the first step of each loop is computed twice instead, and `ringleader check` runs the program on a few "
+            "batches on the CPU"
+        )
         if context.device.type != "cpu":
             return f"the job trains on a GPU, and a check on the CPU would give other bits; {beforehand}"
-        size = self._size_bytes()
-        if size > MOST_BYTES:
-            most = f"the limit of {MOST_BYTES >> 20} MiB"
-            return f"the state of {size >> 20} MiB is above {most}; {beforehand}"
+        if size > most:
+            return f"the state of {size >> 20} MiB is above the limit of {most >> 20} MiB; {beforehand}"
         return ""
 
     def _size_bytes(self) -> int:
         return size_bytes(live_tensors(self._context.held)) + self._sections.tensor_bytes
+
+    def _size_bytes_later(self) -> int:
+        """The size once the first step is made, in which an optimiser makes up to two numbers for each weight."""
+        weights = size_bytes(self._context.parameters)
+        return max(self._size_bytes(), 3 * weights)
 
     def _hear(self, run: "_Run") -> None:
         answer = run.answer

@@ -35,9 +35,15 @@ class DrawnNumbers:
     def __init__(self) -> None:
         self._states: list[tuple[str, States]] = []
         self._makes_module, self._seeds = False, 0
-        register_module_parameter_registration_hook(self._see_module)
+        self._hook = register_module_parameter_registration_hook(self._see_module)
         # Who has been given a seed does not tell it, as torch does.
+        self._seeding = np.random.seed, random.seed
         np.random.seed, random.seed = self._counting(np.random.seed), self._counting(random.seed)
+
+    def close(self) -> None:
+        """Look no longer."""
+        self._hook.remove()
+        np.random.seed, random.seed = self._seeding
 
     def begin(self) -> None:
         """Forget what was made and drawn up to here."""
@@ -94,8 +100,10 @@ def _differ(first: States, again: States) -> bool:
 
 def _global_states() -> dict[str, Any]:
     legacy: Any = np.random.get_state()
+    devices = torch.cuda.default_generators
     return {
         "torch": _state(torch.default_generator),
+        "cuda": tuple(_state(each) for each in devices),
         "numpy": (legacy[1].tobytes(), *legacy[2:]),
         "random": random.getstate(),
     }

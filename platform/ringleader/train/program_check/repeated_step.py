@@ -4,24 +4,30 @@ The gradient of a slice may depend on the committed state and on the slice alone
 (a count in a closure, a hidden state, a generator of its own, a data set that counts) makes it depend on the turns that
 a worker had before, and so on the number of workers. No text and no variable has to be known for that: a step is
 computed twice before it is committed, and the gradients are compared, and the random numbers that were drawn.
+
+In a check of the program that is the first step of each loop. In a job it is the first step of each loop in the
+program's text, where there can be no check beside the job; members agree on it with the word of that step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ringleader.train.between_calls.findings import CARRIED_ADVICE, VariableFinding
-from ringleader.train.generation.control_word import SliceReport, StepReport
-from ringleader.train.generation.member import Member
-from ringleader.train.modes.batch_loop import BatchLoop
-from ringleader.train.modes.synchronous.loop import SynchronousLoop
-from ringleader.train.ports import RecordSink
+from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.generation.context import MemberContext
 from ringleader.train.program_check import kept_draws
-from ringleader.train.program_check.kept_draws import BODY, DATA, DrawnNumbers, differing, place_of_reads
+from ringleader.train.program_check.kept_draws import (
+    BODY,
+    DATA,
+    DrawnNumbers,
+    States,
+    differing,
+    place_of_reads,
+)
 from ringleader.train.rows.random_streams import own_generators
-from ringleader.train.rows.slices import Prefetched, Slice
 from ringleader.train.state.fingerprints import fingerprint
 
 NAMES = frozenset({BODY, DATA})
@@ -33,76 +39,120 @@ CURE = (
 )
 
 
-class RepeatedSteps(SynchronousLoop):
-    """Steps of a check: the first one of each loop is computed twice.
+@dataclass(frozen=True, slots=True)
+class _FirstTime:
+    """What a step gave the first time: gradients' fingerprints by number, and what was drawn in that generation."""
+
+    prints: Mapping[int, bytes]
+    drawn: list[tuple[str, States]]
+    generation: int
+
+
+class RepeatedStep:
+    """One member's comparisons. Called from its training thread; watches the turns of the loop body.
 
     Args:
-        compared: called behind each comparison, before the step is applied.
+        due: whether the job's own steps have to be compared.
+
+    Attributes:
+        asks: whether the running step has to be computed twice, as far as this member knows.
     """
 
-    def __init__(
-        self, member: Member, sink: RecordSink, device: torch.device, compared: Callable[[], None]
-    ) -> None:
-        super().__init__(member, sink, device)
+    def __init__(self, context: MemberContext, variables: ProgramVariables, due: Callable[[], bool]) -> None:
+        self.asks = False
+        self._context = context
+        self._variables = variables
+        self._due = due
+        self._each_loop = False
+        self._compared: Callable[[], None] = lambda: None
+        self._lines: set[str] = set()
         self._line = ""
-        self._compared = compared
-        self._number = -1
-        self._first: list[bytes] | None = None
-        self._drawn = DrawnNumbers()
-        self._first_drawn = self._drawn.take()
+        self._dataset: Any = None
+        self._first: _FirstTime | None = None
+        self._drawn: DrawnNumbers | None = None
 
-    def stand_at(self, line: str) -> None:
-        """Note the line of the loop that begins, for findings."""
-        self._line = line
+    @property
+    def again(self) -> bool:
+        """Whether the running step is computed for the second time."""
+        return self._first is not None
 
-    def _is_repeated(self, report: StepReport) -> bool:
-        loop = self._running
-        if loop.number == self._number:
-            return False
-        gradients = self._gradients(report)
-        if self._first is None:
-            self._first, self._first_drawn = gradients, self._drawn.take()
-            return True
-        for name in differing(self._first_drawn, self._drawn.take()):
-            line = place_of_reads(loop.dataset) if name == DATA else ""
-            found = VariableFinding(name, line or self._line, kept_draws.CURE, kept_draws.HOW)
-            self._member.variables.find(found)
-        if gradients != self._first:
-            self._member.variables.find(VariableFinding(BODY, self._line, CURE, HOW))
-        self._number, self._first = loop.number, None
-        self._compared()
-        return False
+    def compare_each_loop(self, compared: Callable[[], None]) -> None:
+        """Compare the first step of every loop, for a check of the program, and call `compared` behind it."""
+        self._each_loop, self._compared = True, compared
 
-    def _begin_loop(self, loop: BatchLoop) -> None:
-        super()._begin_loop(loop)
-        self._drawn.begin()
+    def begin_loop(self, line: str, dataset: Any) -> None:
+        """Begin the loop at that "file:line"."""
+        self.close()
+        # Who comes later follows: members that began the job have compared the loops before.
+        new = not self._context.progress.heals and line not in self._lines and self._context.same_bits
+        self.asks = self._each_loop or (new and self._due())
+        self._line, self._dataset = line, dataset
+        if self.asks:
+            self._drawn = DrawnNumbers()
 
-    def _load(self, loop: BatchLoop) -> Prefetched:
-        return Prefetched(self._seen(loop, super()._load(loop)))
-
-    def _seen(self, loop: BatchLoop, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches; what is drawn to load them is noted, until a step of the loop has been computed twice."""
-        while True:
+    def loaded(self, collate: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches; what is drawn to load them is noted, until the comparison is over."""
+        while self._drawn:
             # Before: what is made by the load itself has no stream yet.
-            own = list(own_generators((loop.dataset, loop.collate)))
+            own = list(own_generators((self._dataset, collate)))
             try:
                 batch = next(batches)
             except StopIteration:
                 return
-            if loop.number != self._number:
+            if self._drawn:
                 self._drawn.note(DATA, own)
             yield batch
+        yield from batches
 
-    def _take(self, turn: Slice, loss: Tensor, report: SliceReport) -> None:
-        if self._running.number != self._number:
+    def begin_turn(self) -> None:
+        """Nothing: what a turn draws is seen at its end."""
+
+    def end_turn(self) -> None:
+        """Note what a turn has drawn."""
+        if self._drawn:
             self._drawn.note(BODY)
-        super()._take(turn, loss, report)
 
-    def _gradients(self, report: StepReport) -> list[bytes]:
-        used = zip(self._member.parameters, report.used, strict=True)
-        gradients = [p.grad for p, is_used in used if is_used and p.grad is not None]
-        left = self._member.buffers.encode()
-        return [fingerprint(_dense(tensor)) for tensor in (*gradients, left) if tensor is not None]
+    def keep(self, gradients: Mapping[int, Tensor]) -> None:
+        """Keep what the step gave, before it is computed once more."""
+        drawn = self._drawn.take() if self._drawn else []
+        self._first = _FirstTime(_prints(gradients), drawn, self._context.generation.number)
+        self.asks = False
+
+    def drop(self) -> None:
+        """Forget what the running step gave: it is dropped, and made again as if for the first time."""
+        self.asks, self._first = self.asks or self.again, None
+        if self._drawn:
+            self._drawn.begin()
+
+    def compare(self, gradients: Mapping[int, Tensor]) -> None:
+        """Compare with what the step gave the first time, and report what differs."""
+        first = self._first
+        if first is None:
+            return
+        # In another generation this member has other slices, and a server another part.
+        drawn = (
+            self._drawn.take() if self._drawn and first.generation == self._context.generation.number else []
+        )
+        for name in differing(first.drawn, drawn):
+            line = place_of_reads(self._dataset) if name == DATA else ""
+            self._variables.find(VariableFinding(name, line or self._line, kept_draws.CURE, kept_draws.HOW))
+        prints = _prints(gradients)
+        if any(first.prints[number] != prints[number] for number in first.prints.keys() & prints.keys()):
+            self._variables.find(VariableFinding(BODY, self._line, CURE, HOW))
+        self._lines.add(self._line)
+        self.close()
+        self._compared()
+
+    def close(self) -> None:
+        """End a comparison that may be running: the loop is over. Idempotent."""
+        self.asks, self._first = False, None
+        if self._drawn:
+            self._drawn.close()
+        self._drawn = self._dataset = None
+
+
+def _prints(gradients: Mapping[int, Tensor]) -> dict[int, bytes]:
+    return {number: fingerprint(_dense(gradient)) for number, gradient in gradients.items()}
 
 
 def _dense(gradient: Tensor) -> Tensor:

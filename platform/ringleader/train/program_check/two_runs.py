@@ -29,9 +29,8 @@ from ringleader.train.evaluation import Score
 from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.local import RecordedOutput, SingleMember, alone, copies
-from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import ParkReport, Seat
-from ringleader.train.program_check.repeated_step import NAMES, RepeatedSteps
+from ringleader.train.program_check.repeated_step import NAMES
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Collate
@@ -72,13 +71,10 @@ class CheckedSession(Session):
             saver=None if given is None else _Given(spec, given),
             beginning=beginning,
         )
+        self._member.repeated.compare_each_loop(self._compared)
         self._most = most
         self._until = time.monotonic() + BUDGET_S
         self.called = 0
-
-    def _mode(self) -> Mode:
-        self._repeated = RepeatedSteps(self._member, self._sink, self._device, self._compared)
-        return self._repeated
 
     def step(self, loss: torch.Tensor, *, weight: float | None = None, **metrics: Any) -> None:
         if time.monotonic() > self._until:
@@ -98,8 +94,6 @@ class CheckedSession(Session):
         """React to a loop's first step having been computed twice."""
 
     def _run_batches(self, request: LoopRequest) -> Any:
-        code, line = request.place
-        self._repeated.stand_at(f"{Path(code.co_filename).name}:{line}")
         return super()._run_batches(replace(request, dataset=self._few(request.dataset), loader_workers=0))
 
     def _begin_call(self) -> int:

@@ -4,7 +4,7 @@ the committed state; the replicas' moves are summed along the canonical tree and
 The loop body sees a replica's H slices in a row, then those of the next owned shard. Nothing travels in between.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,6 +174,10 @@ class LocalSgdLoop(SteppedMode):
     @property
     def _sees(self) -> bool:
         return self._seen
+
+    def _sums(self, report: StepReport) -> Mapping[int, Tensor]:
+        carriers = enumerate(self._outer.carriers)
+        return {number: carrier.grad for number, carrier in carriers if carrier.grad is not None}
 
     def _forget(self) -> None:
         self._finished.forget()

@@ -1,6 +1,6 @@
 """The step transaction: slices go to the loop body, the last one finishes the exchange, all commit or none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +67,10 @@ class SynchronousLoop(SteppedMode):
     def _give_up(self) -> None:
         super()._give_up()
         self._member.settings.forget()
+
+    def _sums(self, report: StepReport) -> Mapping[int, Tensor]:
+        used = enumerate(zip(self._member.parameters, report.used, strict=True))
+        return {number: p.grad for number, (p, is_used) in used if is_used and p.grad is not None}
 
     @property
     def _used(self) -> Sequence[bool]:

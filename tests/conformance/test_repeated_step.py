@@ -1,0 +1,84 @@
+"""Where no process can check a program beside its job, the job itself computes the first step of each loop twice: what
+a body keeps for itself is found, and an ordinary program keeps its bits."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hidden
+import programs
+import pytest
+from cast import Cast
+from faults import FaultPlan
+from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE
+from play import Play
+from test_check_beside import MODES, Made, job, line_of
+
+from ringleader.train import Session
+from ringleader.train.program_check.background import CheckWorkspace
+
+
+def play(
+    function: Callable[[Session], None],
+    place: Path,
+    faults: FaultPlan | None = None,
+    *,
+    checked: bool = True,
+    **more: Any,
+) -> Play:
+    spec = job(f"{function.__module__}:{function.__name__}", place, **more)
+    beside = CheckWorkspace(Made(place), after_s=0.0, niceness=0, most_bytes=0) if checked else None
+    return Cast(spec, function, faults or FaultPlan(), artifacts=place, beside=beside).play()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_a_body_keeps_for_itself_is_found_without_a_process(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    told = play(HIDDEN[name], tmp_path, **MODES[mode])
+    assert (told.outcome, Made(tmp_path).count) == ("succeeded", 0), (told.reason, told.message)
+    found = {(data["variable"], line_of(data["line"])) for data in told.reported("program.differs")}
+    assert found == {("loop body", LINE)}
+    ends = {("loop body" in end.reproducible_why, end.reproducible) for end in told.finished.values()}
+    assert ends == {(True, False)}
+
+
+@pytest.mark.parametrize("name", KEPT_DRAWS)
+def test_random_values_that_a_program_keeps_are_found_without_a_process(name: str, tmp_path: Path) -> None:
+    told = play(getattr(hidden, name), tmp_path, **MODES["ring"])
+    found = {(data["variable"], line_of(data["line"])) for data in told.reported("program.differs")}
+    assert found == {KEPT_DRAWS[name]}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_of_what_is_the_same_on_every_worker_nothing_is_named(name: str, tmp_path: Path) -> None:
+    told = play(getattr(hidden, name), tmp_path, **MODES["ring"])
+    assert (told.outcome, told.reported("program.differs")) == ("succeeded", []), (told.reason, told.message)
+
+
+@pytest.mark.parametrize(("worker", "step"), [("w0", 0), ("w1", 0), ("w1", 4)])
+def test_a_worker_lost_at_a_repeated_step_changes_no_bit(worker: str, step: int, tmp_path: Path) -> None:
+    function = programs.PROGRAMS["plateau"]
+    faults = FaultPlan().kill(worker, at_step=step)
+    told = play(function, tmp_path, faults, workers={"min": 1, "max": 2})
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    assert len(told.plans) > 1
+    alone = play(function, tmp_path, checked=False)
+    assert (told.digest, told.reported("program.differs")) == (alone.digest, [])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["best_weights_in_a_variable", "plateau"])
+def test_an_ordinary_program_keeps_its_bits_where_a_step_is_computed_twice(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    for folder in ("with", "without"):
+        (tmp_path / folder).mkdir()
+    function = programs.PROGRAMS[name]
+    twice = play(function, tmp_path / "with", **MODES[mode])
+    once = play(function, tmp_path / "without", checked=False, **MODES[mode])
+    assert twice.outcome == "succeeded", (twice.reason, twice.message)
+    assert twice.digest == once.digest
+    assert twice.reported("program.differs") == []
+    assert {(end.reproducible, end.reproducible_why) for end in twice.finished.values()} == {(True, "")}
