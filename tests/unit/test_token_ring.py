@@ -189,9 +189,9 @@ def test_a_healed_worker_takes_every_token_from_others() -> None:
     )
     tokens = WorkerTokens(group)
     epoch = Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False)
-    tokens.begin(BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0)))
+    tokens.begin(BatchLoop(0, 0, "", epoch, None, None, 0, None, LoaderProcesses(0)))
     assert [copy.version for copy in tokens.spans.copies()] == [-1]
     group.progress.heals = 2
     tokens.spans.owe([0], 1.0, [0])
-    tokens.begin(BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0)))
+    tokens.begin(BatchLoop(0, 0, "", epoch, None, None, 0, None, LoaderProcesses(0)))
     assert [(copy.version, copy.owed) for copy in tokens.spans.copies()] == [(-1, frozenset())]

@@ -259,12 +259,13 @@ def test_who_was_healed_in_a_loop_and_got_no_tokens_holds_no_state(
         unkept=None,
         first=None,
         kernels=None,
+        beside=SimpleNamespace(repeated=None),
     )
     ring_loop, epoch = (
         TokenRingLoop(group, RecordedOutput(), torch.device("cpu")),
         Epoch.shuffled(rows=8, batch=4, shards=1, seed=0, epoch=0, shuffle=False),
     )
-    loop = BatchLoop(0, 0, epoch, None, None, 0, None, LoaderProcesses(0))
+    loop = BatchLoop(0, 0, "", epoch, None, None, 0, None, LoaderProcesses(0))
     ring_loop.tokens.begin(loop)
     ring_loop.missed(loop)
     assert group.progress.transactions == applied

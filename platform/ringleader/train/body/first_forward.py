@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.hidden_state import SeenValue, may_matter, unkept_values
-from ringleader.train.state.named_findings import NamedFindings
 
 TURNS = 2
 """The turns that are inspected: one that sets values, and one that leaves them as they are."""

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.hidden_state import looked_at
-from ringleader.train.state.named_findings import NamedFindings
 
 WORKSPACE, ONE_ORDER = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """cuBLAS adds in one order only with a workspace of fixed size; it reads this when its first product is computed."""

@@ -28,6 +28,7 @@ class MemberContext:
         transfer: the giving and taking of their state.
         progress: the committed position.
         inside: the position inside the running loop.
+        sink: where prints and progress go.
         reporter: the outlet of records and events.
         scaling: the loss scale of fp16; None in other precisions.
         current: the generation that this member takes part in; None before its first, between two, and at the end.
@@ -43,6 +44,7 @@ class MemberContext:
         self.transfer = StateTransfer(self.held)
         self.progress = Progress()
         self.inside = LoopPosition()
+        self.sink = sink
         self.reporter = SettledRecords(sink)
         self.coordinator = coordinator
         self.timeline = Timeline() if spec.debug.trace else NO_TIMELINE

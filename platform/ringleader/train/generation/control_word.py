@@ -154,8 +154,7 @@ class WordLayout:
         own = (
             *(call, kind, step % _EXACT, pending, stop, stance, wish),
             # A fingerprint has 48 bits and an entry holds 24 exactly.
-            *(said[0] >> _HALF, said[0] % _EXACT, lays, sets),
-            *(said[1] >> _HALF, said[1] % _EXACT, repeats),
+            *(said[0] >> _HALF, said[0] % _EXACT, lays, sets, said[1] >> _HALF, said[1] % _EXACT, repeats),
         )
         start = rank * _MEMBER
         word[start : start + _MEMBER] = torch.tensor(own, dtype=torch.float32)

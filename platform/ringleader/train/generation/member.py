@@ -34,7 +34,6 @@ from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.program_check.background import BackgroundCheck
-from ringleader.train.program_check.repeated_step import RepeatedStep
 from ringleader.train.source.current_line import line_setting
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import HiddenState
@@ -103,7 +102,6 @@ class Member:
         follower = JoinFollower(context, state, CatchUp(self.progress, *recorded), self.draws)
         self.securing = CheckpointCopies(context, state, self.comparison, self.saver)
         self.beside = BackgroundCheck(context, state, self.sections, self.variables)
-        self.repeated = RepeatedStep(context, self.variables, lambda: self.beside.has_no_process)
         healing = Healing(
             context,
             state=state,
@@ -179,7 +177,7 @@ class Member:
         return self.laying.outer
 
     @property
-    def lanes(self) -> int:
+    def term_count(self) -> int:
         """Terms of the gradient's sum: logical shards, or workers where a worker's slices run as one."""
         return self.spec.shards if self.same_bits else self.generation.plan.world
 
@@ -211,7 +209,6 @@ class Member:
         """Leave the group for good; weights stay."""
         self.donations.void()
         self.beside.close()
-        self.repeated.close()
         self.saver.close()
         self._context.leave()
         self.laying.release()

@@ -59,10 +59,10 @@ class BatchLoop:
                 return
             comparison.correct(reduced)
 
-    def slice(self, member: Member, offset: int, lane: int, shards: Sequence[int] = ()) -> Slice:
-        """The rows of a shard in a batch, or of several that run as one lane, with the stream of its draws."""
+    def slice(self, member: Member, offset: int, term: int, shards: Sequence[int] = ()) -> Slice:
+        """The rows of a shard in a batch, or of several that run as one term, with the stream of its draws."""
         step = member.progress.calls.base + offset
-        return Slice(("step", step, lane), lane, self.epoch.rows_of(offset, shards or (lane,)))
+        return Slice(("step", step, term), term, self.epoch.rows_of(offset, shards or (term,)))
 
     def batches(self, pieces: Iterator[Slice]) -> Prefetched:
         """The batches of these slices, loaded as the user said."""

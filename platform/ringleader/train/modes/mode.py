@@ -37,7 +37,7 @@ class Mode(ABC):
             member.spec.seed,
             member.timeline,
             member.held.models,
-            (member.unkept, member.first, member.kernels, member.repeated),
+            (member.unkept, member.first, member.kernels, member.beside.repeated),
         )
         self.recorder = StepRecorder(member)
         self._loop: BatchLoop | None = None
@@ -103,9 +103,9 @@ class Mode(ABC):
         return self._loop
 
     @property
-    def _lanes(self) -> int:
+    def _slice_count(self) -> int:
         """The number of slices in a batch."""
-        return self._member.lanes
+        return self._member.term_count
 
     def _begin_loop(self, loop: BatchLoop) -> None:
         """Make `loop` the running one. Raises StepMisuse: an optimiser updates what it may not."""
@@ -184,5 +184,5 @@ class Mode(ABC):
             total_steps=loop.total_steps,
             epoch=loop.index,
             phase=phase,
-            rows=loop.epoch.batch // max(1, self._lanes),
+            rows=loop.epoch.batch // max(1, self._slice_count),
         )

@@ -2,23 +2,20 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ringleader.elastic.plan import owned
 from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.gradient_terms import GradientTerms
 from ringleader.train.modes.loop_exit import LoopExit
 from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import RecordSink
-from ringleader.train.rows.cursor import Epoch, present_shards
 from ringleader.train.rows.slices import Prefetched
-
-BUFFERS = -1
-"""The number of the buffers that the first shard's slice left, among sums."""
 
 
 class SteppedMode(Mode):
@@ -28,9 +25,10 @@ class SteppedMode(Mode):
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         super().__init__(member, sink, device)
         self._leaving = LoopExit(member)
+        self._terms = GradientTerms(member)
+        self._twice = member.beside.repeated
         self._reports: dict[int, SliceReport] = {}
         self._failed = False
-        self._told = True
         self._pieces: Prefetched | None = None
         self._loaded_in = -1
         # The slices of the running transaction's first batch, and those of them that are computed here.
@@ -52,7 +50,7 @@ class SteppedMode(Mode):
         self._member.trained.begin()
         self._member.laying.make_dense()
         self._leaving.begin()
-        self._member.repeated.begin_loop(loop.line, loop.dataset)
+        self._twice.begin_loop(loop.line, loop.dataset)
 
     def _at_end(self, loop: BatchLoop) -> bool:
         return self._member.progress.calls.offset >= loop.epoch.steps
@@ -65,10 +63,10 @@ class SteppedMode(Mode):
             return
         # A new generation may give this worker other shards, and a failure makes the transaction start over.
         if self._pieces is None or self._failed or self._loaded_in != member.generation.number:
-            loaded = member.repeated.loaded(loop.collate, self._load(loop))
+            loaded = self._twice.loaded(loop.collate, self._load(loop))
             self._pieces, self._loaded_in, self._failed = Prefetched(loaded), member.generation.number, False
         self._begin_transaction(loop)
-        self._reports, self._mine = {}, self._owned(loop.epoch, member.progress.calls.offset)
+        self._reports, self._mine = {}, self._terms.mine(loop.epoch, member.progress.calls.offset)
         yield from self._slices(loop, self._pieces)
         if not self._mine:  # who has no slice sends its part of the sums at once
             self._finish()
@@ -79,8 +77,8 @@ class SteppedMode(Mode):
         self._reports, self._pieces, self._mine = {}, None, []
         self._begin_transaction(loop)
         # Zeros for every owned slice: the sum is complete only with all its terms.
-        for lane in self._owned(loop.epoch, self._member.progress.calls.offset):
-            exchange.begin_slice(lane)
+        for term in self._terms.mine(loop.epoch, self._member.progress.calls.offset):
+            exchange.begin_slice(term)
             exchange.end_slice()
         self._finish()
 
@@ -92,9 +90,9 @@ class SteppedMode(Mode):
         """Begin a transaction on the exchange. Raises ExchangeBroken."""
         member = self._member
         member.comparison.begin(loop.number)
-        self._tell_lines(told=not member.repeated.again)
+        self._twice.begin_step()
         member.settings.begin_transaction()
-        self._present = self._lanes_present(loop.epoch, member.progress.calls.offset)
+        self._present = self._terms.present(loop.epoch, member.progress.calls.offset)
         member.generation.exchange.begin_step(frozenset(self._present))
 
     @abstractmethod
@@ -166,7 +164,7 @@ class SteppedMode(Mode):
             said=member.comparison.said,
             lays=member.laying.due(loop.number),
             sets=member.settings.sets,
-            repeats=member.repeated.asks,
+            repeats=self._twice.asks,
             stance=self._leaving.stance(leaves=self._leaves, turns=bool(self._mine)),
             slices=self._reports,
             used=self._used,
@@ -193,28 +191,12 @@ class SteppedMode(Mode):
         elif report.unseen:
             self._look_first(report)
         elif report.repeats:
-            member.repeated.keep(self._compared_sums(report))
+            self._twice.keep(self._sums(report))
             self._look_first(report, redo=lambda: None)  # the first time has printed what the step prints
         else:
-            member.repeated.compare(self._compared_sums(report))
-            self._tell_lines(told=True)
+            self._twice.compare(partial(self._sums, report))
             return False
         return True
-
-    def _compared_sums(self, report: StepReport) -> Mapping[int, Tensor]:
-        """What a step that is computed twice gives to this member."""
-        member = self._member
-        if not (report.repeats or member.repeated.again):
-            return {}
-        sums = dict(self._sums(report)) if member.generation.exchange.updates else {}
-        left = member.buffers.encode()
-        return sums if left is None else sums | {BUFFERS: left}
-
-    def _tell_lines(self, *, told: bool) -> None:
-        """Have what the body prints from now on be told, or dropped."""
-        if told != self._told:
-            self._told = told
-            self._sink.within(told=told)
 
     def _leave_call(self, loop: BatchLoop, report: StepReport) -> None:
         """End the loop for all, before this transaction: what it computed is dropped, the weights stay."""
@@ -258,7 +240,7 @@ class SteppedMode(Mode):
 
     def _redo(self) -> None:
         super()._redo()
-        self._member.repeated.drop()
+        self._twice.drop()
 
     def _commit_buffers(self, reduced: Tensor) -> None:
         """Commit the buffers that the first shard's slice left."""
@@ -277,22 +259,3 @@ class SteppedMode(Mode):
         if reports[0].pending:
             member.leave_at_planned_boundary()
         self._report_phase("committed")
-
-    def _shards_of_lane(self, lane: int) -> range:
-        """The logical shards of a lane: one, or all shards of a worker where its slices run as one."""
-        if self._member.same_bits:
-            return range(lane, lane + 1)
-        return owned(lane, self._member.lanes, self._member.spec.shards)
-
-    def _lanes_present(self, epoch: Epoch, offset: int) -> list[int]:
-        """The lanes with rows in a batch, ascending."""
-        present, lanes = present_shards(epoch.batch_rows(offset), epoch.shards), range(self._member.lanes)
-        if self._member.same_bits:
-            return sorted(present)
-        return [lane for lane in lanes if not present.isdisjoint(self._shards_of_lane(lane))]
-
-    def _owned(self, epoch: Epoch, offset: int) -> list[int]:
-        """Those of them that this worker computes."""
-        generation = self._member.generation
-        own = generation.plan.shards_of(generation.rank) if self._member.same_bits else (generation.rank,)
-        return [lane for lane in self._lanes_present(epoch, offset) if lane in own]

@@ -31,6 +31,7 @@ from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
+from ringleader.train.program_check.repeated_step import RepeatedStep
 
 AFTER_S = 10.0
 """The training time before the first check: a shorter job is not checked, and says so."""
@@ -79,7 +80,11 @@ class CheckWorkspace:
 
 class BackgroundCheck:
     """The check by one member. Called from its training thread. The member that has rank 0 when it first commits
-    checks, once, or twice where session calls are long: joiners are compared anyway."""
+    checks, once, or twice where session calls are long: joiners are compared anyway.
+
+    Attributes:
+        repeated: compares the job's own steps, where no process can check.
+    """
 
     def __init__(
         self,
@@ -98,16 +103,11 @@ class BackgroundCheck:
         self._checked = NEVER
         self._run: _Run | None = None
         self._room: _Room | None = None
+        self.repeated = RepeatedStep(context, variables, self._has_no_process)
 
     def begin(self, place: CheckWorkspace) -> None:
         """Let this member check, if it is the one that does."""
         self._place = self._wanted = place
-
-    @property
-    def has_no_process(self) -> bool:
-        """Whether this member's job wants its program checked, and no process can: the job's own steps are compared."""
-        most = None if self._wanted is None else self._wanted.most_bytes
-        return most is not None and bool(self._why_not(self._size_bytes_later(), most))
 
     def committed(self) -> None:
         """Copy the state, all of it committed, if a check is due; report the findings of one that has ended."""
@@ -138,6 +138,7 @@ class BackgroundCheck:
         self._place, run, self._run, self._room = None, self._run, None, None
         if run is not None:
             run.stop()
+        self.repeated.close()
 
     def _due(self, after_s: float) -> bool:
         context = self._context
@@ -170,6 +171,11 @@ class BackgroundCheck:
         state = context.transfer.payload(self._state.rest({}), Seal(secret, SCOPE), room)
         order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}
         self._run = _Run(place, context.spec, order, state)
+
+    def _has_no_process(self) -> bool:
+        """Whether this member's job wants its program checked, and no process can: the job's own steps are compared."""
+        most = None if self._wanted is None else self._wanted.most_bytes
+        return most is not None and bool(self._why_not(self._size_bytes_later(), most))
 
     def _why_not(self, size: int, most: int) -> str:
         """The reason why the program cannot be checked here; empty where it can."""

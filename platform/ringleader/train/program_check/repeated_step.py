@@ -30,6 +30,8 @@ from ringleader.train.program_check.kept_draws import (
 from ringleader.train.rows.random_streams import own_generators
 from ringleader.train.state.fingerprints import fingerprint
 
+BUFFERS = -1
+"""The number of the buffers among sums."""
 NAMES = frozenset({BODY, DATA})
 """The variables of the findings."""
 HOW = "gives other gradients when it runs again on the same rows"
@@ -41,7 +43,7 @@ CURE = (
 
 @dataclass(frozen=True, slots=True)
 class _FirstTime:
-    """What a step gave the first time: gradients' fingerprints by number, and what was drawn in that generation."""
+    """What a step gave the first time: fingerprints of its sums by number, and what was drawn in that generation."""
 
     prints: Mapping[int, bytes]
     drawn: list[tuple[str, States]]
@@ -69,12 +71,8 @@ class RepeatedStep:
         self._line = ""
         self._dataset: Any = None
         self._first: _FirstTime | None = None
+        self._told = True
         self._drawn: DrawnNumbers | None = None
-
-    @property
-    def again(self) -> bool:
-        """Whether the running step is computed for the second time."""
-        return self._first is not None
 
     def compare_each_loop(self, compared: Callable[[], None]) -> None:
         """Compare the first step of every loop, for a check of the program, and call `compared` behind it."""
@@ -112,20 +110,28 @@ class RepeatedStep:
         if self._drawn:
             self._drawn.note(BODY)
 
-    def keep(self, gradients: Mapping[int, Tensor]) -> None:
-        """Keep what the step gave, before it is computed once more."""
+    def begin_step(self) -> None:
+        """Begin the running step, once more or not: what it prints then is told the first time."""
+        self._tell(told=self._first is None)
+
+    def keep(self, sums: Mapping[int, Tensor]) -> None:
+        """Keep what the step gave, before it is computed once more.
+
+        Args:
+            sums: of the gradients, by number.
+        """
         drawn = self._drawn.take() if self._drawn else []
-        self._first = _FirstTime(_prints(gradients), drawn, self._context.generation.number)
+        self._first = _FirstTime(self._prints(sums), drawn, self._context.generation.number)
         self.asks = False
 
     def drop(self) -> None:
         """Forget what the running step gave: it is dropped, and made again as if for the first time."""
-        self.asks, self._first = self.asks or self.again, None
+        self.asks, self._first = self.asks or self._first is not None, None
         if self._drawn:
             self._drawn.begin()
 
-    def compare(self, gradients: Mapping[int, Tensor]) -> None:
-        """Compare with what the step gave the first time, and report what differs."""
+    def compare(self, sums: Callable[[], Mapping[int, Tensor]]) -> None:
+        """Compare with what the step gave the first time, if this is the second, and report what differs."""
         first = self._first
         if first is None:
             return
@@ -136,10 +142,11 @@ class RepeatedStep:
         for name in differing(first.drawn, drawn):
             line = place_of_reads(self._dataset) if name == DATA else ""
             self._variables.find(VariableFinding(name, line or self._line, kept_draws.CURE, kept_draws.HOW))
-        prints = _prints(gradients)
+        prints = self._prints(sums())
         if any(first.prints[number] != prints[number] for number in first.prints.keys() & prints.keys()):
             self._variables.find(VariableFinding(BODY, self._line, CURE, HOW))
         self._lines.add(self._line)
+        self._tell(told=True)
         self.close()
         self._compared()
 
@@ -150,9 +157,18 @@ class RepeatedStep:
             self._drawn.close()
         self._drawn = self._dataset = None
 
+    def _prints(self, sums: Mapping[int, Tensor]) -> dict[int, bytes]:
+        """Fingerprints of the sums that this member has, and of the buffers that the first shard's slice left here."""
+        left = self._context.buffers.encode()
+        given = dict(sums) if self._context.generation.exchange.updates else {}
+        given |= {} if left is None else {BUFFERS: left}
+        return {number: fingerprint(_dense(each)) for number, each in given.items()}
 
-def _prints(gradients: Mapping[int, Tensor]) -> dict[int, bytes]:
-    return {number: fingerprint(_dense(gradient)) for number, gradient in gradients.items()}
+    def _tell(self, *, told: bool) -> None:
+        """Have what the body prints from now on be told, or dropped."""
+        if told != self._told:
+            self._told = told
+            self._context.sink.within(told=told)
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class CheckedSession(Session):
             saver=None if given is None else _Given(spec, given),
             beginning=beginning,
         )
-        self._member.repeated.compare_each_loop(self._compared)
+        self._member.beside.repeated.compare_each_loop(self._compared)
         self._most = most
         self._until = time.monotonic() + BUDGET_S
         self.called = 0

@@ -46,7 +46,7 @@ class AsyncServerLoop(Mode):
         self._worker.request_stop()
 
     @property
-    def _lanes(self) -> int:
+    def _slice_count(self) -> int:
         return self._member.spec.shards
 
     def _begin_loop(self, loop: BatchLoop) -> None:

@@ -244,7 +244,7 @@ class LocalSgdLoop(SteppedMode):
             loop.slice(member, offset, shard)
             for start in range(first, loop.epoch.steps, member.spec.sync.round_steps)
             for span in [self._span_at(loop, start)]
-            for shard in self._owned(loop.epoch, start)
+            for shard in self._terms.mine(loop.epoch, start)
             # Of the running round only replicas that are not finished need their batches again.
             if start > first or shard not in finished
             for offset in span.offsets_of(shard)

@@ -39,10 +39,10 @@ class SynchronousLoop(SteppedMode):
     def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
         offset = self._member.progress.calls.offset
         self._report_phase("forward")
-        for lane in self._mine:
+        for term in self._mine:
             # Each slice starts from the committed buffers, so that they do not depend on who computes it.
             self._member.buffers.rewind()
-            yield from self._turn(self._slice(loop, offset, lane), pieces)
+            yield from self._turn(self._slice(loop, offset, term), pieces)
             if self._failed:
                 return
 
@@ -79,7 +79,7 @@ class SynchronousLoop(SteppedMode):
     def _apply(self, report: StepReport, reduced: Tensor) -> None:
         """Update and commit."""
         member, loop, exchange = self._member, self._running, self._member.generation.exchange
-        slices = {lane: self._shards_of_lane(lane) for lane in self._present}
+        slices = {term: self._terms.shards(term) for term in self._present}
         check(report, loop.epoch, member.progress.calls.offset, member.progress.step + 1, slices)
         if report.sets:
             member.settings.take(member.settings.agree(exchange))
@@ -177,11 +177,11 @@ class SynchronousLoop(SteppedMode):
     def _load(self, loop: BatchLoop) -> Prefetched:
         """Batches of all owned slices from the committed offset on."""
         pieces = (
-            self._slice(loop, offset, lane)
+            self._slice(loop, offset, term)
             for offset in range(self._member.progress.calls.offset, loop.epoch.steps)
-            for lane in self._owned(loop.epoch, offset)
+            for term in self._terms.mine(loop.epoch, offset)
         )
         return loop.batches(pieces)
 
-    def _slice(self, loop: BatchLoop, offset: int, lane: int) -> Slice:
-        return loop.slice(self._member, offset, lane, self._shards_of_lane(lane))
+    def _slice(self, loop: BatchLoop, offset: int, term: int) -> Slice:
+        return loop.slice(self._member, offset, term, self._terms.shards(term))
