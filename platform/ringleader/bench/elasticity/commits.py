@@ -123,14 +123,6 @@ class Commits:
             if b != a + 1:
                 raise BrokenPromise(f"nobody committed a step between {a} and {b}: steps were lost.")
 
-    def check_nothing_lost(self) -> None:
-        """Check that every process commits consecutive steps. Raises BrokenPromise naming the first that does not."""
-        for pid in sorted({commit.pid for commit in self.all}):
-            steps = [commit.step for commit in self.all if commit.pid == pid]
-            for a, b in pairwise(steps):
-                if b != a + 1:
-                    raise BrokenPromise(f"process {pid} committed step {b} after step {a}: steps were lost.")
-
 
 def wait_for(what: str, look: Callable[[], T | None], deadline_s: float, check: Callable[[], None]) -> T:
     """Poll until `look` returns a value. Raises PeerFailed after the deadline, or whatever `check` raises."""
