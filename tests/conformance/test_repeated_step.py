@@ -1,7 +1,9 @@
 """Where no process can check a program beside its job, the job itself computes the first step of each loop twice: what
 a body keeps for itself is found, and an ordinary program keeps its bits."""
 
+import multiprocessing as mp
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ from cast import Cast
 from faults import FaultPlan
 from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE
 from play import Play
+from programs import epoch, norm_free, rows, sgd
 from test_check_beside import MODES, Made, job, line_of
+from waiting import wait_for
 
+from ringleader.errors import ExchangeBroken
 from ringleader.train import Session
 from ringleader.train.program_check.background import CheckWorkspace
 
@@ -26,7 +31,8 @@ def play(
     checked: bool = True,
     **more: Any,
 ) -> Play:
-    spec = job(f"{function.__module__}:{function.__name__}", place, **more)
+    named: Any = getattr(function, "func", function)  # of a partial
+    spec = job(f"{named.__module__}:{named.__name__}", place, **more)
     beside = CheckWorkspace(Made(place), after_s=0.0, niceness=0, most_bytes=0) if checked else None
     return Cast(spec, function, faults or FaultPlan(), artifacts=place, beside=beside).play()
 
@@ -82,3 +88,36 @@ def test_an_ordinary_program_keeps_its_bits_where_a_step_is_computed_twice(
     assert twice.digest == once.digest
     assert twice.reported("program.differs") == []
     assert {(end.reproducible, end.reproducible_why) for end in twice.finished.values()} == {(True, "")}
+
+
+def ahead(session: Session, place: Path, *, breaks: bool) -> None:
+    """The exchange of a repeated step breaks on server s1, once s0 has made that step."""
+    mode: Any = session._steps
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    if mp.current_process().name == "s0":
+        optimizer.register_step_post_hook(lambda *_: (place / "made").touch())
+    if mp.current_process().name == "s1" and breaks:
+        exchange = mode._exchange_word
+
+        def once() -> Any:
+            reduced = exchange()
+            if mode._twice._first is not None:
+                mode._exchange_word = exchange
+                wait_for("the step of s0", (place / "made").exists)
+                raise ExchangeBroken(rank=1, phase="exchange", bucket=None, why="this test says so")
+            return reduced
+
+        mode._exchange_word = once
+    for _ in range(2):
+        epoch(session, net, rows())
+
+
+def test_no_step_is_repeated_that_a_server_has_made_already(tmp_path: Path) -> None:
+    """It would publish the weights behind that step."""
+    broken, whole = (
+        play(partial(ahead, place=tmp_path, breaks=breaks), tmp_path, **MODES["servers"])
+        for breaks in (True, False)
+    )
+    assert (broken.outcome, len(broken.plans)) == ("succeeded", 2), (broken.reason, broken.message)
+    assert broken.digest == whole.digest

@@ -4,6 +4,8 @@ Servers, workers without a slice and workers that took over a peer's state canno
 say that they follow. A worker that has seen the same committed state and goes on is an error.
 """
 
+from torch import Tensor
+
 from ringleader.train.generation.control_word import LoopStance
 from ringleader.train.generation.member import Member
 
@@ -39,3 +41,9 @@ class LoopExit:
             # It holds the gradient of a step that nobody left before.
             return LoopStance.STAYS if member.ahead else LoopStance.FOLLOWS
         return LoopStance.STAYS if turns and self.saw else LoopStance.FOLLOWS
+
+    def server_is_ahead(self, reduced: Tensor) -> bool:
+        """Whether a server has made the step of that word already: what it publishes are the weights behind it."""
+        plan = self._member.generation.plan
+        stances = self._member.layout.stances(reduced, world=len(plan.members))
+        return LoopStance.STAYS in stances[plan.world :]

@@ -190,7 +190,7 @@ class SteppedMode(Mode):
             self._lay_anew(loop, report)
         elif report.unseen:
             self._look_first(report)
-        elif report.repeats:
+        elif report.repeats and not self._leaving.server_is_ahead(reduced):
             self._twice.keep(self._sums(report))
             self._look_first(report, redo=lambda: None)  # the first time has printed what the step prints
         else:
