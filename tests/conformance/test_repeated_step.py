@@ -12,9 +12,9 @@ import programs
 import pytest
 from cast import Cast
 from faults import FaultPlan
-from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE
+from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE, Warming
 from play import Play
-from programs import epoch, norm_free, rows, sgd
+from programs import BATCH, STEPS, epoch, network, norm_free, rows, sgd
 from test_check_beside import MODES, Made, job, line_of
 from waiting import wait_for
 
@@ -88,6 +88,42 @@ def test_an_ordinary_program_keeps_its_bits_where_a_step_is_computed_twice(
     assert twice.digest == once.digest
     assert twice.reported("program.differs") == []
     assert {(end.reproducible, end.reproducible_why) for end in twice.finished.values()} == {(True, "")}
+
+
+def counting(session: Session, place: Path, *, servers_ask: bool = True) -> None:
+    """Each member leaves a file for each step that it computed twice. The second loop in the text is a bad one."""
+    repeated = session._member.beside.repeated
+    if mp.current_process().name.startswith("s") and not servers_ask:
+        session._member.beside._wanted = None
+    keep = repeated.keep
+
+    def note(*first: Any) -> None:
+        (place / f"{mp.current_process().name} repeats {session.global_step}").touch()
+        keep(*first)
+
+    repeated.keep = note  # type: ignore[method-assign]
+    net = session.model(network())
+    sgd(session, net)
+    epoch(session, net, rows(count=STEPS * BATCH))
+    loss_of = Warming()
+    for x, y in session.batches(rows()):
+        session.step(loss_of(net(x), y))
+
+
+def test_who_comes_later_asks_for_no_repeated_step(tmp_path: Path) -> None:
+    faults = FaultPlan().kill("w1", at_step=5).hold("w0", at_step=10, for_generation=3)
+    told = play(partial(counting, place=tmp_path), tmp_path, faults, workers={"min": 1, "max": 2})
+    assert (told.outcome, told.worlds) == ("succeeded", [2, 1, 2]), (told.reason, told.message)
+    assert {each.name for each in tmp_path.glob("* repeats *")} == {
+        f"{worker} repeats {step}" for worker, step in (("w0", 0), ("w1", 0), ("w0", STEPS), ("w2", STEPS))
+    }
+
+
+def test_workers_ask_for_a_repeated_step_where_servers_need_none(tmp_path: Path) -> None:
+    """Servers without a GPU beside workers that have one."""
+    told = play(partial(counting, place=tmp_path, servers_ask=False), tmp_path, **MODES["servers"])
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    assert {data["variable"] for data in told.reported("program.differs")} == {"loop body"}
 
 
 def ahead(session: Session, place: Path, *, breaks: bool) -> None:

@@ -32,6 +32,7 @@ class MemberContext:
         reporter: the outlet of records and events.
         scaling: the loss scale of fp16; None in other precisions.
         current: the generation that this member takes part in; None before its first, between two, and at the end.
+        came_first: this member was there before the attempt's first transaction.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class MemberContext:
         self.split = TimeSplit(self.timeline)
         self.scaling = LossScale() if spec.precision == "fp16" else None
         self.current: Generation | None = None
+        self.came_first = False
 
     @property
     def generation(self) -> Generation:
@@ -101,6 +103,7 @@ class MemberContext:
     def begin(self, generation: Generation) -> None:
         """Take part in a generation, whose exchange is open."""
         self.current = generation
+        self.came_first |= generation.number == 1 or generation.plan.start_transaction == 0
 
     def leave(self) -> None:
         """Close the generation that this member takes part in, if there is one."""

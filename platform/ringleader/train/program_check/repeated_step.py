@@ -81,8 +81,7 @@ class RepeatedStep:
     def begin_loop(self, line: str, dataset: Any) -> None:
         """Begin the loop at that "file:line"."""
         self.close()
-        # Who comes later follows: members that began the job have compared the loops before.
-        new = not self._context.progress.heals and line not in self._lines and self._context.same_bits
+        new = line not in self._lines and self._context.same_bits
         self.asks = self._each_loop or (new and self._due())
         self._line, self._dataset = line, dataset
         if self.asks:
@@ -112,6 +111,9 @@ class RepeatedStep:
 
     def begin_step(self) -> None:
         """Begin the running step, once more or not: what it prints then is told the first time."""
+        if self.asks and not self._context.came_first:
+            # It follows: members that were there before have compared the loops so far. Only a seat tells.
+            self.close()
         self._tell(told=self._first is None)
 
     def keep(self, sums: Mapping[int, Tensor]) -> None:
