@@ -125,6 +125,7 @@ class RepeatedStep:
         drawn = self._drawn.take() if self._drawn else []
         self._first = _FirstTime(self._prints(sums), drawn, self._context.generation.number)
         self.asks = False
+        self._tell(told=False)  # behind its step the body sees only the second time what it has made
 
     def drop(self) -> None:
         """Forget what the running step gave: it is dropped, and made again as if for the first time."""
