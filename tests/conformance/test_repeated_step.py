@@ -16,6 +16,7 @@ from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE, Warming
 from play import Play
 from programs import BATCH, STEPS, epoch, network, norm_free, rows, sgd
 from test_check_beside import MODES, Made, job, line_of
+from torch.nn import functional as F
 from waiting import wait_for
 
 from ringleader.errors import ExchangeBroken
@@ -157,3 +158,31 @@ def test_no_step_is_repeated_that_a_server_has_made_already(tmp_path: Path) -> N
     )
     assert (broken.outcome, len(broken.plans)) == ("succeeded", 2), (broken.reason, broken.message)
     assert broken.digest == whole.digest
+
+
+TWO_SLICES = {"batch": {"global_size": BATCH, "logical_shards": 2}}
+"""One for each of two workers."""
+SHORT_ROUNDS = {"intra_node": "local_sgd", "inter_node": "local_sgd", "inner_steps": 1}
+
+
+def stops_behind_its_step(session: Session) -> None:
+    net = session.model(network())
+    sgd(session, net)
+    for _ in range(2):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+            if session.global_step % 2 == 0:
+                session.stop()
+
+
+@pytest.mark.parametrize("sync", ["ring", SHORT_ROUNDS], ids=["ring", "local_sgd"])
+def test_what_asks_behind_a_repeated_step_for_the_end_ends_the_loop_where_it_would(
+    sync: Any, tmp_path: Path
+) -> None:
+    for folder in ("with", "without"):
+        (tmp_path / folder).mkdir()
+    more = MODES["ring"] | TWO_SLICES | {"sync": sync}
+    twice = play(stops_behind_its_step, tmp_path / "with", **more)
+    once = play(stops_behind_its_step, tmp_path / "without", checked=False, **more)
+    assert twice.outcome == "succeeded", (twice.reason, twice.message)
+    assert twice.digest == once.digest

@@ -44,6 +44,12 @@ class SteppedMode(Mode):
         """
         return bool(self._reports) and not self._failed and self._leaving.saw
 
+    def request_stop(self) -> None:
+        """Ask for the end of the loop. Behind the first time of a step that is made twice this is dropped: there the
+        body sees the step before, and it asks again behind the second."""
+        if self.turns.running is not None or self._reports or not self._twice.again:
+            super().request_stop()
+
     def _begin_loop(self, loop: BatchLoop) -> None:
         super()._begin_loop(loop)
         self._failed, self._pieces = False, None

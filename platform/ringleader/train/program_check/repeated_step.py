@@ -74,6 +74,11 @@ class RepeatedStep:
         self._told = True
         self._drawn: DrawnNumbers | None = None
 
+    @property
+    def again(self) -> bool:
+        """Whether the running step is the second time, or that is due next."""
+        return self._first is not None
+
     def compare_each_loop(self, compared: Callable[[], None]) -> None:
         """Compare the first step of every loop, for a check of the program, and call `compared` behind it."""
         self._each_loop, self._compared = True, compared

@@ -30,7 +30,7 @@ class SynchronousLoop(SteppedMode):
         if self.turns.running is None and self._reports:
             self._stops_later = True
         else:
-            self._stop = True
+            super().request_stop()
 
     def _begin_loop(self, loop: BatchLoop) -> None:
         super()._begin_loop(loop)
