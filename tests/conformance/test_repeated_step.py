@@ -10,12 +10,14 @@ from typing import Any
 import hidden
 import programs
 import pytest
+import torch
 from cast import Cast
 from faults import FaultPlan
 from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE, Warming
 from play import Play
 from programs import BATCH, STEPS, epoch, network, norm_free, rows, sgd
 from test_check_beside import MODES, Made, job, line_of
+from torch import Tensor, nn
 from torch.nn import functional as F
 from waiting import wait_for
 
@@ -186,3 +188,31 @@ def test_what_asks_behind_a_repeated_step_for_the_end_ends_the_loop_where_it_wou
     once = play(stops_behind_its_step, tmp_path / "without", checked=False, **more)
     assert twice.outcome == "succeeded", (twice.reason, twice.message)
     assert twice.digest == once.digest
+
+
+class InTurn:
+    """One of two parts, by a count of its own."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        self.parts, self.calls = parts, 0
+
+    def __call__(self, x: Tensor) -> Any:
+        self.calls += 1
+        return self.parts[self.calls % 2](x)
+
+
+def trains_parts_in_turn(session: Session) -> None:
+    net = InTurn(*(session.model(nn.Linear(6, 3)) for _ in range(2)))
+    session.optimizer(torch.optim.SGD([p for part in net.parts for p in part.parameters()], lr=0.05))
+    for x, y in session.batches(rows()):
+        session.step(F.cross_entropy(net(x), y))
+
+
+@pytest.mark.parametrize("function", [trains_parts_in_turn])
+def test_a_count_is_found_by_the_parts_that_it_trains(
+    function: Callable[[Session], None], tmp_path: Path
+) -> None:
+    told = play(function, tmp_path, **MODES["ring"], **TWO_SLICES)
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    assert {data["variable"] for data in told.reported("program.differs")} == {"loop body"}
+    assert {end.reproducible for end in told.finished.values()} == {False}

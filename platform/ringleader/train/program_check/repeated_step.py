@@ -144,14 +144,14 @@ class RepeatedStep:
         if first is None:
             return
         # In another generation this member has other slices, and a server another part.
-        drawn = (
-            self._drawn.take() if self._drawn and first.generation == self._context.generation.number else []
-        )
-        for name in differing(first.drawn, drawn):
+        same = first.generation == self._context.generation.number
+        for name in differing(first.drawn, self._drawn.take() if self._drawn and same else []):
             line = place_of_reads(self._dataset) if name == DATA else ""
             self._variables.find(VariableFinding(name, line or self._line, kept_draws.CURE, kept_draws.HOW))
         prints = self._prints(sums())
-        if any(first.prints[number] != prints[number] for number in first.prints.keys() & prints.keys()):
+        # A gradient that came once only differs too: of one of two parts that take turns.
+        numbers = first.prints.keys() | prints.keys() if same else first.prints.keys() & prints.keys()
+        if any(first.prints.get(number) != prints.get(number) for number in numbers):
             self._variables.find(VariableFinding(BODY, self._line, CURE, HOW))
         self._lines.add(self._line)
         self._tell(told=True)
