@@ -208,8 +208,27 @@ def trains_parts_in_turn(session: Session) -> None:
         session.step(F.cross_entropy(net(x), y))
 
 
-@pytest.mark.parametrize("function", [trains_parts_in_turn])
-def test_a_count_is_found_by_the_parts_that_it_trains(
+class Warmup:
+    """A rate by a count of its own."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.group, self.calls = optimizer.param_groups[0], 0
+
+    def step(self) -> None:
+        self.calls += 1
+        self.group["lr"] = 0.05 * min(1.0, self.calls / 20)
+
+
+def warms_up(session: Session) -> None:
+    net = session.model(network())
+    warmup = Warmup(sgd(session, net))
+    for x, y in session.batches(rows()):
+        warmup.step()
+        session.step(F.cross_entropy(net(x), y))
+
+
+@pytest.mark.parametrize("function", [trains_parts_in_turn, warms_up])
+def test_a_count_is_found_by_the_parts_that_it_trains_and_the_rates_that_it_sets(
     function: Callable[[Session], None], tmp_path: Path
 ) -> None:
     told = play(function, tmp_path, **MODES["ring"], **TWO_SLICES)

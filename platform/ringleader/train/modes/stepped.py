@@ -197,10 +197,10 @@ class SteppedMode(Mode):
         elif report.unseen:
             self._look_first(report)
         elif report.repeats and not self._leaving.server_is_ahead(reduced):
-            self._twice.keep(self._sums(report))
+            self._twice.keep(self._sums(report), member.settings.said)
             self._look_first(report, redo=lambda: None)  # the first time has printed what the step prints
         else:
-            self._twice.compare(partial(self._sums, report))
+            self._twice.compare(partial(self._sums, report), member.settings.said)
             return False
         return True
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ringleader.train.between_calls.findings import CARRIED_ADVICE, VariableFinding
 from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.body.setting_numbers import Row
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.program_check import kept_draws
 from ringleader.train.program_check.kept_draws import (
@@ -35,6 +36,7 @@ BUFFERS = -1
 NAMES = frozenset({BODY, DATA})
 """The variables of the findings."""
 HOW = "gives other gradients when it runs again on the same rows"
+HOW_SET = "sets other rates, or other settings of an optimiser, when it runs again on the same rows"
 CURE = (
     "it depends on its earlier turns: through a count, a hidden state, a generator or a data set. A worker runs the "
     "body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
@@ -43,9 +45,11 @@ CURE = (
 
 @dataclass(frozen=True, slots=True)
 class _FirstTime:
-    """What a step gave the first time: fingerprints of its sums by number, and what was drawn in that generation."""
+    """What a step gave the first time: fingerprints of its sums by number, the settings of optimisers that its slices
+    here made, and what was drawn in that generation."""
 
     prints: Mapping[int, bytes]
+    settings: Row | None
     drawn: list[tuple[str, States]]
     generation: int
 
@@ -121,14 +125,15 @@ class RepeatedStep:
             self.close()
         self._tell(told=self._first is None)
 
-    def keep(self, sums: Mapping[int, Tensor]) -> None:
+    def keep(self, sums: Mapping[int, Tensor], settings: Row | None) -> None:
         """Keep what the step gave, before it is computed once more.
 
         Args:
             sums: of the gradients, by number.
+            settings: those that the slices here made; None where there was none.
         """
         drawn = self._drawn.take() if self._drawn else []
-        self._first = _FirstTime(self._prints(sums), drawn, self._context.generation.number)
+        self._first = _FirstTime(self._prints(sums), settings, drawn, self._context.generation.number)
         self.asks = False
         self._tell(told=False)  # behind its step the body sees only the second time what it has made
 
@@ -138,7 +143,7 @@ class RepeatedStep:
         if self._drawn:
             self._drawn.begin()
 
-    def compare(self, sums: Callable[[], Mapping[int, Tensor]]) -> None:
+    def compare(self, sums: Callable[[], Mapping[int, Tensor]], settings: Row | None) -> None:
         """Compare with what the step gave the first time, if this is the second, and report what differs."""
         first = self._first
         if first is None:
@@ -153,6 +158,8 @@ class RepeatedStep:
         numbers = first.prints.keys() | prints.keys() if same else first.prints.keys() & prints.keys()
         if any(first.prints.get(number) != prints.get(number) for number in numbers):
             self._variables.find(VariableFinding(BODY, self._line, CURE, HOW))
+        if None not in (first.settings, settings) and first.settings != settings:
+            self._variables.find(VariableFinding(BODY, self._line, CURE, HOW_SET))
         self._lines.add(self._line)
         self._tell(told=True)
         self.close()
