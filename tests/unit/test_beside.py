@@ -382,6 +382,30 @@ def test_the_first_step_of_a_loop_in_the_text_is_computed_twice_and_prints_once(
     assert len(lines.values) == 2 * ROWS // BATCH
 
 
+def test_a_short_job_without_a_process_says_what_it_has_in_its_place(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.run(one_loop, most_bytes=0, after_s=3600.0)
+    (line,) = said(capsys)
+    assert line.startswith(NOT)
+    assert "the first step of each loop is computed twice instead" in line
+
+
+def test_of_a_step_that_is_not_computed_twice_nothing_is_said(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Servers that lease items, whose steps have one order, do not compute any twice."""
+    sync = {
+        "intra_node": "parameter_server",
+        "inter_node": "parameter_server",
+        "consistency": "ssp",
+        "staleness": 0,
+    }
+    job.run(one_loop, most_bytes=0, sync=sync)
+    (line,) = said(capsys)
+    assert "twice" not in line
+
+
 def test_a_mode_that_promises_no_bits_is_not_checked_and_that_is_said(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:

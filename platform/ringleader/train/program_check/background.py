@@ -39,6 +39,10 @@ CALL = 3
 """A job that was checked before this session call began is checked once more behind it: by then lines between calls
 have run, also those behind an evaluation."""
 NEVER = -1
+SKIPPED = "the background check of the program is skipped"
+TOO_SHORT = (
+    "the job was too short for the background check of its program; `ringleader check` does it beforehand"
+)
 MOST_BYTES = 384 << 20
 """The largest state that is copied for this: with a larger one training would wait for more than 50 ms."""
 AT_ONCE_BYTES = 8 << 20
@@ -127,10 +131,8 @@ class BackgroundCheck:
                 "ringleader: the job ended before the background check of its program did; the check has no result."
             )
         elif self._place is not None and self._checked == NEVER:
-            print(
-                "ringleader: the job was too short for the background check of its program; `ringleader check` does it "
-                "beforehand."
-            )
+            why = self._why_not(self._size_bytes(), self._place.most_bytes)
+            print(f"ringleader: {SKIPPED}: {why}." if why else f"ringleader: {TOO_SHORT}.")
         self.close()
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class BackgroundCheck:
             self._room.refused if self._room else ""
         )
         if why:
-            print(f"ringleader: the background check of the program is skipped: {why}.")
+            print(f"ringleader: {SKIPPED}: {why}.")
             self._place = self._room = None
             return
         self._room = self._room or _Room(self._size_bytes())
@@ -182,10 +184,11 @@ class BackgroundCheck:
         context = self._context
         if not context.same_bits:
             return "this sync mode is not reproducible"
-        beforehand = (
-            "the first step of each loop is computed twice instead, and `ringleader check` runs the program on a few "
-            "batches on the CPU"
+        # Not said before it is so: members that came later compare none, nor do servers that lease items.
+        instead = (
+            "the first step of each loop is computed twice instead, and " if self.repeated.compared else ""
         )
+        beforehand = f"{instead}`ringleader check` runs the program on a few batches on the CPU"
         if context.device.type != "cpu":
             return f"the job trains on a GPU, and a check on the CPU would give other bits; {beforehand}"
         if size > most:

@@ -62,10 +62,11 @@ class RepeatedStep:
 
     Attributes:
         asks: whether the running step has to be computed twice, as far as this member knows.
+        compared: whether a step has been computed twice.
     """
 
     def __init__(self, context: MemberContext, variables: ProgramVariables, due: Callable[[], bool]) -> None:
-        self.asks = False
+        self.asks = self.compared = False
         self._context = context
         self._variables = variables
         self._due = due
@@ -161,6 +162,7 @@ class RepeatedStep:
         if None not in (first.settings, settings) and first.settings != settings:
             self._variables.find(VariableFinding(BODY, self._line, CURE, HOW_SET))
         self._lines.add(self._line)
+        self.compared = True
         self._tell(told=True)
         self.close()
         self._compared()
