@@ -406,6 +406,41 @@ def test_of_a_step_that_is_not_computed_twice_nothing_is_said(
     assert "twice" not in line
 
 
+class Kept:
+    """A kept object as large as the weights."""
+
+    def __init__(self, net: torch.nn.Module) -> None:
+        self.mean = {name: value.clone() for name, value in net.state_dict().items()}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return dict(self.mean)
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.mean = dict(state)
+
+
+WIDE = 20_000
+"""Weights, so that kept objects of as many are none of the small ones."""
+
+
+def keeps(session: Session) -> None:
+    net = session.model(torch.nn.Linear(WIDE, 1))
+    session.optimizer(torch.optim.Adam(net.parameters()))
+    session.keep("mean", Kept(net))
+    points = torch.linspace(-1, 1, ROWS).unsqueeze(1).expand(ROWS, WIDE)
+    for (x,) in session.batches(TensorDataset(points)):
+        session.step(net(x).square().mean())
+
+
+def test_a_state_that_grows_above_the_limit_in_its_first_step_is_counted_as_it_will_be(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights and a kept object of that size, and two numbers for each weight."""
+    job.run(keeps, most_bytes=7 * WIDE * 2)
+    (line,) = said(capsys)
+    assert "the first step of each loop is computed twice instead" in line
+
+
 def test_a_mode_that_promises_no_bits_is_not_checked_and_that_is_said(
     job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:

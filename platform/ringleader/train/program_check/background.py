@@ -25,7 +25,7 @@ from torch import Tensor
 from ringleader.comm.seal import Seal, new_secret
 from ringleader.lifeline import LEAST_URGENT
 from ringleader.spec import JobSpec
-from ringleader.train.between_calls.boundaries import live_tensors, size_bytes
+from ringleader.train.between_calls.boundaries import OPTIMIZERS, live_tensors, size_bytes
 from ringleader.train.between_calls.findings import DIFFERS, NO_HARM, VariableFinding
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
@@ -200,8 +200,8 @@ class BackgroundCheck:
 
     def _size_bytes_later(self) -> int:
         """The size once the first step is made, in which an optimiser makes up to two numbers for each weight."""
-        weights = size_bytes(self._context.parameters)
-        return max(self._size_bytes(), 3 * weights)
+        made = size_bytes(live_tensors(self._context.held)[OPTIMIZERS])
+        return self._size_bytes() + max(0, 2 * size_bytes(self._context.parameters) - made)
 
     def _hear(self, run: "_Run") -> None:
         answer = run.answer
