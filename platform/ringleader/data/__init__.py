@@ -2,6 +2,15 @@
 
 from ringleader.data.collate import collate
 from ringleader.data.copies import CopyFailed
-from ringleader.data.parquet import ParquetDataset, RowUnreadable, decode_image, decode_image_float
+from ringleader.data.parquet import ParquetDataset, decode_image, decode_image_float
+from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
-__all__ = ["CopyFailed", "ParquetDataset", "RowUnreadable", "collate", "decode_image", "decode_image_float"]
+__all__ = [
+    "BlockUnreadable",
+    "CopyFailed",
+    "ParquetDataset",
+    "RowUnreadable",
+    "collate",
+    "decode_image",
+    "decode_image_float",
+]

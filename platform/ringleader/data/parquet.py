@@ -15,24 +15,12 @@ from torch.utils.data import Dataset
 
 from ringleader.data.copies import NodeCopies
 from ringleader.data.row_groups import RowGroups
-from ringleader.errors import RingleaderError
+from ringleader.data.unreadable import RowUnreadable
 
 Decoder = Callable[[bytes], Tensor]
 """The bytes of one value to one tensor."""
 Source = str | PathLike[str]
 Row = dict[str, Any]
-
-
-class RowUnreadable(RingleaderError):
-    """A value of a Parquet file is missing or cannot be decoded."""
-
-    code = "entrypoint_raised"
-
-    def __init__(self, column: str, row: int, why: str) -> None:
-        super().__init__(
-            f"column {column!r} of row {row} cannot be read: {why}.",
-            hint="Repair or drop the row, or leave the column out with columns=[…].",
-        )
 
 
 class ParquetDataset(Dataset[Row]):

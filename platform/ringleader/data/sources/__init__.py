@@ -1,0 +1,1 @@
+"""Sources: files of one format behind one interface, cut into blocks."""
