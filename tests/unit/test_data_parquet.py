@@ -84,10 +84,10 @@ def test_grey_images_keep_one_channel_and_floats_lie_in_0_to_1() -> None:
 def test_a_batch_reads_each_row_group_once_and_the_cache_stays_bounded(path: Path) -> None:
     dataset = ParquetDataset(path, cache_bytes=1)
     labels(dataset, [0, 10, 22, 1, 11, 21])
-    assert dataset._groups.cached == 1
+    assert dataset._reader.get().held == 1
     roomy = ParquetDataset(path)
     labels(roomy, [0, 10, 22])
-    assert roomy._groups.cached == 3
+    assert roomy._reader.get().held == 3
 
 
 def test_kept_rows_are_decoded_once(path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from ringleader.data.collate import collate
 from ringleader.data.copies import CopyFailed
-from ringleader.data.parquet import ParquetDataset, decode_image, decode_image_float
+from ringleader.data.file_dataset import FileDataset
+from ringleader.data.images import decode_image, decode_image_float
+from ringleader.data.parquet import ParquetDataset
 from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
 __all__ = [
     "BlockUnreadable",
     "CopyFailed",
+    "FileDataset",
     "ParquetDataset",
     "RowUnreadable",
     "collate",

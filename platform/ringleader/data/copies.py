@@ -11,6 +11,7 @@ from time import monotonic, sleep
 
 import pyarrow.fs as pafs
 
+from ringleader.data.sources.paths import resolve
 from ringleader.errors import RingleaderError
 
 CHUNK_BYTES = 8 << 20
@@ -211,11 +212,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
-
-
-def resolve(source: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path or URI, and the path there."""
-    if "://" in source:
-        filesystem, path = pafs.FileSystem.from_uri(source)
-        return filesystem, path
-    return pafs.LocalFileSystem(), str(Path(source).absolute())

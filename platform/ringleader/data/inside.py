@@ -1,9 +1,10 @@
-"""The Parquet sets inside a dataset."""
+"""The data sets over files inside a dataset."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from ringleader.data.copies import NodeCopies
+from ringleader.data.file_dataset import FileDataset
 from ringleader.data.parquet import ParquetDataset
 
 MANY = 1000
@@ -16,13 +17,19 @@ def read_copies(dataset: Any, copies: NodeCopies) -> bool:
     Raises:
         CopyFailed: with the source and the reason.
     """
-    found = list(_parquet_sets(dataset))
+    found = [part for part in _file_sets(dataset) if isinstance(part, ParquetDataset)]
     for part in found:
         part.read_copies(copies)
     return bool(found)
 
 
-def _parquet_sets(dataset: Any) -> Iterator[ParquetDataset]:
+def file_set(dataset: Any) -> FileDataset | None:
+    """The data set over files that gives a dataset its rows: itself, or the only one inside that has as many."""
+    found = list(_file_sets(dataset))
+    return found[0] if len(found) == 1 and len(found[0]) == len(dataset) else None
+
+
+def _file_sets(dataset: Any) -> Iterator[FileDataset]:
     """The dataset itself, or what its attributes, and lists and dicts of them, hold at any depth."""
     seen: set[int] = set()
     left = [dataset]
@@ -32,7 +39,7 @@ def _parquet_sets(dataset: Any) -> Iterator[ParquetDataset]:
             continue
         seen.add(id(part))
         match part:
-            case ParquetDataset():
+            case FileDataset():
                 yield part
             case list() | tuple():
                 left += part[:MANY]

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ringleader.data import ParquetDataset
+from ringleader.data import FileDataset
 from ringleader.train.state.fingerprints import fingerprint
 
 MANY = 20_000
@@ -106,7 +106,8 @@ class _Look:
         match part:
             case Tensor() | np.ndarray() | np.generic():
                 return self._array(part)
-            case ParquetDataset():  # files do not change
+            case FileDataset():  # files do not change
+                self._say(FileDataset.files(part).digest, FileDataset.names(part))
                 return (part.decode,)
             case types.FunctionType() | types.CodeType() | types.MethodType() | functools.partial():
                 return self._callable(part)
