@@ -73,6 +73,10 @@ WORDS: dict[str, str] = {
     "`token_ring`: rounds that a worker may have in flight when it begins another; left out: 2.",
     "data.distribution": "Whether workers read files of data sets from the source, or from a copy of the "
     "whole on their node.",
+    "data.order": "How `session.batches` shuffles. `shuffled`: all rows, by a list of them. `row`: all rows, without a "
+    "list. `block`: blocks of files (row groups), and rows within windows of them, so that a block is read once an "
+    "epoch. Each is a function of the seed and the epoch.",
+    "data.window_blocks": "With `order: block`: blocks of a window. Left out: 16.",
     "checkpoint.every_steps": "A checkpoint after so many committed steps; `null`: not by steps, and by "
     "time only where `every_s` is given.",
     "checkpoint.every_s": "A checkpoint before more seconds of work than this are at risk; `null`: not by "

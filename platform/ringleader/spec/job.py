@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from ringleader.errors import SpecInvalid
+from ringleader.spec.data import Data
 from ringleader.spec.findings import findings, unsendable
 from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
 from ringleader.spec.requirements import Requirements, uninstallable
@@ -67,12 +68,6 @@ class Batch(SpecPart):
 
     global_size: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] = 64
     logical_shards: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] | None = None
-
-
-class Data(SpecPart):
-    """The place that workers read files of data sets from: the source, or a copy of the whole on their node."""
-
-    distribution: Literal["sharded", "replicated"] = "sharded"
 
 
 class Checkpoint(SpecPart):

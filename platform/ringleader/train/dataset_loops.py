@@ -16,6 +16,7 @@ from ringleader.train.call_sequence import CallSequence
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
+from ringleader.train.rows.blocks import blocks_of
 from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.short_batch import check_last_batch
@@ -116,6 +117,7 @@ class DatasetLoops:
 
     def _loop(self, number: int, index: int, request: LoopRequest) -> BatchLoop:
         spec, dataset = self._member.spec, request.dataset
+        by_blocks = request.shuffle and spec.data.order == "block"
         epoch = Epoch.shuffled(
             rows=len(dataset),
             batch=spec.batch.global_size,
@@ -124,6 +126,8 @@ class DatasetLoops:
             epoch=index,
             shuffle=request.shuffle,
             drop_last=request.drop_last,
+            data=spec.data,
+            block_rows=blocks_of(dataset, self._member.warnings) if by_blocks else None,
         )
         check_last_batch(self._member.held.models, epoch, len(dataset), spec, self._member.warnings)
         code, line = request.place

@@ -62,7 +62,9 @@ class BatchLoop:
     def slice(self, member: Member, offset: int, term: int, shards: Sequence[int] = ()) -> Slice:
         """The rows of a shard in a batch, or of several that run as one term, with the stream of its draws."""
         step = member.progress.calls.base + offset
-        return Slice(("step", step, term), term, self.epoch.rows_of(offset, shards or (term,)))
+        shards = shards or (term,)
+        rows, windows = self.epoch.rows_of(offset, shards), self.epoch.windows_of(offset, shards)
+        return Slice(("step", step, term), term, rows, windows)
 
     def batches(self, pieces: Iterator[Slice]) -> Prefetched:
         """The batches of these slices, loaded as the user said."""

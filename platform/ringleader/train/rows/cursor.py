@@ -1,26 +1,20 @@
 """The data cursor: which rows a step and a shard take. A pure function of the step and the spec."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from zlib import crc32
 
 import numpy as np
 
+from ringleader.spec.data import Data
+from ringleader.train.rows.block_order import BlockOrder, Window
 from ringleader.train.rows.random_streams import key
+from ringleader.train.rows.row_orders import RowOrder, RowPermutation, Sequential
+from ringleader.train.rows.shard_spans import shard_span
 
-
-def shard_span(shard: int, rows: int, shards: int) -> tuple[int, int]:
-    """Shard k of n rows is [k*n//L, (k+1)*n//L); it may be empty."""
-    return shard * rows // shards, (shard + 1) * rows // shards
-
-
-def present_shards(rows: int, shards: int) -> frozenset[int]:
-    """The shards that have rows in a batch of `rows`."""
-    if rows >= shards:
-        return frozenset(range(shards))
-    return frozenset(
-        k for k in range(shards) if shard_span(k, rows, shards)[0] < shard_span(k, rows, shards)[1]
-    )
+AS_EVER = Data()
+RECENT = 8
+"""Batches whose rows are kept: those that are loaded ahead, and the one that is computed."""
 
 
 def steps_in_epoch(rows: int, batch: int, *, drop_last: bool = False) -> int:
@@ -36,17 +30,18 @@ def checksum(rows: np.ndarray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One pass over a dataset in its shuffled order.
+    """One pass over a dataset in its order.
 
     Attributes:
-        order: (rows,) int64, the dataset's rows in the order of this epoch.
+        order: the dataset's rows in the order of this epoch.
         batch: rows of a global batch.
         shards: logical shards L.
     """
 
-    order: np.ndarray
+    order: RowOrder
     batch: int
     shards: int
+    _recent: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def shuffled(
@@ -59,13 +54,36 @@ class Epoch:
         epoch: int,
         shuffle: bool,
         drop_last: bool = False,
+        data: Data = AS_EVER,
+        block_rows: np.ndarray | None = None,
     ) -> "Epoch":
-        """One pass; `drop_last` omits the rows behind the last whole batch: other ones in each epoch, if shuffled."""
-        order = np.arange(rows, dtype=np.int64)
-        if shuffle:
+        """One pass; `drop_last` omits the rows behind the last whole batch: other ones in each epoch, if shuffled.
+
+        Args:
+            data: with the kind of the order.
+            block_rows: (blocks,) int64, the rows of each block; None: each row is a block of its own.
+        """
+        taken = rows // batch * batch if drop_last else rows
+        order: RowOrder
+        if not shuffle:
+            order = Sequential(taken)
+        elif data.order == "shuffled":
+            every = np.arange(rows, dtype=np.int64)
             # PCG64 by name: numpy may change its default, and the order has to stay the same.
-            np.random.Generator(np.random.PCG64(key(seed, "order", epoch))).shuffle(order)
-        return cls(order[: rows // batch * batch] if drop_last else order, batch, shards)
+            np.random.Generator(np.random.PCG64(key(seed, "order", epoch))).shuffle(every)
+            order = every[:taken]
+        elif data.order == "block" and block_rows is not None:
+            order = BlockOrder(
+                block_rows,
+                taken=taken,
+                batch=batch,
+                shards=shards,
+                window=data.window,
+                key=key(seed, "blocks", epoch),
+            )
+        else:
+            order = RowPermutation(rows, taken, key(seed, "rows", epoch))
+        return cls(order, batch, shards)
 
     @property
     def steps(self) -> int:
@@ -78,9 +96,22 @@ class Epoch:
     def rows(self, offset: int, shard: int) -> np.ndarray:
         """(n,) int64 rows of one slice."""
         low, high = shard_span(shard, self.batch_rows(offset), self.shards)
-        start = offset * self.batch
-        return self.order[start + low : start + high]
+        return self._batch_at(offset)[low:high]
 
     def rows_of(self, offset: int, shards: Sequence[int]) -> np.ndarray:
         """(n,) int64 rows of several contiguous shards, in order."""
-        return np.concatenate([self.rows(offset, k) for k in shards]) if len(shards) else self.order[:0]
+        parts = [self.rows(offset, k) for k in shards]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def windows_of(self, offset: int, shards: Sequence[int]) -> tuple[Window, ...]:
+        """The blocks that slices are taken from; none where rows are not shuffled by blocks."""
+        return self.order.windows(offset, shards) if isinstance(self.order, BlockOrder) else ()
+
+    def _batch_at(self, offset: int) -> np.ndarray:
+        """(n,) int64 rows of the global batch. Each is asked for shard by shard: to load, to check, for the ledger."""
+        rows = self._recent.get(offset)
+        if rows is None:
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            rows = self._recent[offset] = self.order[offset * self.batch : (offset + 1) * self.batch]
+        return rows

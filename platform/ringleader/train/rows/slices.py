@@ -9,9 +9,12 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data import default_collate as torch_collate
 
+from ringleader.data import FileDataset
 from ringleader.errors import DatasetUnsupported
 from ringleader.train.device.host_copy import sent
+from ringleader.train.rows.block_order import Window
 from ringleader.train.rows.random_streams import own_generators, seed_all, seed_own
+from ringleader.train.rows.read_ahead import ReadAhead
 
 Collate = Callable[[list[Any]], Any]
 
@@ -24,11 +27,13 @@ class Slice:
         stream: the slice's name, e.g. ("step", 17, 3), which does not depend on who computes it.
         shard: its place in the exchange.
         rows: (n,) int64.
+        windows: the blocks of files that the rows are in, where they are shuffled by blocks.
     """
 
     stream: tuple[int | str, ...]
     shard: int
     rows: np.ndarray
+    windows: tuple[Window, ...] = ()
 
     @property
     def step(self) -> int:
@@ -43,12 +48,17 @@ class SliceDataset:
         self._dataset = dataset
         self._seed = seed
         self._collate = collate
+        self._ahead = ReadAhead(dataset)
 
     def __getitem__(self, piece: Slice) -> Any:
         seed_all(self._seed, "load", *piece.stream)
         own = own_generators((self._dataset, self._collate))  # each time: it may make them when it needs them
         seed_own(own, self._seed, "load", *piece.stream)
+        if piece.windows:
+            self._ahead.enter(piece.step, piece.windows)
         rows = [int(row) for row in piece.rows]
+        if self._collate is torch_collate and isinstance(self._dataset, FileDataset):
+            return FileDataset.batch(self._dataset, rows)
         # As torch's own loader does: a dataset may load several rows at once.
         fetch = getattr(self._dataset, "__getitems__", None)
         return self._collate(fetch(rows) if fetch else [self._dataset[row] for row in rows])

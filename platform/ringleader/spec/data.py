@@ -1,0 +1,33 @@
+"""The `data:` part of the job file: where workers read from, and the order of shuffled rows."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ringleader.spec.part import Impossible, SpecPart
+
+WINDOW_BLOCKS = 16
+
+
+class Data(SpecPart):
+    """The place that workers read files of data sets from: the source, or a copy of the whole on their node; and the
+    order in which `session.batches` shuffles rows."""
+
+    distribution: Literal["sharded", "replicated"] = "sharded"
+    order: Literal["shuffled", "row", "block"] = "shuffled"
+    window_blocks: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] | None = None
+
+    @property
+    def window(self) -> int:
+        """Blocks of a window within which rows are shuffled."""
+        return self.window_blocks or WINDOW_BLOCKS
+
+    @model_validator(mode="after")
+    def _windows_are_used(self) -> Self:
+        if self.window_blocks is not None and self.order != "block":
+            raise Impossible(
+                "window_blocks",
+                self.window_blocks,
+                f"window_blocks is not used with order: {self.order}; allowed: leave it out, or order: block",
+            )
+        return self
