@@ -74,7 +74,7 @@ def test_a_window_larger_than_the_cache_stays_and_nothing_is_read_ahead() -> Non
     blocks.expect([0, 1, 2, 3], [4, 5])
     for _ in range(3):
         for block in (0, 1, 2, 3):
-            assert blocks.read(block).column("n")[0].as_py() == block * ROWS
+            assert blocks.read(block).batch.column("n")[0].as_py() == block * ROWS
     assert sorted(source.read_blocks) == [0, 1, 2, 3]
     blocks.expect([], [])
     blocks.read(9)
@@ -89,7 +89,7 @@ def test_two_threads_that_want_a_block_read_it_once() -> None:
     with ThreadPoolExecutor(4) as pool:
         found = [pool.submit(blocks.read, 7) for _ in range(4)]
         source.gate.set()
-        assert {f.result(20)["n"][0].as_py() for f in found} == {70}
+        assert {f.result(20).batch["n"][0].as_py() for f in found} == {70}
     assert source.read_blocks == [7]
 
 
@@ -98,7 +98,7 @@ def test_an_error_ahead_of_time_reaches_whoever_asks_for_the_block() -> None:
     blocks = reader(source, 20)
     blocks.expect([4], [5, 6])
     wait_for("blocks", lambda: {4, 5, 6} <= set(source.read_blocks), 20)
-    assert blocks.read(6).num_rows == ROWS
+    assert blocks.read(6).batch.num_rows == ROWS
     with pytest.raises(BlockUnreadable, match="numbers, block 5 cannot be read: it is torn"):
         blocks.read(5)
 

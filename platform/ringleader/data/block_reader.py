@@ -5,11 +5,31 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 
+import numpy as np
 import pyarrow as pa
 
+from ringleader.data.columns import rows_in
 from ringleader.data.sources.source import Source
 
 READER_THREADS = 2
+
+
+class DecodedBlock:
+    """A block in memory, with its columns as arrays once they were asked for.
+
+    Attributes:
+        batch: as the source gave it.
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self._rows: dict[str, np.ndarray | pa.Array | None] = {}
+
+    def rows(self, name: str) -> np.ndarray | pa.Array | None:
+        """The rows of a column, as `columns.rows_in` gives them."""
+        if name not in self._rows:
+            self._rows[name] = rows_in(self.batch.column(name))
+        return self._rows[name]
 
 
 class BlockReader:
@@ -25,8 +45,8 @@ class BlockReader:
         self._columns = list(columns)
         self._cache_bytes = cache_bytes
         self._lock = Lock()
-        self._held: OrderedDict[int, pa.RecordBatch] = OrderedDict()
-        self._reading: dict[int, Future[pa.RecordBatch]] = {}
+        self._held: OrderedDict[int, DecodedBlock] = OrderedDict()
+        self._reading: dict[int, Future[DecodedBlock]] = {}
         self._now: frozenset[int] = frozenset()
         self._ahead: tuple[int, ...] = ()
         self._size_bytes = 0
@@ -40,7 +60,7 @@ class BlockReader:
         """The number of blocks in memory."""
         return len(self._held)
 
-    def read(self, block: int) -> pa.RecordBatch:
+    def read(self, block: int) -> DecodedBlock:
         """A block, from memory where it is there.
 
         Raises:
@@ -70,26 +90,26 @@ class BlockReader:
         for _ in range(starting):
             self._threads.submit(self._read_ahead)
 
-    def _load(self, block: int, waiting: "Future[pa.RecordBatch]") -> pa.RecordBatch:
+    def _load(self, block: int, waiting: "Future[DecodedBlock]") -> DecodedBlock:
         try:
-            batch = self._source.read(block, self._columns)
+            decoded = DecodedBlock(self._source.read(block, self._columns))
         except BaseException as error:
             waiting.set_exception(error)
             with self._lock:
                 del self._reading[block]
             raise
         with self._lock:
-            self._keep(block, batch)
+            self._keep(block, decoded)
             del self._reading[block]
-        waiting.set_result(batch)
-        return batch
+        waiting.set_result(decoded)
+        return decoded
 
-    def _keep(self, block: int, batch: pa.RecordBatch) -> None:
+    def _keep(self, block: int, decoded: DecodedBlock) -> None:
         """Keep a block as the newest used; the oldest go while there is too much, but for those that are wanted."""
-        self._held[block] = batch
-        self._size_bytes += batch.nbytes
-        self._read_bytes += batch.nbytes
-        self._read_rows += batch.num_rows
+        self._held[block] = decoded
+        self._size_bytes += decoded.batch.nbytes
+        self._read_bytes += decoded.batch.nbytes
+        self._read_rows += decoded.batch.num_rows
         self._make_room(0, block)
 
     def _make_room(self, size_bytes: int, newest: int) -> None:
@@ -98,7 +118,7 @@ class BlockReader:
         for block in [block for block in self._held if block not in wanted]:
             if self._size_bytes + size_bytes <= self._cache_bytes:
                 break
-            self._size_bytes -= self._held.pop(block).nbytes
+            self._size_bytes -= self._held.pop(block).batch.nbytes
 
     def _missing(self, block: int) -> bool:
         return block not in self._held and block not in self._reading
@@ -113,7 +133,7 @@ class BlockReader:
                 with self._lock:
                     self._ahead = tuple(other for other in self._ahead if other != block)
 
-    def _next(self) -> "tuple[int, Future[pa.RecordBatch]] | None":
+    def _next(self) -> "tuple[int, Future[DecodedBlock]] | None":
         """Begin the next block; None: there is no room for one, or nothing is missing, and the thread ends."""
         with self._lock:
             block = next(filter(self._missing, self._ahead), None)

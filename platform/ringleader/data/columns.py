@@ -1,6 +1,5 @@
 """Columns of Arrow as what a batch is made of: row by row, or as one tensor for all rows."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,46 +26,85 @@ def values_of(column: pa.Array) -> list[Any]:
 
 
 def stacks(kind: pa.DataType) -> bool:
-    """Whether values of this type can be taken by `stacked`."""
+    """Whether a batch of values of this type is made without a Python object a row, where rows have one shape."""
     leaf = _leaf(kind)
     return leaf in _PLAIN_LEAVES or (leaf is kind and (leaf in _TEXTS or leaf in _WIDE))
 
 
-def stacked(column: pa.Array, order: np.ndarray) -> Any:
-    """What torch's `default_collate` makes of `values_of` in this order, without a Python object a row; None where rows
-    differ in shape, or one is null.
+def rows_in(column: pa.Array) -> np.ndarray | pa.Array | None:
+    """(n, …) the rows of a column of numbers, or of lists of one length, as they lie in memory; texts as they are; None
+    where rows differ in shape, or one is null.
 
     Args:
         column: (n,) of a type that `stacks`.
-        order: (n,) the places in the column.
     """
-    if column.null_count:
-        return None
-    if column.type in _TEXTS:
-        values = column.to_pylist()
-        return [values[place] for place in order.tolist()]
+    if column.null_count or column.type in _TEXTS:
+        return None if column.null_count else column
     shape = [len(column)]
-    single = column.type
     while _is_list(column.type):
-        sizes = set(_sizes(column))
-        # Of a list, what lies between the rows is no part of it: `flatten` leaves it out.
+        sizes = _sizes(column)
+        # What lies between the lists is no part of them: `flatten` leaves it out.
         column = column.flatten()
         if len(sizes) != 1 or column.null_count:
             return None
         shape += sizes
-    numbers = column.to_numpy(zero_copy_only=False).reshape(shape)[order]
-    if column.type is single and pa.types.is_integer(single):
-        numbers = numbers.astype(np.int64)
-    return torch.from_numpy(numbers)
+    numbers: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return numbers.reshape(shape)
 
 
-def _sizes(column: pa.Array) -> Iterator[int]:
-    """The lengths of the lists of a column."""
+class ColumnStack:
+    """A column of a batch, filled block by block: what torch's `default_collate` makes of its rows.
+
+    Args:
+        count: of rows.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._filled = 0
+        self._found: np.ndarray | None = None
+        self._texts: list[Any] = []
+
+    def add(self, rows: np.ndarray | pa.Array | None, taken: np.ndarray) -> bool:
+        """Add rows of a block; False where they have another shape than those before, or one may be null.
+
+        Args:
+            rows: of the whole block, as `rows_in` gives them.
+            taken: (m,) int64, which of them.
+        """
+        if not isinstance(rows, np.ndarray):
+            self._texts += [] if rows is None else rows.take(pa.array(taken)).to_pylist()
+            return rows is not None
+        if self._found is None:
+            self._found = np.empty((self._count, *rows.shape[1:]), rows.dtype)
+        if self._found.shape[1:] != rows.shape[1:]:
+            return False
+        into = self._found[self._filled : self._filled + len(taken)]
+        # Without `mode` numpy copies once more.
+        np.take(rows, taken, axis=0, out=into, mode="clip")
+        self._filled += len(taken)
+        return True
+
+    def batch(self, places: np.ndarray) -> Any:
+        """A tensor, or a list of texts.
+
+        Args:
+            places: (n,) int64, for each row of the batch when it was added.
+        """
+        if self._found is None:
+            return [self._texts[place] for place in places.tolist()]
+        found = self._found[places]
+        if found.ndim == 1 and found.dtype.kind in "iu":
+            found = found.astype(np.int64)
+        return torch.from_numpy(found)
+
+
+def _sizes(column: pa.Array) -> list[int]:
+    """The lengths that the lists of a column have."""
     if pa.types.is_fixed_size_list(column.type):
-        yield column.type.list_size
-    else:
-        lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-        yield from np.unique(lengths).tolist()
+        return [column.type.list_size]
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    return np.unique(lengths).tolist()  # type: ignore[no-any-return]
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -1,8 +1,8 @@
 """A map-style data set over a source: any row at any time, read by block, values ready to be stacked."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,8 @@ import pyarrow as pa
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from ringleader.data.block_reader import BlockReader
-from ringleader.data.columns import stacked, stacks, values_of
+from ringleader.data.block_reader import BlockReader, DecodedBlock
+from ringleader.data.columns import ColumnStack, stacks, values_of
 from ringleader.data.per_process import PerProcess
 from ringleader.data.sources.source import Source
 from ringleader.data.unreadable import RowUnreadable
@@ -65,6 +65,7 @@ class FileDataset(Dataset[Row]):
             raise KeyError(f"decode names {unknown}, but the columns read are {self._columns}")
         self._stacks = all(stacks(source.schema.field(name).type) for name in self._columns)
         self._ends = np.cumsum(counts)
+        self._firsts = self._ends - counts
         self._kept: dict[int, Row] | None = {} if keep_decoded else None
         self._reader = PerProcess(partial(BlockReader, source, self._columns, cache_bytes))
 
@@ -124,13 +125,13 @@ class FileDataset(Dataset[Row]):
             return default_collate(self.__getitems__(rows))  # type: ignore[no-any-return]
         numbers = self._positions(rows)
         order = np.argsort(numbers, kind="stable")
-        taken = self._take(numbers[order])
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        found = {name: stacked(taken.column(name), back) for name in self._columns}
-        if any(column is None for column in found.values()):
-            return default_collate(self.__getitems__(rows))  # type: ignore[no-any-return]  # refuses it, by row
-        return found
+        columns = {name: ColumnStack(len(numbers)) for name in self._columns}
+        for block, taken in self._parts(numbers[order]):
+            if not all(stack.add(block.rows(name), taken) for name, stack in columns.items()):
+                return default_collate(self.__getitems__(rows))  # type: ignore[no-any-return]  # refuses it, by row
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        return {name: stack.batch(places) for name, stack in columns.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         # A loading process keeps rows of its own: those kept here would only make the pickle large.
@@ -145,28 +146,21 @@ class FileDataset(Dataset[Row]):
             raise IndexError(f"row {numbers[outside][0]} of a dataset with {size} rows")
         return numbers % size
 
-    def _take(self, numbers: np.ndarray) -> pa.RecordBatch:
-        """The rows (n,), which ascend."""
+    def _parts(self, numbers: np.ndarray) -> Iterator[tuple[DecodedBlock, np.ndarray]]:
+        """Blocks one after the other, and (m,) which of their rows, of rows (n,) that ascend."""
         blocks = np.searchsorted(self._ends, numbers, side="right")
-        firsts = np.flatnonzero(np.diff(blocks, prepend=-1)).tolist()
-        parts = [
-            self._rows_of(int(blocks[low]), numbers[low:high])
-            for low, high in zip(firsts, [*firsts[1:], len(numbers)], strict=True)
-        ]
-        return pa.concat_batches(parts) if len(parts) != 1 else parts[0]
-
-    def _rows_of(self, block: int, numbers: np.ndarray) -> pa.RecordBatch:
-        first = int(self._ends[block] - self._source.block_rows[block])
-        return self._reader.get().read(block).take(pa.array(numbers - first))
+        inside = numbers - self._firsts[blocks]
+        edges = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1)).tolist()
+        for low, high in pairwise(edges):
+            yield self._reader.get().read(int(blocks[low])), inside[low:high]
 
     def _load(self, rows: Sequence[int]) -> dict[int, Row]:
-        by_block: dict[int, list[int]] = defaultdict(list)
-        for row, block in zip(rows, np.searchsorted(self._ends, rows, side="right").tolist(), strict=True):
-            by_block[block].append(row)
         loaded: dict[int, Row] = {}
-        for block, members in by_block.items():
-            taken = self._rows_of(block, np.array(members))
-            values = {name: self._values(name, taken.column(name), members) for name in self._columns}
+        left = iter(rows)
+        for block, taken in self._parts(np.asarray(rows, np.int64)):
+            members = list(islice(left, len(taken)))
+            found = block.batch.take(pa.array(taken))
+            values = {name: self._values(name, found.column(name), members) for name in self._columns}
             loaded.update({row: {name: values[name][i] for name in values} for i, row in enumerate(members)})
         return loaded
 
