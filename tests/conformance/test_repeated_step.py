@@ -190,6 +190,35 @@ def test_what_asks_behind_a_repeated_step_for_the_end_ends_the_loop_where_it_wou
     assert twice.digest == once.digest
 
 
+def reads_the_loss(session: Session) -> None:
+    net = session.model(network())
+    sgd(session, net)
+    for x, y in session.batches(rows()):
+        session.step(F.cross_entropy(net(x), y))
+        print(f"{session.global_step}: {session.loss:.3f}")
+
+
+def leaves_behind_a_step(session: Session) -> None:
+    net = session.model(network())
+    sgd(session, net)
+    for _ in range(3):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+            break
+
+
+@pytest.mark.parametrize("function", [reads_the_loss, leaves_behind_a_step])
+def test_no_step_is_repeated_where_the_body_goes_by_what_it_made(
+    function: Callable[[Session], None], tmp_path: Path
+) -> None:
+    for folder in ("with", "without"):
+        (tmp_path / folder).mkdir()
+    checked = play(function, tmp_path / "with", **MODES["ring"], **TWO_SLICES)
+    assert checked.outcome == "succeeded", (checked.reason, checked.message)
+    alone = play(function, tmp_path / "without", checked=False, **MODES["ring"], **TWO_SLICES)
+    assert checked.digest == alone.digest
+
+
 class InTurn:
     """One of two parts, by a count of its own."""
 

@@ -21,6 +21,7 @@ from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.short_batch import check_last_batch
 from ringleader.train.rows.slices import Collate
+from ringleader.train.source.behind_step import goes_by_its_step
 from ringleader.train.weights_file import check_writable
 
 
@@ -141,6 +142,7 @@ class DatasetLoops:
             request.loader_workers,
             self.total_steps,
             self._loaders,
+            goes_by_its_step(request.place),
         )
 
     def _turns(self, loop: BatchLoop, place: CodeLine) -> Iterator[Any]:

@@ -56,7 +56,7 @@ class SteppedMode(Mode):
         self._member.trained.begin()
         self._member.laying.make_dense()
         self._leaving.begin()
-        self._twice.begin_loop(loop.line, loop.dataset)
+        self._twice.begin_loop(loop.line, loop.dataset, goes_by_step=loop.goes_by_step)
 
     def _at_end(self, loop: BatchLoop) -> bool:
         return self._member.progress.calls.offset >= loop.epoch.steps

@@ -88,10 +88,11 @@ class RepeatedStep:
         """Compare the first step of every loop, for a check of the program, and call `compared` behind it."""
         self._each_loop, self._compared = True, compared
 
-    def begin_loop(self, line: str, dataset: Any) -> None:
-        """Begin the loop at that "file:line"."""
+    def begin_loop(self, line: str, dataset: Any, *, goes_by_step: bool) -> None:
+        """Begin the loop at that "file:line". `goes_by_step`: its body leaves behind its step, or reads the loss there:
+        behind the first time it would see the step before, and do something else."""
         self.close()
-        new = line not in self._lines and self._context.same_bits
+        new = line not in self._lines and self._context.same_bits and not goes_by_step
         self.asks = self._each_loop or (new and self._due())
         self._line, self._dataset = line, dataset
         if self.asks:
