@@ -21,7 +21,7 @@ from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.short_batch import check_last_batch
 from ringleader.train.rows.slices import Collate
-from ringleader.train.source.behind_step import goes_by_its_step
+from ringleader.train.source.behind_step import leaves_behind_step
 from ringleader.train.weights_file import check_writable
 
 
@@ -110,6 +110,7 @@ class DatasetLoops:
                 self._calls.raise_again(error)
                 raise
             self._member.settings.step_returned()
+            self._calls.show(self._member.beside.repeated.shown)
 
     def close(self) -> None:
         """End with the session, inside a turn too."""
@@ -142,7 +143,7 @@ class DatasetLoops:
             request.loader_workers,
             self.total_steps,
             self._loaders,
-            goes_by_its_step(request.place),
+            leaves_behind_step(request.place),
         )
 
     def _turns(self, loop: BatchLoop, place: CodeLine) -> Iterator[Any]:
@@ -168,6 +169,7 @@ class DatasetLoops:
         modes.begin_loop()
         carrying.begin_loop(dataset)
         for batch in turns:
+            self._calls.show(None)
             settings.begin_turn()
             modes.begin_turn()
             carrying.begin_turn()

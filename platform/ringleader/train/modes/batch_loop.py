@@ -18,7 +18,7 @@ class BatchLoop:
     Attributes:
         number: its session call number.
         line: its place in the program, as "file:line".
-        goes_by_step: its body leaves behind its step, or reads the loss there.
+        leaves: its body leaves behind its step.
         epoch: its order of rows.
         index: how many batches calls came before it.
         total_steps: of the whole job, where the user said so.
@@ -33,7 +33,7 @@ class BatchLoop:
     loader_workers: int
     total_steps: int | None
     loaders: LoaderProcesses
-    goes_by_step: bool = False
+    leaves: bool = False
 
     @property
     def kind(self) -> int:

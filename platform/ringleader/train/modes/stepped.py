@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
@@ -45,8 +46,8 @@ class SteppedMode(Mode):
         return bool(self._reports) and not self._failed and self._leaving.saw
 
     def request_stop(self) -> None:
-        """Ask for the end of the loop. Behind the first time of a step that is made twice this is dropped: there the
-        body sees the step before, and it asks again behind the second."""
+        """Ask for the end of the loop. Behind the first time of a step that is made twice this is dropped: the body
+        asks again behind the second."""
         if self.turns.running is not None or self._reports or not self._twice.again:
             super().request_stop()
 
@@ -56,7 +57,7 @@ class SteppedMode(Mode):
         self._member.trained.begin()
         self._member.laying.make_dense()
         self._leaving.begin()
-        self._twice.begin_loop(loop.line, loop.dataset, goes_by_step=loop.goes_by_step)
+        self._twice.begin_loop(loop.line, loop.dataset, leaves=loop.leaves)
 
     def _at_end(self, loop: BatchLoop) -> bool:
         return self._member.progress.calls.offset >= loop.epoch.steps
@@ -142,6 +143,10 @@ class SteppedMode(Mode):
     def _sums(self, report: StepReport) -> Mapping[int, Tensor]:
         """The sums of the transaction that this member has, by number."""
 
+    @abstractmethod
+    def _outcome(self, report: StepReport, reduced: Tensor) -> FinishedCall:
+        """What the session shows once the transaction is committed."""
+
     def _finish(self) -> None:
         """Exchange the word, then commit, unless a member objects. Raises ExchangeBroken."""
         member, reduced = self._member, self._exchange_word()
@@ -197,7 +202,7 @@ class SteppedMode(Mode):
         elif report.unseen:
             self._look_first(report)
         elif report.repeats and not self._leaving.server_is_ahead(reduced):
-            self._twice.keep(self._sums(report), member.settings.said)
+            self._twice.keep(self._sums(report), member.settings.said, self._outcome(report, reduced))
             self._look_first(report, redo=lambda: None)  # the first time has printed what the step prints
         else:
             self._twice.compare(partial(self._sums, report), member.settings.said)
@@ -208,6 +213,7 @@ class SteppedMode(Mode):
         """End the loop for all, before this transaction: what it computed is dropped, the weights stay."""
         self._reports = {}
         self._give_up()
+        self._twice.left()
         self._member.leave_call(loop.number)
         if report.pending:
             self._member.leave_at_planned_boundary()

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from ringleader.train.between_calls.findings import CARRIED_ADVICE, VariableFinding
+from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.setting_numbers import Row
 from ringleader.train.generation.context import MemberContext
@@ -36,6 +37,7 @@ BUFFERS = -1
 NAMES = frozenset({BODY, DATA})
 """The variables of the findings."""
 HOW = "gives other gradients when it runs again on the same rows"
+HOW_LEFT = "leaves the loop behind a step that was about to run again on the same rows"
 HOW_SET = "sets other rates, or other settings of an optimiser, when it runs again on the same rows"
 CURE = (
     "it depends on its earlier turns: through a count, a hidden state, a generator or a data set. A worker runs the "
@@ -63,6 +65,7 @@ class RepeatedStep:
     Attributes:
         asks: whether the running step has to be computed twice, as far as this member knows.
         compared: whether a step has been computed twice.
+        shown: what the session shows behind the first time of a step; None elsewhere.
     """
 
     def __init__(self, context: MemberContext, variables: ProgramVariables, due: Callable[[], bool]) -> None:
@@ -76,6 +79,7 @@ class RepeatedStep:
         self._line = ""
         self._dataset: Any = None
         self._first: _FirstTime | None = None
+        self.shown: FinishedCall | None = None
         self._told = True
         self._drawn: DrawnNumbers | None = None
 
@@ -84,15 +88,21 @@ class RepeatedStep:
         """Whether the running step is the second time, or that is due next."""
         return self._first is not None
 
+    def left(self) -> None:
+        """Note that the body has left the loop, and report it where a step was to come the second time: there it does
+        what it did the first time, unless it goes by what its turns left."""
+        if self.again:
+            self._variables.find(VariableFinding(BODY, self._line, CURE, HOW_LEFT))
+
     def compare_each_loop(self, compared: Callable[[], None]) -> None:
         """Compare the first step of every loop, for a check of the program, and call `compared` behind it."""
         self._each_loop, self._compared = True, compared
 
-    def begin_loop(self, line: str, dataset: Any, *, goes_by_step: bool) -> None:
-        """Begin the loop at that "file:line". `goes_by_step`: its body leaves behind its step, or reads the loss there:
-        behind the first time it would see the step before, and do something else."""
+    def begin_loop(self, line: str, dataset: Any, *, leaves: bool) -> None:
+        """Begin the loop at that "file:line". `leaves`: its body leaves behind its step, where nothing would have been
+        committed the first time."""
         self.close()
-        new = line not in self._lines and self._context.same_bits and not goes_by_step
+        new = line not in self._lines and self._context.same_bits and not leaves
         self.asks = self._each_loop or (new and self._due())
         self._line, self._dataset = line, dataset
         if self.asks:
@@ -113,7 +123,10 @@ class RepeatedStep:
         yield from batches
 
     def begin_turn(self) -> None:
-        """Nothing: what a turn draws is seen at its end."""
+        """Have prints told again, in the turn behind the second time."""
+        self.shown = None
+        if self._first is None:
+            self._tell(told=True)
 
     def end_turn(self) -> None:
         """Note what a turn has drawn."""
@@ -121,23 +134,26 @@ class RepeatedStep:
             self._drawn.note(BODY)
 
     def begin_step(self) -> None:
-        """Begin the running step, once more or not: what it prints then is told the first time."""
+        """Begin the running step, once more or not: what the body prints in it is told the first time."""
         if self.asks and not self._context.came_first:
             # It follows: members that were there before have compared the loops so far. Only a seat tells.
             self.close()
-        self._tell(told=self._first is None)
+        self.shown = None
+        if self._first is not None:
+            self._tell(told=False)
 
-    def keep(self, sums: Mapping[int, Tensor], settings: Row | None) -> None:
+    def keep(self, sums: Mapping[int, Tensor], settings: Row | None, outcome: FinishedCall) -> None:
         """Keep what the step gave, before it is computed once more.
 
         Args:
             sums: of the gradients, by number.
             settings: those that the slices here made; None where there was none.
+            outcome: what the session will show behind the step: the body sees it the first time, too.
         """
+        self.shown = outcome
         drawn = self._drawn.take() if self._drawn else []
         self._first = _FirstTime(self._prints(sums), settings, drawn, self._context.generation.number)
         self.asks = False
-        self._tell(told=False)  # behind its step the body sees only the second time what it has made
 
     def drop(self) -> None:
         """Forget what the running step gave: it is dropped, and made again as if for the first time."""
@@ -164,13 +180,12 @@ class RepeatedStep:
             self._variables.find(VariableFinding(BODY, self._line, CURE, HOW_SET))
         self._lines.add(self._line)
         self.compared = True
-        self._tell(told=True)
         self.close()
         self._compared()
 
     def close(self) -> None:
         """End a comparison that may be running: the loop is over. Idempotent."""
-        self.asks, self._first = False, None
+        self.asks, self._first, self.shown = False, None, None
         if self._drawn:
             self._drawn.close()
         self._drawn = self._dataset = None

@@ -1,4 +1,4 @@
-"""What a loop's body goes by behind its `session.step`, where it sees what that step has made."""
+"""Whether a loop's body leaves the loop behind its `session.step`."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -11,26 +11,26 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def goes_by_its_step(place: CodeLine) -> bool:
-    """Whether the body of the loop over `session.batches` at `place` leaves behind its step, or reads the loss there.
-    No, where there is no text."""
+def leaves_behind_step(place: CodeLine) -> bool:
+    """Whether the body of the loop over `session.batches` at `place` has a `break` or a `return` behind its step. No,
+    where there is no text."""
     code, line = place
-    return _goes(code.co_filename, line)
+    return _leaves(code.co_filename, line)
 
 
 @lru_cache(maxsize=256)
-def _goes(file: str, line: int) -> bool:
+def _leaves(file: str, line: int) -> bool:
     text = text_of(file)
     loops = (node for node in ast.walk(text.tree) if isinstance(node, ast.For)) if text else ()
     return any(
-        _body_goes(loop, session)
+        _body_leaves(loop, session)
         for loop in loops
         for batches, session in _calls(loop.iter, "batches")
         if batches.lineno <= line <= (batches.end_lineno or line)
     )
 
 
-def _body_goes(loop: ast.For, session: str) -> bool:
+def _body_leaves(loop: ast.For, session: str) -> bool:
     steps = [
         (step.end_lineno, step.end_col_offset)
         for statement in loop.body
@@ -44,7 +44,7 @@ def _body_goes(loop: ast.For, session: str) -> bool:
         for node in _own(loop.body)
         if (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)) > first
     )
-    return any(isinstance(node, ast.Break | ast.Return) or _is_loss(node, session) for node in behind)
+    return any(isinstance(node, ast.Break | ast.Return) for node in behind)
 
 
 def _calls(node: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:
@@ -52,10 +52,6 @@ def _calls(node: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:
     for each in ast.walk(node):
         if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == name:
             yield each, ast.unparse(each.func.value)
-
-
-def _is_loss(node: ast.AST, session: str) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == "loss" and ast.unparse(node.value) == session
 
 
 def _own(nodes: Iterable[ast.AST], *, leaves: bool = True) -> Iterator[ast.AST]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ringleader.errors import StepMisuse
+from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
@@ -179,6 +180,11 @@ class LocalSgdLoop(SteppedMode):
     def _sums(self, report: StepReport) -> Mapping[int, Tensor]:
         carriers = enumerate(self._outer.carriers)
         return {number: carrier.grad for number, carrier in carriers if carrier.grad is not None}
+
+    def _outcome(self, report: StepReport, reduced: Tensor) -> FinishedCall:
+        span = self._round
+        last = self._report(reduced, span, span.offsets[-1])
+        return FinishedCall(None, self._member.progress.step + len(span.offsets), last.loss)
 
     def _forget(self) -> None:
         self._finished.forget()

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
@@ -71,6 +72,9 @@ class SynchronousLoop(SteppedMode):
     def _sums(self, report: StepReport) -> Mapping[int, Tensor]:
         used = enumerate(zip(self._member.parameters, report.used, strict=True))
         return {number: p.grad for number, (p, is_used) in used if is_used and p.grad is not None}
+
+    def _outcome(self, report: StepReport, reduced: Tensor) -> FinishedCall:
+        return FinishedCall(None, self._member.progress.step + 1, report.loss)
 
     @property
     def _used(self) -> Sequence[bool]:
