@@ -100,7 +100,8 @@ class FileDataset(Dataset[Row]):
 
     def expect(self, now: Sequence[int], ahead: Sequence[int]) -> None:
         """Keep these blocks in memory until this is called again, and read those ahead as far as there is room."""
-        self._reader.get().expect(now, ahead)
+        if self._kept is None or len(self._kept) < len(self):  # else nothing is read any more
+            self._reader.get().expect(now, ahead)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
