@@ -289,7 +289,7 @@ def test_files_of_other_columns_name_the_column(tmp_path: Path) -> None:
 def test_files_without_rows_are_refused_and_empty_row_groups_left_out(tmp_path: Path) -> None:
     empty = pa.table({"n": pa.array([], pa.int64())})
     pq.write_table(empty, tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match=r"there are no rows in .*a\.parquet"):
         ParquetDataset(tmp_path)
     pq.write_table(pa.table({"n": [5]}), tmp_path / "b.parquet")
     assert len(ParquetDataset(tmp_path)) == 1

@@ -48,7 +48,7 @@ class ParquetSource:
         paths: a path, a folder of *.parquet, a URI of a pyarrow file system (file, s3, gs, hdfs), or a list of them.
 
     Raises:
-        FileNotFoundError, ValueError: no file, or files whose columns differ.
+        FileNotFoundError, ValueError: no file, no rows, or files whose columns differ.
         BlockUnreadable: a file is no Parquet file, or is cut off.
     """
 
@@ -68,7 +68,11 @@ class ParquetSource:
             for group, count in enumerate(footer.counts)
             if count
         ]
-        self._places = np.array([place[:2] for place in blocks], np.int32).reshape(-1, 2)
+        if not blocks:
+            raise ValueError(
+                f"there are no rows in {', '.join(self.paths[:3])}{', …' * (len(self.paths) > 3)}"
+            )
+        self._places = np.array([place[:2] for place in blocks], np.int32)
         self.block_rows = np.array([count for _, _, count in blocks], np.int64)
         self._digests = [footer.digest for footer in footers]
         self._stamps = np.array([footer.stamp for footer in footers], np.int64)
