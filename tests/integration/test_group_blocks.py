@@ -11,7 +11,7 @@ import torch
 from cast import Cast
 from faults import FaultPlan
 from test_group_faults import EPOCHS, ROWS, STEPS, TWO, register, rows
-from test_group_restart import SAVED, job, rows_of
+from test_group_restart import LEASED, MODES, SAVED, job, rows_of
 from torch.nn import functional as F
 
 from ringleader.data import ParquetDataset
@@ -48,9 +48,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def spec(source: Path, workers: int, **changes: Any) -> Any:
+def spec(source: Path, most: int, *, least: int = 1, **changes: Any) -> Any:
     keys: dict[str, Any] = {"params": {"path": str(source)}, "data": DATA, "checkpoint": {"every_steps": 4}}
-    return job(**(keys | {"workers": {"min": 1, "max": workers}} | changes))
+    return job(**(keys | {"workers": {"min": least, "max": most}} | changes))
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,19 @@ def test_each_row_is_settled_once_through_a_join_a_kill_a_pause_and_another_worl
     assert rows_of(first, second) == sorted(list(range(ROWS)) * EPOCHS)
     assert max(step for step, _ in second.values) == STEPS
     assert second.digest == undisturbed
+
+
+@pytest.mark.parametrize("mode", ["rounds", "copies", "async", "ssp", "backup", "tokens"])
+def test_in_every_mode_an_epoch_by_blocks_settles_each_row_once(
+    mode: str, source: Path, tmp_path: Path
+) -> None:
+    keys = MODES[mode] if mode in MODES else {"sync": LEASED[mode]}
+    job_file = spec(source, 2, least=2, **keys)
+    play = Cast(job_file, train, FaultPlan(), tmp_path / "together").play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert sorted(row for _, _, row in play.settled_rows()) == sorted(list(range(ROWS)) * EPOCHS)
+    if mode in MODES:
+        assert play.digest == run_local(job_file, train, tmp_path / "alone")[0].digest
 
 
 def test_processes_that_load_change_no_bit(source: Path, undisturbed: str, tmp_path: Path) -> None:
