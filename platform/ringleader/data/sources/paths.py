@@ -1,47 +1,63 @@
 """Paths and URIs of the files of a source."""
 
+import re
 from collections.abc import Sequence
 from os import PathLike, fspath
 from pathlib import Path
 
 import pyarrow.fs as pafs
 
+from ringleader.data.uris import filesystem_of
+
 AnyPath = str | PathLike[str]
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 def resolve(source: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a path or URI, and the path there."""
     if "://" in source:
-        filesystem, path = pafs.FileSystem.from_uri(source)
-        return filesystem, path
+        return filesystem_of(source)
     return pafs.LocalFileSystem(), str(Path(source).absolute())
 
 
-def files_in(sources: AnyPath | Sequence[AnyPath], ending: str, kind: str) -> list[str]:
-    """The files of paths, folders and URIs, in the order given; those of a folder by name.
+def files_in(sources: AnyPath | Sequence[AnyPath], ending: str | tuple[str, ...], kind: str) -> list[str]:
+    """The files of paths, folders and URIs, in the order given; those of a folder by name. `{000..012}` in a name
+    stands for each number.
 
     Args:
         sources: one, or several.
-        ending: of the names that count in a folder: ".parquet".
+        ending: of the names that count in a folder: ".parquet"; or several.
         kind: of the files, for errors: "Parquet".
 
     Raises:
         FileNotFoundError: there is none.
     """
     listed = [sources] if isinstance(sources, str | PathLike) else list(sources)
-    names = [fspath(source) for source in listed]
-    found = [path for name in names for path in _files_of(name, ending)]
+    found = [
+        path for source in listed for each in _numbered(fspath(source)) for path in _files_of(each, ending)
+    ]
     if not found:
-        raise FileNotFoundError(f"no {kind} file found under {', '.join(names) or 'an empty list'}")
+        raise FileNotFoundError(
+            f"no {kind} file found under {', '.join([fspath(each) for each in listed]) or 'an empty list'}"
+        )
     return found
 
 
-def _files_of(source: str, ending: str) -> list[str]:
+def _numbered(source: str) -> list[str]:
+    """Each name that one with ranges stands for."""
+    found = _RANGE.search(source)
+    if found is None:
+        return [source]
+    first, last = found.groups()
+    numbers = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return [name for n in numbers for name in _numbered(source[: found.start()] + n + source[found.end() :])]
+
+
+def _files_of(source: str, ending: str | tuple[str, ...]) -> list[str]:
     """One file, or those of a folder by name."""
     filesystem, path = resolve(source)
     if filesystem.get_file_info(path).type is not pafs.FileType.Directory:
         return [source]
-    names = [i.path for i in filesystem.get_file_info(pafs.FileSelector(path)) if i.path.endswith(ending)]
-    # pyarrow lists paths without their scheme.
-    prefix = source.split("://", 1)[0] + "://" if "://" in source else ""
-    return [prefix + name for name in sorted(names)]
+    names = [i.base_name for i in filesystem.get_file_info(pafs.FileSelector(path))]
+    # Below the name that was given: pyarrow lists paths without their scheme.
+    return [f"{source.rstrip('/')}/{name}" for name in sorted(names) if name.endswith(ending)]
