@@ -1,16 +1,21 @@
-"""Datasets that a session can cut into slices: random access by row over Parquet, and collating rows into a batch."""
+"""Datasets that a session can cut into slices: random access by row over files, mixes of data sets, sequences of packed
+documents, and collating rows into a batch."""
 
 from ringleader.data.collate import collate
 from ringleader.data.copies import CopyFailed
 from ringleader.data.file_dataset import FileDataset
 from ringleader.data.images import decode_image, decode_image_float
 from ringleader.data.parquet import ParquetDataset
+from ringleader.data.sources.arrow import ArrowSource
+from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
 __all__ = [
+    "ArrowSource",
     "BlockUnreadable",
     "CopyFailed",
     "FileDataset",
+    "FileUnreadable",
     "ParquetDataset",
     "RowUnreadable",
     "collate",

@@ -1,0 +1,130 @@
+"""The files of a source by number: opened when they are needed in each process, read by position."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ringleader.data.per_process import PerProcess
+from ringleader.data.sources.open_files import OPEN_FILES, OpenFiles
+from ringleader.data.sources.paths import resolve
+from ringleader.data.uris import hint_for, said
+from ringleader.errors import RingleaderError
+
+
+class FileUnreadable(RingleaderError):
+    """A file of a data set is not there, cannot be read, or is not what it should be."""
+
+    code = "entrypoint_raised"
+
+    def __init__(self, uri: str, why: str, hint: str = "Write the file again, or leave it out.") -> None:
+        super().__init__(f"{uri} cannot be read: {why}.", hint=hint)
+
+
+class SourceFiles:
+    """Files in their order.
+
+    Args:
+        open_: opens the file of a number; with `open_uri` where it is left out.
+        most: as many are open at once in a process.
+
+    """
+
+    def __init__(
+        self,
+        uris: Sequence[str],
+        open_: Callable[[int], pa.NativeFile] | None = None,
+        most: int = OPEN_FILES,
+    ) -> None:
+        self.uris = list(uris)
+        self._open = open_
+        self._most = most
+        self._opened = PerProcess(self._open_files)
+
+    def size(self, number: int) -> int:
+        """Raises FileUnreadable where it is not there or cannot be opened."""
+        with reading(self.uris[number]), self._opened.get().use(number) as file:
+            return int(file.size())
+
+    def read(self, number: int, offset: int, size: int) -> pa.Buffer:
+        """So many bytes of a file, exactly; without a copy where it is mapped into memory.
+
+        Raises:
+            FileUnreadable: it has no such bytes.
+        """
+        uri = self.uris[number]
+        with reading(uri), self._opened.get().use(number) as file:
+            file.seek(offset)
+            found = file.read_buffer(size)
+        if found.size != size:
+            raise FileUnreadable(uri, f"it ends {size - found.size} bytes before byte {offset + size}")
+        return found
+
+    def _open_files(self) -> OpenFiles[pa.NativeFile]:
+        return OpenFiles(self._open or (lambda number: open_uri(self.uris[number])), self._most)
+
+
+class reading:
+    """A block that reads a file: what its file system raises becomes FileUnreadable."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise FileUnreadable(self._uri, "it does not exist", hint_for(error)) from error
+        # pyarrow's and fsspec's errors are of these kinds.
+        if isinstance(error, OSError | ValueError | RuntimeError | pa.ArrowException):
+            raise FileUnreadable(self._uri, said(error), hint_for(error)) from error
+
+
+def open_uri(uri: str, *, mapped: bool = False) -> pa.NativeFile:
+    """A file for reading at any position; mapped into memory, where it is local and that is asked for."""
+    filesystem, path = resolve(uri)
+    if mapped and isinstance(filesystem, pafs.LocalFileSystem):
+        return pa.memory_map(path)
+    return filesystem.open_input_file(path)
+
+
+def inside(folder: str, name: str) -> str:
+    """The path or URI of a file in a folder, by the name that an index gives: it may not lead out of there.
+
+    Raises:
+        FileUnreadable: it would.
+    """
+    if name.startswith("/") or ".." in name.split("/") or "://" in name or "\\" in name:
+        raise FileUnreadable(folder, f"its index names {name!r}, which lies outside")
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def size_of(uri: str) -> int | None:
+    """The bytes of a file; None where there is none.
+
+    Raises:
+        FileUnreadable: its file system does not say.
+    """
+    with reading(uri):
+        filesystem, path = resolve(uri)
+        info = filesystem.get_file_info(path)
+        return info.size if info.type is pafs.FileType.File else None
+
+
+def read_text(uri: str) -> str:
+    """A whole small file."""
+    with reading(uri), open_uri(uri) as file:
+        return bytes(file.read()).decode()
+
+
+def digest_of(*parts: object) -> str:
+    """A digest of arrays by their bytes, and of anything else by its text, in hex."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.tobytes() if isinstance(part, np.ndarray) else str(part).encode(errors="surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
