@@ -8,6 +8,7 @@ from ringleader.data.images import decode_image, decode_image_float
 from ringleader.data.parquet import ParquetDataset
 from ringleader.data.sources.arrow import ArrowSource
 from ringleader.data.sources.files import FileUnreadable
+from ringleader.data.sources.jsonl import JsonlSource
 from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "CopyFailed",
     "FileDataset",
     "FileUnreadable",
+    "JsonlSource",
     "ParquetDataset",
     "RowUnreadable",
     "collate",

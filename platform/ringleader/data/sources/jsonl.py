@@ -1,0 +1,146 @@
+"""JSONL: one JSON object a line, found by an index of lines that is made once; some thousand lines are a block."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ringleader.data.sources.files import FileUnreadable, SourceFiles, digest_of
+from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
+from ringleader.data.sources.paths import AnyPath, files_in
+from ringleader.data.unreadable import BlockUnreadable
+
+ENDINGS = (".jsonl", ".ndjson")
+COMPRESSED = {
+    b"\x1f\x8b": "gunzip -k",
+    b"BZh": "bunzip2 -k",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+    b"\xfd7z": "unxz -k",
+}
+"""By the first bytes of a compressed file, the command that unpacks it."""
+BLOCK_LINES = 4096
+BLOCK_BYTES = 4 << 20
+READ_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Some whole lines of a file: their bytes [begins, ends), and the number of the first one, from 1."""
+
+    begins: int
+    ends: int
+    first: int
+    data: bytes
+
+
+class JsonlSource:
+    """Lines of JSONL files as rows. All files are read once when this is made: for the places of lines, and for types.
+
+    Types are those that pyarrow infers over all lines together: a field that is missing is null, integers among
+    numbers with a point are floats, dates stay text.
+
+    Args:
+        source: a path or URI of a file, a folder of them (`.jsonl`, `.ndjson`), or a list of them, in order.
+        schema: the columns with their types. Lines are then not parsed before they are read; other fields are left out.
+        block_lines: as many lines of a block at most.
+        block_bytes: as many bytes at most, but at least one line.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        FileUnreadable: it is compressed, has no rows, or a line (named) is no JSON or has another
+            type than the lines before it.
+    """
+
+    def __init__(
+        self,
+        source: AnyPath | Sequence[AnyPath],
+        *,
+        schema: pa.Schema | None = None,
+        block_lines: int = BLOCK_LINES,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self._files = SourceFiles(files_in(source, ENDINGS, "JSONL"))
+        self._most = (block_lines, block_bytes)
+        self._given = schema
+        contents, inferred = hashlib.sha256(), JsonSchema()
+        places = []
+        for file in range(len(self._files.uris)):
+            for lines in self._lines(file):
+                contents.update(lines.data)
+                if rows := self._rows(file, lines, inferred):
+                    places.append((file, lines.begins, lines.ends, lines.first, rows))
+        if not places:
+            raise FileUnreadable(self._files.uris[0], "it has no rows", "Name files with rows.")
+        self.schema: pa.Schema = inferred.schema if schema is None else schema
+        # (blocks, 5): file, first byte, end, number of the first line, rows.
+        self._places = np.array(places, np.int64)
+        self.block_rows = self._places[:, 4].copy()
+        self.digest = digest_of("jsonl", contents.hexdigest(), self._places, self.schema)
+
+    def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+        file, begins, ends, _, rows = self._places[block].tolist()
+        wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        others = "error" if columns is None and self._given is None else "ignore"
+        try:
+            data = bytes(self._files.read(file, begins, ends - begins))
+            found = parse(data, wanted, others=others)
+        except (pa.ArrowException, FileUnreadable) as error:
+            raise BlockUnreadable(self.name(block), str(error).rstrip(".")) from error
+        if found.num_rows != rows:
+            raise BlockUnreadable(self.name(block), "it has changed since its lines were counted")
+        return found.combine_chunks().to_batches()[0]
+
+    def name(self, block: int) -> str:
+        file, _, _, first, rows = self._places[block].tolist()
+        return f"{self._files.uris[file]}, {rows} rows from line {first}"
+
+    def _rows(self, file: int, lines: _Lines, inferred: JsonSchema) -> int:
+        """The rows in some lines, whose types are taken in where none are given."""
+        if self._given is not None:
+            return sum(bool(line.strip()) for line in lines.data.split(b"\n"))
+        try:
+            return inferred.take(lines.data)
+        except LineUnlike as error:
+            raise FileUnreadable(
+                f"line {lines.first + error.line} of {self._files.uris[file]}",
+                str(error),
+                "Give every line the same types, or name them: JsonlSource(…, schema=pyarrow.schema(…)).",
+            ) from error
+
+    def _lines(self, file: int) -> Iterator[_Lines]:
+        """A file's blocks in order: how it is read does not matter for where they end."""
+        size, data, begins, read, first = self._files.size(file), b"", 0, 0, 1
+        _refuse_compressed(self._files.uris[file], bytes(self._files.read(file, 0, min(size, 4))))
+        while begins < size:
+            more = min(READ_BYTES, size - read)
+            data += bytes(self._files.read(file, read, more))
+            read += more
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+            if read == size and (not len(ends) or ends[-1] != len(data)):
+                ends = np.append(ends, len(data))
+            done, cut = 0, 0
+            while (stop := self._cut(ends, done, cut, read == size)) > done:
+                end = int(ends[stop - 1])
+                yield _Lines(begins + cut, begins + end, first, data[cut:end])
+                first, done, cut = first + stop - done, stop, end
+            data, begins = data[cut:], begins + cut
+
+    def _cut(self, ends: np.ndarray, done: int, begins: int, last: bool) -> int:
+        """How many lines are behind a next block, of those that end at `ends`; `done` where more has to be read."""
+        most_lines, most_bytes = self._most
+        within = int(np.searchsorted(ends, begins + most_bytes, "right"))
+        stop = max(done + 1, min(done + most_lines, within))
+        if stop <= len(ends) and (last or stop < len(ends) or stop == done + most_lines):
+            return stop
+        return done
+
+
+def _refuse_compressed(uri: str, begin: bytes) -> None:
+    for magic, command in COMPRESSED.items():
+        if begin.startswith(magic):
+            why = "it is compressed, so that no row can be found without unpacking all before it"
+            raise FileUnreadable(
+                uri, why, f"Unpack it ({command}), or write Parquet, which compresses by block."
+            )
