@@ -9,6 +9,7 @@ from ringleader.data.parquet import ParquetDataset
 from ringleader.data.sources.arrow import ArrowSource
 from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.jsonl import JsonlSource
+from ringleader.data.sources.webdataset import WebDatasetSource
 from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "JsonlSource",
     "ParquetDataset",
     "RowUnreadable",
+    "WebDatasetSource",
     "collate",
     "decode_image",
     "decode_image_float",
