@@ -9,6 +9,7 @@ from ringleader.data.parquet import ParquetDataset
 from ringleader.data.sources.arrow import ArrowSource
 from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.jsonl import JsonlSource
+from ringleader.data.sources.mds import MdsSource
 from ringleader.data.sources.webdataset import WebDatasetSource
 from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
@@ -19,6 +20,7 @@ __all__ = [
     "FileDataset",
     "FileUnreadable",
     "JsonlSource",
+    "MdsSource",
     "ParquetDataset",
     "RowUnreadable",
     "WebDatasetSource",
