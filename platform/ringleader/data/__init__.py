@@ -5,6 +5,7 @@ from ringleader.data.collate import collate
 from ringleader.data.copies import CopyFailed
 from ringleader.data.file_dataset import FileDataset
 from ringleader.data.images import decode_image, decode_image_float
+from ringleader.data.mix import Mix
 from ringleader.data.parquet import ParquetDataset
 from ringleader.data.sources.arrow import ArrowSource
 from ringleader.data.sources.files import FileUnreadable
@@ -21,6 +22,7 @@ __all__ = [
     "FileUnreadable",
     "JsonlSource",
     "MdsSource",
+    "Mix",
     "ParquetDataset",
     "RowUnreadable",
     "WebDatasetSource",
