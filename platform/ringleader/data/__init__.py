@@ -6,6 +6,7 @@ from ringleader.data.copies import CopyFailed
 from ringleader.data.file_dataset import FileDataset
 from ringleader.data.images import decode_image, decode_image_float
 from ringleader.data.mix import Mix
+from ringleader.data.packed import Packed, cu_seqlens
 from ringleader.data.parquet import ParquetDataset
 from ringleader.data.sources.arrow import ArrowSource
 from ringleader.data.sources.files import FileUnreadable
@@ -23,10 +24,12 @@ __all__ = [
     "JsonlSource",
     "MdsSource",
     "Mix",
+    "Packed",
     "ParquetDataset",
     "RowUnreadable",
     "WebDatasetSource",
     "collate",
+    "cu_seqlens",
     "decode_image",
     "decode_image_float",
 ]
