@@ -76,7 +76,8 @@ def check_dataset(dataset: Any) -> None:
         raise DatasetUnsupported(
             f"{type(dataset).__name__} is not a map-style dataset: exactly-once rows need len(dataset) and "
             f"dataset[row].",
-            hint="Use a map-style torch dataset, or ringleader.data.ParquetDataset for Parquet files.",
+            hint="A stream has no positions. Read the files below it with ringleader.data (ParquetDataset, or "
+            "FileDataset over Arrow, JSONL, WebDataset tars or MDS), or write its rows to Parquet first.",
         )
 
 
