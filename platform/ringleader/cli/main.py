@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from ringleader.cli import access, bench, chaos, check, cluster, jobs, submit, up, watch
+from ringleader.cli import access, bench, chaos, check, cluster, data, jobs, submit, up, watch
 from ringleader.cli.output import CommandSession, complain, connect
 from ringleader.client import Client
 from ringleader.errors import ApiProblem, PackageRefused, RingleaderError, SpecInvalid
@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Local stack": (up.up, up.down, up.status, up.run),
-    "Submit jobs": (submit.validate, check.check, submit.submit, submit.wait),
+    "Submit jobs": (submit.validate, check.check, data.data, submit.submit, submit.wait),
     "Inspect jobs": (
         *(jobs.list_jobs, jobs.describe),
         *(watch.logs, watch.events, watch.workers, watch.metrics),

@@ -78,7 +78,9 @@ class reading:
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if isinstance(error, FileNotFoundError):
-            raise FileUnreadable(self._uri, "it does not exist", hint_for(error)) from error
+            # Of a server that does not answer fsspec says no more.
+            more = ", or its server does not answer" if self._uri.startswith("http") else ""
+            raise FileUnreadable(self._uri, f"it does not exist{more}", hint_for(error)) from error
         # pyarrow's and fsspec's errors are of these kinds.
         if isinstance(error, OSError | ValueError | RuntimeError | pa.ArrowException):
             raise FileUnreadable(self._uri, said(error), hint_for(error)) from error

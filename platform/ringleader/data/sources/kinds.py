@@ -1,0 +1,67 @@
+"""The kinds of files that are read, and which of them a path names."""
+
+from collections.abc import Callable
+
+import pyarrow.fs as pafs
+
+from ringleader.data.sources import arrow, jsonl, mds, parquet, webdataset
+from ringleader.data.sources.files import FileUnreadable, inside, reading, size_of
+from ringleader.data.sources.paths import resolve
+from ringleader.data.sources.source import Source
+
+KINDS: dict[str, tuple[tuple[str, ...], Callable[[str], Source]]] = {
+    "parquet": ((".parquet",), parquet.ParquetSource),
+    "arrow": (arrow.ENDINGS, arrow.ArrowSource),
+    "jsonl": (jsonl.ENDINGS, jsonl.JsonlSource),
+    "webdataset": ((".tar",), webdataset.WebDatasetSource),
+    "mds": ((".mds",), mds.MdsSource),
+}
+"""By kind, the endings of its files' names, and the source that reads it."""
+MARKS = {mds.INDEX: "mds", "state.json": "arrow", "dataset_dict.json": "arrow"}
+"""By the name of a file that describes its folder, the folder's kind."""
+
+
+def open_source(uri: str, kind: str = "") -> tuple[str, Source]:
+    """The kind of the files at a path or URI, and the source that reads them; of the given kind where one is given.
+
+    Raises:
+        FileUnreadable: no kind, or several, and whatever the source raises.
+    """
+    kind = kind or _kind_of(uri)
+    return kind, KINDS[kind][1](uri)
+
+
+def _kind_of(uri: str) -> str:
+    if (named := _kinds_in([uri])) and not _is_folder(uri):
+        return named[0]
+    for mark, kind in MARKS.items():
+        if size_of(inside(uri, mark)) is not None:
+            return kind
+    found = _kinds_in(_names_in(uri))
+    if len(found) == 1:
+        return found[0]
+    endings = ", ".join(ending for endings, _ in KINDS.values() for ending in endings)
+    why = (
+        f"it has files of several kinds ({', '.join(found)})" if found else f"nothing in it ends in {endings}"
+    )
+    raise FileUnreadable(uri, why, f"Say the kind: {', '.join(KINDS)}.")
+
+
+def _kinds_in(names: list[str]) -> list[str]:
+    return [kind for kind, (endings, _) in KINDS.items() if any(name.endswith(endings) for name in names)]
+
+
+def _is_folder(uri: str) -> bool:
+    with reading(uri):
+        filesystem, path = resolve(uri)
+        return bool(filesystem.get_file_info(path).type is pafs.FileType.Directory)
+
+
+def _names_in(uri: str) -> list[str]:
+    with reading(uri):
+        filesystem, path = resolve(uri)
+        if filesystem.get_file_info(path).type is pafs.FileType.NotFound:
+            raise FileNotFoundError
+        if filesystem.get_file_info(path).type is pafs.FileType.File:
+            return [path]
+        return [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(path))]
