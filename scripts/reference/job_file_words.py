@@ -77,6 +77,8 @@ WORDS: dict[str, str] = {
     "list. `block`: blocks of files (row groups), and rows within windows of them, so that a block is read once an "
     "epoch. Each is a function of the seed and the epoch.",
     "data.window_blocks": "With `order: block`: blocks of a window. Left out: 16.",
+    "data.skip": "Steps that are left out, as [first, last] by the numbers that charts and the row ledger of a job "
+    "without it have: their rows are not computed, and all other steps keep theirs.",
     "checkpoint.every_steps": "A checkpoint after so many committed steps; `null`: not by steps, and by "
     "time only where `every_s` is given.",
     "checkpoint.every_s": "A checkpoint before more seconds of work than this are at risk; `null`: not by "

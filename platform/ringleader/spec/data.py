@@ -7,15 +7,18 @@ from pydantic import Field, model_validator
 from ringleader.spec.part import Impossible, SpecPart
 
 WINDOW_BLOCKS = 16
+MOST_RANGES = 1000
+Step = Annotated[int, Field(strict=True, ge=1)]
 
 
 class Data(SpecPart):
     """The place that workers read files of data sets from: the source, or a copy of the whole on their node; and the
-    order in which `session.batches` shuffles rows."""
+    order in which `session.batches` shuffles rows, and the steps of it that are left out."""
 
     distribution: Literal["sharded", "replicated"] = "sharded"
     order: Literal["shuffled", "row", "block"] = "shuffled"
     window_blocks: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] | None = None
+    skip: Annotated[tuple[tuple[Step, Step], ...], Field(max_length=MOST_RANGES)] = ()
 
     @property
     def window(self) -> int:
@@ -30,4 +33,16 @@ class Data(SpecPart):
                 self.window_blocks,
                 f"window_blocks is not used with order: {self.order}; allowed: leave it out, or order: block",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> Self:
+        for first, last in self.skip:
+            if last < first:
+                raise Impossible(
+                    "skip",
+                    [first, last],
+                    f"skip has the range [{first}, {last}], which ends before it begins; allowed: [first, last], both "
+                    "left out",
+                )
         return self

@@ -17,9 +17,10 @@ from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
 from ringleader.train.rows.blocks import blocks_of
-from ringleader.train.rows.cursor import Epoch
+from ringleader.train.rows.cursor import Epoch, steps_in_epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.short_batch import check_last_batch
+from ringleader.train.rows.skipped_steps import KeptSteps, StepNumbers
 from ringleader.train.rows.slices import Collate
 from ringleader.train.source.behind_step import leaves_behind_step
 from ringleader.train.weights_file import check_writable
@@ -65,6 +66,7 @@ class DatasetLoops:
         self._checks = checks
         self._casting = casting
         self._loaders = loaders
+        self._numbers = StepNumbers(member.spec.data.skip)
         self._closed = False
         self._dry_call: FinishedCall | None = None
 
@@ -80,8 +82,9 @@ class DatasetLoops:
             # Before the first step: else it would fail when the job's weights are written.
             check_writable(member.held.module)
             member.variables.warn()
+        kept = self._kept(number, request)
         if not calls.is_finished(number) or self.dry_turn.needs(request.place, number):
-            loop = self._loop(number, index, request)
+            loop = self._loop(number, index, request, kept)
             try:
                 yield from self._turns(loop, request.place)
                 yield from self._run_dry(loop, request.place)
@@ -117,7 +120,16 @@ class DatasetLoops:
         self._closed = True
         self._casting.leave()
 
-    def _loop(self, number: int, index: int, request: LoopRequest) -> BatchLoop:
+    def _kept(self, number: int, request: LoopRequest) -> KeptSteps | None:
+        """The steps of a loop that `data.skip` does not leave out; None where it names none."""
+        spec = self._member.spec
+        if not spec.data.skip:
+            return None
+        rows, ended = len(request.dataset), [call.step for call in self._member.progress.calls.finished]
+        steps = steps_in_epoch(rows, spec.batch.global_size, drop_last=request.drop_last)
+        return self._numbers.begin(number, steps, ended)
+
+    def _loop(self, number: int, index: int, request: LoopRequest, kept: KeptSteps | None) -> BatchLoop:
         spec, dataset = self._member.spec, request.dataset
         by_blocks = request.shuffle and spec.data.order == "block"
         epoch = Epoch.shuffled(
@@ -132,6 +144,8 @@ class DatasetLoops:
             block_rows=blocks_of(dataset, self._member.warnings) if by_blocks else None,
         )
         check_last_batch(self._member.held.models, epoch, len(dataset), spec, self._member.warnings)
+        if kept is not None:
+            epoch = epoch.keeping(kept)
         code, line = request.place
         return BatchLoop(
             number,

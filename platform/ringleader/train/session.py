@@ -27,6 +27,7 @@ from ringleader.train.ports import Coordinator, RecordSink
 from ringleader.train.rows.cursor import steps_in_epoch
 from ringleader.train.rows.dataset_copies import Near, bring
 from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.skipped_steps import KeptSteps
 from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
 from ringleader.train.source.counted_loops import check_not_counted
 from ringleader.train.state.registration import (
@@ -189,15 +190,17 @@ class Session:
         self._held.callbacks.append(callback)
 
     def total_steps(self, dataset: Any, *, epochs: int, drop_last: bool = False) -> int:
-        """Steps that `epochs` passes over `dataset` take, for schedules and for the progress shown.
+        """Steps that `epochs` passes over `dataset` take, for schedules and for the progress shown. Those that
+        `data.skip` leaves out are not counted.
 
         Args:
             drop_last: as it is given to `batches`.
         """
         check_dataset(dataset)
         steps = steps_in_epoch(len(dataset), self._spec.batch.global_size, drop_last=drop_last)
-        self._loops.expect(epochs * steps)
-        return epochs * steps
+        kept = len(KeptSteps(epochs * steps, 0, self._spec.data.skip))
+        self._loops.expect(kept)
+        return kept
 
     def batches(
         self,

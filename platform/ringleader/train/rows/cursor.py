@@ -1,7 +1,7 @@
 """The data cursor: which rows a step and a shard take. A pure function of the step and the spec."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 import numpy as np
@@ -11,6 +11,7 @@ from ringleader.train.rows.block_order import BlockOrder, Window
 from ringleader.train.rows.random_streams import key
 from ringleader.train.rows.row_orders import RowOrder, RowPermutation, Sequential
 from ringleader.train.rows.shard_spans import shard_span
+from ringleader.train.rows.skipped_steps import KeptSteps
 
 AS_EVER = Data()
 RECENT = 8
@@ -36,11 +37,13 @@ class Epoch:
         order: the dataset's rows in the order of this epoch.
         batch: rows of a global batch.
         shards: logical shards L.
+        kept: the steps that are not left out; None: all are kept.
     """
 
     order: RowOrder
     batch: int
     shards: int
+    kept: KeptSteps | None = None
     _recent: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -87,11 +90,15 @@ class Epoch:
 
     @property
     def steps(self) -> int:
-        return steps_in_epoch(len(self.order), self.batch)
+        return len(self.kept) if self.kept is not None else steps_in_epoch(len(self.order), self.batch)
+
+    def keeping(self, kept: KeptSteps) -> "Epoch":
+        """The same pass without the steps that are left out: all others have the rows that they have in it."""
+        return replace(self, kept=kept)
 
     def batch_rows(self, offset: int) -> int:
         """Rows of the global batch at `offset` steps into the epoch."""
-        return min(self.batch, len(self.order) - offset * self.batch)
+        return min(self.batch, len(self.order) - self._place(offset) * self.batch)
 
     def rows(self, offset: int, shard: int) -> np.ndarray:
         """(n,) int64 rows of one slice."""
@@ -105,13 +112,18 @@ class Epoch:
 
     def windows_of(self, offset: int, shards: Sequence[int]) -> tuple[Window, ...]:
         """The blocks that slices are taken from; none where rows are not shuffled by blocks."""
-        return self.order.windows(offset, shards) if isinstance(self.order, BlockOrder) else ()
+        return self.order.windows(self._place(offset), shards) if isinstance(self.order, BlockOrder) else ()
 
     def _batch_at(self, offset: int) -> np.ndarray:
         """(n,) int64 rows of the global batch. Each is asked for shard by shard: to load, to check, for the ledger."""
-        rows = self._recent.get(offset)
+        place = self._place(offset)
+        rows = self._recent.get(place)
         if rows is None:
             if len(self._recent) >= RECENT:
                 self._recent.clear()
-            rows = self._recent[offset] = self.order[offset * self.batch : (offset + 1) * self.batch]
+            rows = self._recent[place] = self.order[place * self.batch : (place + 1) * self.batch]
         return rows
+
+    def _place(self, offset: int) -> int:
+        """The place of a step in the whole pass."""
+        return offset if self.kept is None else self.kept.place(offset)
