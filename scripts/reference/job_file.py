@@ -110,6 +110,8 @@ def _values(one: Mapping[str, Any]) -> str:
     if "enum" in one:
         return ", ".join(code(str(value)) for value in one["enum"])
     kind = one.get("type")
+    if kind == "array" and one["items"].get("type") == "array":
+        return "list of pairs: " + ", ".join(map(_values, one["items"]["prefixItems"]))
     if kind in ("integer", "number"):
         return f"{'whole number' if kind == 'integer' else 'number'}{_bounds(one)}"
     words = {
@@ -140,6 +142,8 @@ def _matrix() -> str:
         [code(f"precision: {name}"), *(_mark(accepted(mode, precision=name)) for mode in MODES.values())]
         for name in PRECISIONS
     ]
+    grows = {"global_size": 64, "logical_shards": 8, "schedule": [[500, 128]]}
+    rows.append([code("batch.schedule"), *(_mark(accepted(mode, batch=grows)) for mode in MODES.values())])
     rows.append(["same bits by default", *(_mark(_same_bits(mode)) for mode in MODES.values())])
     modes = "\n".join(f"- {code(name)}: `sync: {{{_shown(keys)}}}`" for name, keys in MODES.items())
     return "\n\n".join(

@@ -49,6 +49,9 @@ WORDS: dict[str, str] = {
     "autoscale.surplus": "Have the autoscaler asked for nodes up to `workers.max`; without it workers above "
     "`workers.min` use free places only.",
     "batch.global_size": "Rows of one step over all workers. The last batch of an epoch may be shorter.",
+    "batch.schedule": "Other sizes of the batch from later steps on, as `[step, rows]`: `[[500, 128], [2000, 256]]` "
+    "has 128 rows behind 500 committed steps. Not where a step's rows depend on who comes first (`async`, "
+    "backup workers, token rings).",
     "batch.logical_shards": "The fixed parts of every batch, L, constant for the job's life. Left out: "
     "`workers.max`. Never fewer than `workers.max`, never more than `global_size`.",
     "sync.intra_node": "The mode inside a node.",

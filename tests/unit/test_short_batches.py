@@ -100,7 +100,7 @@ def test_a_warning_comes_once_from_a_group_and_not_from_each_member(tmp_path: Pa
 
 def test_a_pass_that_drop_last_leaves_no_batch_of_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        StepMisuse, match=r"leaves no batch: the dataset has 5 rows, and batch.global_size is 8"
+        StepMisuse, match=r"leaves no batch: the dataset has 5 rows, and a global batch has 8"
     ):
         run_on(5, tmp_path, drop_last=True)
 

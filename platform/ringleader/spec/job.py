@@ -14,9 +14,10 @@ from pydantic import (
 )
 
 from ringleader.errors import SpecInvalid
+from ringleader.spec.batch import Batch
 from ringleader.spec.data import Data
 from ringleader.spec.findings import findings, unsendable
-from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
+from ringleader.spec.part import Impossible, SpecPart
 from ringleader.spec.requirements import Requirements, uninstallable
 from ringleader.spec.sync import Sync
 from ringleader.spec.sync_keys import MAX_ROUND_SLICES
@@ -63,11 +64,6 @@ PATTERNS = {
 """By pattern, the complaint about text that does not match, and the text that is allowed."""
 
 
-class Batch(SpecPart):
-    """The global batch and the fixed number of logical shards it is cut into."""
-
-    global_size: Annotated[int, Field(strict=True, ge=1, le=1 << 30)] = 64
-    logical_shards: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] | None = None
 
 
 class Checkpoint(SpecPart):
@@ -222,6 +218,41 @@ class JobSpec(SpecPart):
         return self
 
     @model_validator(mode="after")
+    def _has_steps(self) -> Self:
+        """Refuse a schedule of batches where the rows of a step depend on who comes first."""
+        sync = self.sync
+        reasons = {
+            "with consistency: async every item is an update": sync.consistency == "async",
+            "with backup_workers an update takes the items that come first, of whichever batches": bool(
+                sync.backup_workers
+            ),
+            f"with {sync.architecture} workers are at different steps": sync.circulates,
+        }
+        why = next((why for why, holds in reasons.items() if holds), None)
+        if self.batch.schedule and why is not None:
+            raise Impossible(
+                "batch.schedule",
+                [list(change) for change in self.batch.schedule],
+                f"batch.schedule needs steps that take the same rows whoever computes them, but {why}; allowed: no "
+                f"schedule, or sync ring, local_sgd, or servers with consistency sync or ssp",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _batches_have_one_size(self) -> Self:
+        """Refuse a schedule of batches beside keys that go by batches of one size."""
+        reasons = {"data.order: block cuts files for it": self.data.order == "block"}
+        reasons["data.skip numbers steps by it"] = bool(self.data.skip)
+        why = next((why for why, holds in reasons.items() if holds), None)
+        if self.batch.schedule and why is not None:
+            raise Impossible(
+                "batch.schedule",
+                [list(change) for change in self.batch.schedule],
+                f"batch.schedule changes the size of the global batch, but {why}; allowed: one of the two",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _enough_shards(self) -> Self:
         if self.shards < self.workers.max:
             raise Impossible(
@@ -237,6 +268,14 @@ class JobSpec(SpecPart):
                 f"batch.global_size ({self.batch.global_size}) is below the number of logical shards "
                 f"({self.shards}); allowed: at least one row for every shard",
             )
+        for number, (step, rows) in enumerate(self.batch.schedule):
+            if rows < self.shards:
+                raise Impossible(
+                    f"batch.schedule.{number}",
+                    [step, rows],
+                    f"batch.schedule has {rows} rows from step {step} on, below the number of logical shards "
+                    f"({self.shards}); allowed: at least one row for every shard",
+                )
         if self.sync.round_steps * self.shards > MAX_ROUND_SLICES:
             raise Impossible(
                 "sync.inner_steps",

@@ -17,7 +17,8 @@ from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
 from ringleader.train.rows.blocks import blocks_of
-from ringleader.train.rows.cursor import Epoch, steps_in_epoch
+from ringleader.train.rows.batch_sizes import steps_in_epoch
+from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.short_batch import check_last_batch
 from ringleader.train.rows.skipped_steps import KeptSteps, StepNumbers
@@ -132,9 +133,11 @@ class DatasetLoops:
     def _loop(self, number: int, index: int, request: LoopRequest, kept: KeptSteps | None) -> BatchLoop:
         spec, dataset = self._member.spec, request.dataset
         by_blocks = request.shuffle and spec.data.order == "block"
+        # Not the steps committed now: a dry turn is one of a loop that is over.
+        before = self._member.progress.calls.before(number)
         epoch = Epoch.shuffled(
             rows=len(dataset),
-            batch=spec.batch.global_size,
+            batch=spec.batch.size_at(before),
             shards=spec.shards,
             seed=spec.seed,
             epoch=index,
@@ -142,6 +145,7 @@ class DatasetLoops:
             drop_last=request.drop_last,
             data=spec.data,
             block_rows=blocks_of(dataset, self._member.warnings) if by_blocks else None,
+            changes=spec.batch.changes_behind(before),
         )
         check_last_batch(self._member.held.models, epoch, len(dataset), spec, self._member.warnings)
         if kept is not None:

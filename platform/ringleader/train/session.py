@@ -24,7 +24,7 @@ from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.modes.registry import mode_of
 from ringleader.train.ports import Coordinator, RecordSink
-from ringleader.train.rows.cursor import steps_in_epoch
+from ringleader.train.rows.batch_sizes import steps_ahead
 from ringleader.train.rows.dataset_copies import Near, bring
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.skipped_steps import KeptSteps
@@ -110,6 +110,11 @@ class Session:
         """The weighted mean loss of the newest committed step over all rows; None before the first."""
         return self._member.progress.loss if self._calls.shown is None else self._calls.shown.loss
 
+    @property
+    def global_batch(self) -> int:
+        """The rows of a global batch behind `global_step`: `batch.global_size`, or what `batch.schedule` says."""
+        return self._spec.batch.size_at(self.global_step)
+
     def model(self, model: M) -> M:
         """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves.
 
@@ -190,15 +195,15 @@ class Session:
         self._held.callbacks.append(callback)
 
     def total_steps(self, dataset: Any, *, epochs: int, drop_last: bool = False) -> int:
-        """Steps that `epochs` passes over `dataset` take, for schedules and for the progress shown. Those that
-        `data.skip` leaves out are not counted.
+        """Steps that `epochs` passes over `dataset` take from here on, for schedules and for the progress shown. Those
+        that `data.skip` leaves out are not counted.
 
         Args:
             drop_last: as it is given to `batches`.
         """
         check_dataset(dataset)
-        steps = steps_in_epoch(len(dataset), self._spec.batch.global_size, drop_last=drop_last)
-        kept = len(KeptSteps(epochs * steps, 0, self._spec.data.skip))
+        steps = steps_ahead(self._spec.batch, self.global_step, len(dataset), epochs, drop_last=drop_last)
+        kept = len(KeptSteps(steps, 0, self._spec.data.skip))
         self._loops.expect(kept)
         return kept
 

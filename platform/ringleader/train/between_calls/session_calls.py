@@ -38,6 +38,10 @@ class SessionCalls:
         """Steps committed before the running call."""
         return self.finished[-1].step if self.finished else 0
 
+    def before(self, number: int) -> int:
+        """Steps committed before the call of that number, which follows a finished one."""
+        return self.finished[number - 1].step if number else 0
+
     def begin(self) -> int:
         number = self.next
         self.next += 1

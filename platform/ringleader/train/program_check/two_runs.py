@@ -108,7 +108,7 @@ class CheckedSession(Session):
         return number > 0 and (number == self._most or time.monotonic() > self._until)
 
     def _few(self, dataset: Any) -> Any:
-        return Subset(dataset, range(min(len(dataset), STEPS * self._spec.batch.global_size)))
+        return Subset(dataset, range(min(len(dataset), STEPS * self.global_batch)))
 
 
 class _Later(SingleMember):

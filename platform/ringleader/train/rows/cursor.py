@@ -8,6 +8,7 @@ import numpy as np
 
 from ringleader.spec.data import Data
 from ringleader.train.rows.block_order import BlockOrder, Window
+from ringleader.train.rows.batch_sizes import Changes, batch_at, steps_in_epoch
 from ringleader.train.rows.random_streams import key
 from ringleader.train.rows.row_orders import RowOrder, RowPermutation, Sequential
 from ringleader.train.rows.shard_spans import shard_span
@@ -16,11 +17,6 @@ from ringleader.train.rows.skipped_steps import KeptSteps
 AS_EVER = Data()
 RECENT = 8
 """Batches whose rows are kept: those that are loaded ahead, and the one that is computed."""
-
-
-def steps_in_epoch(rows: int, batch: int, *, drop_last: bool = False) -> int:
-    """Steps of one pass: the last batch may be short, and is left out only where the program says so."""
-    return rows // batch if drop_last else -(-rows // batch)
 
 
 def checksum(rows: np.ndarray) -> int:
@@ -35,14 +31,16 @@ class Epoch:
 
     Attributes:
         order: the dataset's rows in the order of this epoch.
-        batch: rows of a global batch.
+        batch: rows of a global batch, of the first one where they change.
         shards: logical shards L.
+        changes: of the rows of a global batch, by the batch of this pass from which they hold.
         kept: the steps that are not left out; None: all are kept.
     """
 
     order: RowOrder
     batch: int
     shards: int
+    changes: Changes = ()
     kept: KeptSteps | None = None
     _recent: dict[int, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
@@ -59,6 +57,7 @@ class Epoch:
         drop_last: bool = False,
         data: Data = AS_EVER,
         block_rows: np.ndarray | None = None,
+        changes: Changes = (),
     ) -> "Epoch":
         """One pass; `drop_last` omits the rows behind the last whole batch: other ones in each epoch, if shuffled.
 
@@ -66,7 +65,10 @@ class Epoch:
             data: with the kind of the order.
             block_rows: (blocks,) int64, the rows of each block; None: each row is a block of its own.
         """
-        taken = rows // batch * batch if drop_last else rows
+        taken = rows
+        if drop_last:
+            whole = steps_in_epoch(rows, batch, drop_last=True, changes=changes)
+            taken, _ = batch_at(whole, batch, changes)
         order: RowOrder
         if not shuffle:
             order = Sequential(taken)
@@ -86,11 +88,13 @@ class Epoch:
             )
         else:
             order = RowPermutation(rows, taken, key(seed, "rows", epoch))
-        return cls(order, batch, shards)
+        return cls(order, batch, shards, changes)
 
     @property
     def steps(self) -> int:
-        return len(self.kept) if self.kept is not None else steps_in_epoch(len(self.order), self.batch)
+        if self.kept is not None:
+            return len(self.kept)
+        return steps_in_epoch(len(self.order), self.batch, changes=self.changes)
 
     def keeping(self, kept: KeptSteps) -> "Epoch":
         """The same pass without the steps that are left out: all others have the rows that they have in it."""
@@ -98,7 +102,8 @@ class Epoch:
 
     def batch_rows(self, offset: int) -> int:
         """Rows of the global batch at `offset` steps into the epoch."""
-        return min(self.batch, len(self.order) - self._place(offset) * self.batch)
+        start, rows = batch_at(self._place(offset), self.batch, self.changes)
+        return min(rows, len(self.order) - start)
 
     def rows(self, offset: int, shard: int) -> np.ndarray:
         """(n,) int64 rows of one slice."""
@@ -121,7 +126,8 @@ class Epoch:
         if rows is None:
             if len(self._recent) >= RECENT:
                 self._recent.clear()
-            rows = self._recent[place] = self.order[place * self.batch : (place + 1) * self.batch]
+            start, size = batch_at(place, self.batch, self.changes)
+            rows = self._recent[place] = self.order[start : start + size]
         return rows
 
     def _place(self, offset: int) -> int:

@@ -8,6 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.job_warnings import JobWarnings
+from ringleader.train.rows.batch_sizes import batch_at
 from ringleader.train.rows.cursor import Epoch
 
 ABOUT = "batch_norm"
@@ -28,7 +29,7 @@ def check_last_batch(
     if rows and not epoch.steps:
         raise StepMisuse(
             f"session.batches(…, drop_last=True) leaves no batch: the dataset has {rows} rows, and "
-            f"batch.global_size is {epoch.batch}.",
+            f"a global batch has {epoch.batch}.",
             hint="Leave drop_last out, or lower batch.global_size.",
         )
     if not epoch.steps or not any(_trains_on_batches(model) for model in models):
@@ -40,7 +41,8 @@ def check_last_batch(
     last = epoch.batch_rows(epoch.steps - 1)
     if last >= 2 * parts:
         return
-    short = last < epoch.batch
+    _, whole_batch = batch_at(epoch.steps - 1, epoch.batch, epoch.changes)
+    short = last < whole_batch
     which = f"the last batch of a pass over {len(epoch.order)} rows" if short else "a batch"
     cure = "Drop the short batch: session.batches(…, drop_last=True)."
     enough = f"Set batch.global_size to {2 * parts} or more."
