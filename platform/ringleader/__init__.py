@@ -14,6 +14,7 @@ _HOME = {
     "local_session": "ringleader.train",
     "weights_sha256": "ringleader.train",
 }
+_PARTS = ("data", "optim")
 __all__ = [
     "Client",
     "Job",
@@ -29,10 +30,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
-    if name == "data":
-        return import_module("ringleader.data")
+    if name in _PARTS:
+        return import_module(f"ringleader.{name}")
     raise AttributeError(f"module 'ringleader' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "data"]
+    return [*__all__, *_PARTS]

@@ -1,6 +1,7 @@
 # Type checkers read this in place of `__init__.py`, whose names are loaded on first use. Imports under TYPE_CHECKING
 # there would lead to the engine, and the command line, which stands on the base install, imports the package.
 from ringleader import data as data
+from ringleader import optim as optim
 from ringleader.client import Client as Client
 from ringleader.client import Job as Job
 from ringleader.errors import JobFailed as JobFailed

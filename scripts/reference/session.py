@@ -3,17 +3,17 @@
 from reference.markdown import page
 from reference.signatures import described
 
-LEAD = """What a training function uses: the session that it is given, and the data sets that read Parquet files. All
-of it is imported from `ringleader` and `ringleader.data`. What runs again when, and what that asks of your lines:
-[what runs again](../what-runs-again.md)."""
+LEAD = """What a training function uses: the session that it is given, the data sets that read Parquet files, and
+optimisers for large batches. All of it is imported from `ringleader`, `ringleader.data` and `ringleader.optim`. What
+runs again when, and what that asks of your lines: [what runs again](../what-runs-again.md)."""
 
 
 def session_page() -> str:
     import ringleader
-    from ringleader import data
+    from ringleader import data, optim
 
     tools = [ringleader.local_session, ringleader.weights_sha256]
-    ours = [getattr(data, name) for name in data.__all__]
+    ours = [getattr(part, name) for part in (data, optim) for name in part.__all__]
     return page("Session", LEAD, *(described(one) for one in (ringleader.Session, *tools, *ours)))
 
 

@@ -53,8 +53,15 @@ def test_the_blocking_itself_works() -> None:
 
 
 def test_training_is_free_of_ray() -> None:
-    training = _everything_in("comm", "exchange", "checkpoint", "data", "train")
+    training = _everything_in("comm", "exchange", "checkpoint", "data", "optim", "train")
     assert _import_without(("ray",), training) == ""
+
+
+def test_optimisers_stand_on_torch_alone() -> None:
+    """A plain script may use them without the engine."""
+    heavy = ("ray", "pyarrow", "sklearn", "ringleader_api")
+    engine = "assert not {'ringleader.train', 'ringleader.comm'} & set(sys.modules)"
+    assert _import_without(heavy, f"import ringleader\nringleader.optim.LARS\nimport sys\n{engine}") == ""
 
 
 def test_what_is_pure_is_light() -> None:

@@ -9,7 +9,7 @@ PLATFORM = Path(__file__).resolve().parents[2] / "platform" / "ringleader"
 OF_THE_DEFAULT = frozenset(["zeros", "ones", "empty", "rand", "randn", "linspace"])
 
 
-@pytest.mark.parametrize("layer", ["train", "exchange", "comm", "checkpoint", "data", "runtime"])
+@pytest.mark.parametrize("layer", ["train", "exchange", "comm", "checkpoint", "data", "optim", "runtime"])
 def test_tensors_name_their_type(layer: str) -> None:
     assert (PLATFORM / layer).is_dir()
     left = [
