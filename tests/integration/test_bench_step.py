@@ -8,6 +8,7 @@ import pytest
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.processes.children import Child
 from ringleader.bench.processes.gate import WARM_STEPS, Side, court
+from ringleader.bench.training.optim import PLAIN
 from ringleader.bench.training.step import DDP, HARNESS
 
 BLOCK_STEPS = 6
@@ -31,6 +32,16 @@ def test_sides_with_and_without_a_server_measure_by_turns_and_leave_no_process_b
     assert said["server"][0]["steps"] > 2 * BLOCK_STEPS
     assert said["ddp"][0]["bucket_mb"] in {1, 5, 25, 100}
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_session_of_one_worker_measures_beside_a_loop_in_plain_torch() -> None:
+    common = ["--workload=digits", f"--block-steps={BLOCK_STEPS}"]
+    with court(
+        [Side("ours", HARNESS, [*common, "--shards=1"]), Side("plain", PLAIN, common)], 1, 90
+    ) as opened:
+        blocks = [opened.block(side, 60) for _ in range(2) for side in ("ours", "plain")]
+        opened.finish(60)
+    assert all(len(steps) == BLOCK_STEPS - WARM_STEPS and 0 < median(steps) < 10 for steps in blocks)
 
 
 def test_a_side_that_cannot_start_is_an_error_with_its_last_words() -> None:

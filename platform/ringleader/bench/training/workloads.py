@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import Dataset
 
+from ringleader.optim import LAMB, LARS
+
 PAUSE_S = 0.02
 """Seconds that a step of the recovery benchmark sleeps, to take about as long as one on a real model."""
 WORDS = 36_600
@@ -134,6 +136,14 @@ def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
     return torch.optim.Adam(parameters, lr=1e-4)
 
 
+def lars(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return LARS(parameters, lr=1.0, weight_decay=1e-4)
+
+
+def lamb(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    return LAMB(parameters, lr=1e-3)
+
+
 WORKLOADS: dict[str, Workload] = {
     "mlp": Workload(mlp_net, mlp_rows, F.mse_loss, sgd, global_batch=64),
     "wide": Workload(wide_net, mlp_rows, F.mse_loss, adam, global_batch=8),
@@ -141,4 +151,6 @@ WORKLOADS: dict[str, Workload] = {
     "digits": Workload(digits_net, digits_rows, F.cross_entropy, sgd, global_batch=96),
     "noise": Workload(digits_net, noise_rows, F.cross_entropy, sgd, global_batch=96),
     "cifar": Workload(image_net, image_rows, F.cross_entropy, sgd, global_batch=256),
+    "cifar-lars": Workload(image_net, image_rows, F.cross_entropy, lars, global_batch=256),
+    "cifar-lamb": Workload(image_net, image_rows, F.cross_entropy, lamb, global_batch=256),
 }

@@ -1,0 +1,54 @@
+"""A training loop in plain torch: one process, no session, no exchange."""
+
+import argparse
+
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.gate import LOOPBACK, Turnstile
+from ringleader.bench.training.workloads import WORKLOADS
+from ringleader.train.memory import keep_freed_memory
+
+WARM_UP_STEPS = 8
+
+
+def main() -> None:
+    asked = _arguments()
+    torch.set_num_threads(1)
+    # As in our workers: else each step would get its memory from the system anew.
+    keep_freed_memory()
+    turnstile = Turnstile(
+        TCPStore(LOOPBACK, asked.port, is_master=False), asked.side, asked.rank, asked.block_steps
+    )
+    workload = WORKLOADS[asked.workload]
+    net, rows = workload.net(), workload.rows()
+    optimizer = workload.optimizer(net.parameters())
+    loader = torch.utils.data.DataLoader(rows, batch_size=workload.global_batch, shuffle=True)
+    step, over = 0, False
+    while not over:
+        for batch in loader:
+            if step == WARM_UP_STEPS:
+                turnstile.ready()
+            over = step >= WARM_UP_STEPS and turnstile.at(step)
+            if over:
+                break
+            optimizer.zero_grad()
+            workload.loss(net(batch["x"]), batch["y"]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            step += 1
+    print("{}", flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    for name in ("side", "workload"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("port", "world", "rank", "block-steps"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    main()
