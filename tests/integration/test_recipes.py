@@ -13,7 +13,7 @@ from PIL import Image
 import ringleader
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
-from ringleader_jobs import digits, image
+from ringleader_jobs import digits, image, large_batch
 
 JOBS = Path(digits.__file__).parent
 CIFAR = Path(__file__).parents[2].parent / "shared/data"
@@ -53,6 +53,21 @@ def test_the_digits_job_file_asks_for_enough_steps() -> None:
     rows, batch = len(digits.Digits(train=True)), spec.batch.global_size
     assert (spec.workers.min, spec.workers.max, spec.debug.ledger) == (2, 3, True)
     assert 600 <= spec.params["epochs"] * -(-rows // batch) <= 1500
+
+
+def test_half_the_set_in_a_batch_trains_with_lars_and_lamb_and_not_with_sgd_at_the_scaled_rate(
+    tmp_path: Path,
+) -> None:
+    """On 360 held-out images after 60 steps: 98.3 % and 98.6 %, and 14.2 %. SGD at that rate for 64 rows has 99.4 %."""
+    scores = {}
+    for name in ("lars", "lamb", "sgd"):
+        spec = job("large_batch.yaml", optimizer=name)
+        finished, _ = run_local(spec, large_batch.train, tmp_path / name)
+        assert finished.steps == 2 * spec.params["epochs"]
+        scores[name] = finished.scores["accuracy"]
+    assert scores["lars"] >= 0.97
+    assert scores["lamb"] >= 0.97
+    assert scores["sgd"] <= 0.5
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +142,13 @@ def test_the_image_recipe_learns_cifar(tmp_path: Path) -> None:
 
 
 def test_recipes_use_public_names_only() -> None:
-    """What a recipe imports is what a user may import: `ringleader` itself and `ringleader.data`."""
+    """What a recipe imports is what a user may import: `ringleader` itself, `ringleader.data` and
+    `ringleader.optim`; or another recipe."""
     for source in JOBS.glob("*.py"):
         imports = [
             line for line in source.read_text().splitlines() if "ringleader" in line and "import" in line
         ]
-        allowed = ("import ringleader", "from ringleader.data import ")
+        public = ("import ringleader", "from ringleader.data import ", "from ringleader.optim import ")
+        allowed = (*public, "from ringleader_jobs.digits import ")
         assert all(line.startswith(allowed) and "._" not in line for line in imports), source.name
     assert ringleader.Session is not None

@@ -104,7 +104,7 @@ def test_the_job_files_of_the_pages_are_valid() -> None:
 
 def test_the_job_files_beside_the_recipes_are_valid() -> None:
     files = sorted((ROOT / "jobs/ringleader_jobs").glob("*.yaml"))
-    assert [file.name for file in files] == ["digits.yaml", "image.yaml"]
+    assert [file.name for file in files] == ["digits.yaml", "image.yaml", "large_batch.yaml"]
     for file in files:
         JobSpec.load(file)
 
