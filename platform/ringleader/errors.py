@@ -124,6 +124,18 @@ class EntrypointRaised(RingleaderError):
         self.shard = shard
 
 
+class LibraryMissing(RingleaderError, ImportError):
+    """The library that an adapter stands on is not installed."""
+
+    code = "entrypoint_import"
+
+    def __init__(self, library: str, extra: str) -> None:
+        super().__init__(
+            f"{library} is not installed, which ringleader.adapters.{library} needs.",
+            hint=f"pip install 'ringleader[{extra}]', or name it in requirements of the job file.",
+        )
+
+
 class RequirementsFailed(RingleaderError):
     """The packages that a job brings cannot be installed on a node."""
 

@@ -13,7 +13,7 @@ from ringleader.train.source.statement_order import first
 from ringleader.train.source.value_flow import MATTERS, ValueFlow
 
 Loop = ast.For | ast.AsyncFor
-LEFT_OUT = frozenset(["requires_grad_", "register_", "zero_"])
+LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
 """Methods whose name ends like one that changes a value: their effect is seen elsewhere, or needs no turn before."""
 _GRADIENTS = frozenset([".grad", ".data", ".requires_grad"])
 

@@ -40,9 +40,10 @@ def check_not_counted(place: CodeLine, *, same_bits: bool) -> None:
 @lru_cache(maxsize=256)
 def _counting(file: str, line: int) -> str:
     """The complaint about a call of `session.batches(…)` on that line that is passed to a counting function."""
-    calls = (node for node in _beside(file, line) if isinstance(node, ast.Call))
-    counting = (call for call in calls if _name(call.func) in COUNTING)
-    found = [_name(call.func) for call in counting if line in _lines_of_batches(call)]
+    nodes = list(_beside(file, line))
+    headers = [loop.iter for loop in nodes if isinstance(loop, ast.For) and _heads(loop, line)]
+    calls = (node for node in nodes if isinstance(node, ast.Call) and _name(node.func) in COUNTING)
+    found = [_name(call.func) for call in calls if call in headers or line in _lines_of_batches(call)]
     return f"{found[-1]}(…) iterates over session.batches" if found else ""
 
 
@@ -51,7 +52,7 @@ def _numbering(file: str, line: int) -> str:
     """The complaint about one that is passed to `enumerate`, whose number decides on a `break`."""
     loops = (node for node in _beside(file, line) if isinstance(node, ast.For))
     leaving = ((loop, left) for loop in loops if (left := _left_by_number(loop)))
-    found = [left for loop, left in leaving if line in _lines_of_batches(loop.iter)]
+    found = [left for loop, left in leaving if _heads(loop, line) or line in _lines_of_batches(loop.iter)]
     what = "leaves a loop by the number that enumerate(…) gives to turns of session.batches"
     return f"line {found[-1]} {what}" if found else ""
 
@@ -64,6 +65,11 @@ def _beside(file: str, line: int) -> Iterator[ast.AST]:
         start, end = span(top)
         if start <= line <= end:
             yield from ast.walk(top)
+
+
+def _heads(loop: ast.For, line: int) -> bool:
+    """Whether the loop begins at that line: an adapter's, whose text has no call of `session.batches`."""
+    return loop.lineno <= line <= (loop.iter.end_lineno or loop.lineno)
 
 
 def _lines_of_batches(call: ast.AST) -> list[int]:

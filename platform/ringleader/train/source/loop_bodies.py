@@ -204,7 +204,8 @@ class SourceText:
             for node in ast.walk(top)
             if isinstance(node, ast.Assign) and any(getattr(t, "id", "") in names for t in node.targets)
         ]
-        return any(self._gives_batches(node) for node in (loop.iter, *(node.value for node in assigned)))
+        given = (loop.iter, *(node.value for node in assigned))
+        return any(map(self._gives_batches, given)) or _is_accelerated(loop, names, top)
 
     def _gives_batches(self, node: ast.AST) -> bool:
         """Whether there is a call of `session.batches` in it, or of a generator of the program that has one."""
@@ -235,6 +236,22 @@ def _read_text(file: str) -> SourceText | None:
         return SourceText(source) if source else None
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def _is_accelerated(loop: ast.For | ast.AsyncFor, names: set[str], top: ast.AST) -> bool:
+    """Whether it goes over a loader that Accelerate's `prepare` gave, and its turns end in `backward(loss)`."""
+    ends = any(
+        isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "backward" and node.args
+        for statement in loop.body
+        for node in ast.walk(statement)
+    )
+    return ends and any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and getattr(node.value.func, "attr", "") == "prepare"
+        and any(getattr(t, "id", "") in names for target in node.targets for t in ast.walk(target))
+        for node in ast.walk(top)
+    )
 
 
 def _kept(flows: ValueFlow) -> set[tuple[str, str]]:

@@ -1,0 +1,171 @@
+"""A loop over a session's batches on behalf of a library: its place in the program, and its steps."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
+
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from ringleader.errors import StepMisuse
+from ringleader.train import Session
+from ringleader.train.body.dry_turn import CodeLine
+from ringleader.train.dataset_loops import LoopRequest
+from ringleader.train.rows.cursor import steps_in_epoch
+from ringleader.train.rows.dataset_copies import bring
+from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
+from ringleader.train.source.counted_loops import check_not_counted
+from ringleader.train.source.current_line import running_frames
+
+NOTHING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What one pass reads, as `session.batches` takes it.
+
+    Attributes:
+        batch_size: rows of a batch as the library counts them; None where the program does not say.
+    """
+
+    dataset: Any
+    shuffle: bool = True
+    collate: Collate | None = None
+    loader_workers: int = 0
+    drop_last: bool = False
+    batch_size: int | None = None
+
+    @classmethod
+    def of_loader(cls, loader: DataLoader[Any]) -> "Rows":
+        """What a torch loader reads. Raises StepMisuse: in an order, or by a function, that a session does not keep."""
+        check_dataset(loader.dataset)
+        if loader.batch_size is None or loader.worker_init_fn is not None:
+            what = "a batch_sampler" if loader.batch_size is None else "a worker_init_fn"
+            raise StepMisuse(
+                f"the DataLoader has {what} of its own, which a session does not use.",
+                hint="Give it batch_size, shuffle, collate_fn, num_workers and drop_last only.",
+            )
+        return cls(
+            loader.dataset,
+            shuffles(loader.sampler, len(loader.dataset)),  # type: ignore[arg-type]
+            loader.collate_fn,
+            loader.num_workers,
+            loader.drop_last,
+            loader.batch_size,
+        )
+
+    def steps(self, session: Session) -> int:
+        """The steps of one pass."""
+        return steps_in_epoch(len(self.dataset), session._spec.batch.global_size, drop_last=self.drop_last)
+
+    def turns(self, session: Session) -> Iterator[Any]:
+        """One pass: the batches of this worker's slices, each to be ended by `session.step`."""
+        check_dataset(self.dataset)
+        place = program_place()
+        check_not_counted(place, same_bits=session._spec.sync.same_bits)
+        bring(self.dataset, session._near)
+        request = LoopRequest(
+            self.dataset, place, self.shuffle, self.collate, self.loader_workers, self.drop_last
+        )
+        return DatasetPass(partial(session._run_batches, request))
+
+
+class SessionSteps:
+    """One pass by steps: an item for each step in which this worker has slices, itself an iterator over these. A step
+    that breaks begins again within its item, so whoever takes all of each item sees each step once. The pass is over
+    with its last step: lines behind that run between session calls."""
+
+    def __init__(self, session: Session, rows: Rows) -> None:
+        self._session = session
+        self._last = session.global_step + rows.steps(session)
+        self._turns = iter(rows.turns(session))
+        self._ahead: Any = NOTHING
+
+    def __iter__(self) -> Iterator[Iterator[Any]]:
+        while True:
+            if self._ahead is NOTHING:
+                self._ahead = next(self._turns, NOTHING)
+            if self._ahead is NOTHING:
+                return
+            yield self._slices()
+
+    def close(self) -> None:
+        """End the pass where it is, as a `break` does; nothing where it is over."""
+        self._turns.close()  # type: ignore[attr-defined]
+
+    def _slices(self) -> Iterator[Any]:
+        before = self._session.global_step
+        while True:
+            batch, self._ahead = self._ahead, NOTHING
+            yield batch
+            if before != self._session.global_step < self._last:
+                return  # the next slice is taken later: the library has its own lines behind a step
+            self._ahead = next(self._turns, NOTHING)
+            # Committed while waiting: others have taken over this worker's slices, and this one is of a later step.
+            if self._ahead is NOTHING or self._session.global_step != before:
+                return
+
+
+def program_place() -> CodeLine:
+    """The program's line that runs now: behind all libraries that call each other for it."""
+    frame = next(running_frames(), None) or sys._getframe(1)
+    return frame.f_code, frame.f_lineno
+
+
+def check_batch_size(session: Session, batch_size: int, accumulation: int, *, whole: bool = False) -> None:
+    """Check that a program's batches and the job's are the same size: each logical shard counts as a process.
+
+    Args:
+        batch_size: rows of one process's batch; `whole`: of all processes' together.
+        accumulation: batches that make a step.
+
+    Raises:
+        StepMisuse: naming both sizes.
+    """
+    size, shards = session._spec.batch.global_size, 1 if whole else session._spec.shards
+    rows = batch_size * accumulation * shards
+    if rows == size:
+        return
+    parts = f"batch size {batch_size} × accumulation {accumulation}"
+    parts += "" if whole else f" × {shards} logical shards"
+    raise StepMisuse(
+        f"a step of the program has {rows} rows ({parts}), and batch.global_size is {size}.",
+        hint=f"Set batch.global_size to {rows} in the job file, or change the batch size: a step has the same rows "
+        f"for any number of workers, and each logical shard counts as a process.",
+    )
+
+
+def record(session: Session, values: dict[str, float]) -> None:
+    """Record numbers at the newest committed step, once: lines that run again on this worker record nothing."""
+    member = session._member
+    if values and member.current is not None and not member.sections.catches_up:
+        member.reporter.add_scores(member.progress.step, member.current.number, values)
+
+
+def is_main(session: Session) -> bool:
+    """Whether this worker prints and saves for all in this generation; decide nothing else by it."""
+    generation = session._member.current
+    return generation is not None and generation.rank == 0
+
+
+def in_dry_turn(session: Session) -> bool:
+    """Whether the loop's body runs for its names only, and nothing of it counts."""
+    return session._loops.dry_turn.runs
+
+
+def refuse(what: str, hint: str) -> NoReturn:
+    """Refuse a call of a library that a session cannot do. Raises StepMisuse."""
+    raise StepMisuse(f"{what} cannot be kept on a session.", hint=hint)
+
+
+def shuffles(sampler: Any, rows: int) -> bool:
+    """Whether a sampler gives all rows in a random order. Raises StepMisuse: it gives others, or in another order."""
+    if isinstance(sampler, SequentialSampler):
+        return False
+    if isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == rows:
+        return True
+    raise StepMisuse(
+        f"the DataLoader's sampler is a {type(sampler).__name__}, whose order a session does not keep.",
+        hint="Use shuffle=True or False; for chosen rows give each loop another data set: Subset(dataset, rows).",
+    )
