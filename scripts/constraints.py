@@ -8,14 +8,14 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = frozenset({"engine", "server", "bench", "dev"})
+EXTRAS = frozenset({"engine", "server", "bench", "dev", "accelerate", "hf"})
 PLATFORM_OWN = re.compile(r"^(nvidia-|triton$|cuda-|pip$|setuptools$|wheel$)")
 """Left to the variant of torch that the index has."""
 
 
 def main() -> int:
     versions = needed("ringleader", EXTRAS)
-    head = "# Written by scripts/constraints.py: what the set-up installs, pinned. No URLs, no hashes.\n"
+    head = "# Written by scripts/constraints.py: what the extras need together, pinned. No URLs, no hashes.\n"
     lines = [f"{name}=={version}\n" for name, version in sorted(versions.items())]
     (ROOT / "constraints.txt").write_text(head + "".join(lines))
     print(f"{len(lines)} packages")

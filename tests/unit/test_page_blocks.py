@@ -21,13 +21,15 @@ from ringleader.bench.registry import BENCHMARKS
 from ringleader.cli.main import cli
 from ringleader.spec import JobSpec
 
-RUN_ELSEWHERE = {"setup", "yours", "train", "local", "recipe", "tour"}
+RUN_ELSEWHERE = {"setup", "yours", "train", "local", "recipe", "tour", "accelerate", "transformers"}
 PARSED_ELSEWHERE = {"recipe"}
 DRAWN = {"text"}
 ONLY_ON = {
     "recipe": "jobs/README.md",
     "yours": "docs/port-your-script.md",
     "local": "docs/port-your-script.md",
+    "accelerate": "docs/how-to/bring-training-code.md",
+    "transformers": "docs/how-to/bring-training-code.md",
 }
 """Words whose test reads one page."""
 BESIDE = {"setup": "train", "file": "tour"}
