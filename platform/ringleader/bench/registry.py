@@ -39,6 +39,7 @@ class Benchmark(Protocol):
 
 
 BENCHMARKS: dict[str, str] = {
+    "adapters": "ringleader.bench.training.adapters",
     "api": "ringleader.bench.control_plane.api",
     "allreduce": "ringleader.bench.exchange.allreduce",
     "autoscale": "ringleader.bench.elasticity.autoscale",
@@ -62,6 +63,7 @@ BENCHMARKS: dict[str, str] = {
 """Name → module, loaded only when it runs: each brings torch or ray."""
 
 SUMMARIES: dict[str, str] = {
+    "adapters": "a step of Accelerate and of transformers on a session, and of a training function",
     "api": "requests to the control plane under load: submit, list, follow, kill",
     "allreduce": "gradient sums on one node: shared memory and gloo",
     "autoscale": "time to the first step on a cluster that the autoscaler has to grow",

@@ -1,0 +1,206 @@
+"""The cost of an adapter: a step of a library's loop on a session beside the same step of a training function."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, Dataset
+
+from ringleader.bench.line import Figure, Target
+from ringleader.bench.registry import Wish
+from ringleader.bench.training.workloads import InMemoryRows
+from ringleader.train import Session, local_session
+
+BATCH, SHARDS, STEPS, WARM_STEPS = 64, 2, 16, 4
+WIDTH, VOCABULARY = 1024, 97
+Program = Callable[[Session], None]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterCase:
+    """One library: its program, and the same as a training function."""
+
+    name: str
+    adapted: Program
+    native: Program
+    settings: str
+
+
+def network() -> nn.Module:
+    """3.1 million parameters, (n, 1024) → (n, 1024)."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
+    )
+
+
+def rows() -> InMemoryRows:
+    x = torch.randn(BATCH * STEPS, WIDTH, generator=torch.Generator().manual_seed(1))
+    return InMemoryRows(x, x.roll(1, dims=1))
+
+
+def sgd(net: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+
+def loss_of(net: nn.Module, batch: Any) -> Tensor:
+    return F.mse_loss(net(batch["x"]), batch["y"])
+
+
+def trained(session: Session) -> None:
+    """The training function that the loops of Accelerate and Lightning are compared with."""
+    net = session.model(network())
+    session.optimizer(sgd(net), clip_norm=1.0)
+    for batch in session.batches(rows()):
+        session.step(loss_of(net, batch))
+
+
+def accelerated(session: Session) -> None:
+    from ringleader.adapters.accelerate import ElasticAccelerator
+
+    accelerator = ElasticAccelerator(session, clip_norm=1.0)
+    net = network()
+    loader = DataLoader(rows(), BATCH // SHARDS, shuffle=True)
+    net, optimizer, loader = accelerator.prepare(net, sgd(net), loader)
+    for batch in loader:
+        with accelerator.accumulate(net):
+            accelerator.backward(loss_of(net, batch))
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Words(Dataset[dict[str, Tensor]]):
+    """Rows of 32 words."""
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(1)
+        self.words = torch.randint(0, VOCABULARY, (BATCH * STEPS, 32), generator=draw)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        return {"input_ids": self.words[row], "labels": self.words[row]}
+
+
+def llama() -> Any:
+    """1.1 million parameters."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
+
+
+def by_trainer(session: Session) -> None:
+    from transformers import TrainingArguments
+
+    from ringleader.adapters.transformers import ElasticTrainer
+
+    args = TrainingArguments(
+        output_dir="unused",
+        per_device_train_batch_size=BATCH // SHARDS,
+        num_train_epochs=1,
+        optim="sgd",
+        lr_scheduler_type="linear",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    with redirect_stdout(StringIO()):  # what the trainer tells at its end
+        ElasticTrainer(session, model=llama(), args=args, train_dataset=Words()).train()
+
+
+def by_hand(session: Session) -> None:
+    """The training function that the trainer is compared with."""
+    model = session.model(llama())
+    optimizer = torch.optim.SGD(model.parameters(), lr=5e-5)
+    session.optimizer(optimizer, clip_norm=1.0)
+    session.scheduler(LambdaLR(optimizer, lambda step: (STEPS - step) / STEPS))
+    for batch in session.batches(Words()):
+        model.train()
+        items = batch["labels"][..., 1:].ne(-100).sum()
+        session.step(model(**batch, num_items_in_batch=items).loss, weight=float(items))
+
+
+_CASES = (
+    AdapterCase(
+        "accelerate", accelerated, trained, "MLP of 3.1M parameters, SGD with momentum, a clipped norm"
+    ),
+)
+CASES = tuple(case.name for case in _CASES)
+
+
+def run(wish: Wish) -> Iterator[Figure]:
+    """Seconds a step in one process of one thread; the two programs take turns."""
+    for case in _CASES:
+        if wish.wants(case.name):
+            yield _measure(case, rounds=12 if wish.full else 5)
+
+
+def _measure(case: AdapterCase, rounds: int) -> Figure:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ours: list[float] = []
+    native: list[float] = []
+    missing = ""
+    try:
+        for number in range(rounds):
+            sides = [(case.adapted, ours), (case.native, native)]
+            for program, all_steps in sides if number % 2 else reversed(sides):
+                all_steps.extend(_steps_s(program))
+    except ImportError as error:
+        ours, missing = [], f"; not measured: {error}"
+    finally:
+        torch.set_num_threads(threads)
+    return Figure(
+        case=case.name,
+        unit="s",
+        better="lower",
+        ours=ours,
+        peers=native,
+        peer_name="a training function",
+        # As a ratio of the peer's seconds: a step of the adapter takes at most 1.02 times the native one.
+        target=Target("ratio", ">=", 0.98),
+        settings=f"{case.name}: {case.settings}; one process, one thread, L = {SHARDS}{missing}",
+    )
+
+
+def _steps_s(program: Program) -> list[float]:
+    """Seconds of each step but the first ones."""
+    spec = {
+        "name": "adapters",
+        "entrypoint": "adapters:train",
+        "batch": {"global_size": BATCH, "logical_shards": SHARDS},
+        "workers": {"max": SHARDS},
+        "debug": {"check": False},
+    }
+    ends: list[float] = []
+    with local_session(spec) as session:
+        session.step = _timed(session, ends)  # type: ignore[method-assign]
+        program(session)
+    return [after - before for before, after in pairwise(ends[WARM_STEPS:])]
+
+
+def _timed(session: Session, ends: list[float]) -> Callable[..., None]:
+    """`session.step`, which notes when steps end."""
+    step = session.step
+
+    def timed(*given: Any, **named: Any) -> None:
+        before = session.global_step
+        step(*given, **named)
+        if session.global_step != before:
+            ends.append(time.perf_counter())
+
+    return timed
