@@ -1,6 +1,7 @@
 """What the tests of adapters share: plays of an adapted program, and a library's own run in the session's order of
 rows."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from cast import Cast
 from faults import FaultPlan
+from forks import processes
 from play import Play
 from safetensors.torch import load_file
 from torch import Tensor
@@ -16,6 +18,7 @@ from torch.utils.data import Sampler
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import RecordedOutput, run_local
+from ringleader.train.program_check.two_runs import check
 from ringleader.train.rows.cursor import Epoch
 from ringleader.train.run import WEIGHTS, WorkerResult
 
@@ -76,3 +79,20 @@ def close(ours: dict[str, Tensor], theirs: dict[str, Any]) -> bool:
     """Whether the weights are equal but for the order of sums: a batch at once there, by slices here."""
     assert ours.keys() == theirs.keys()
     return all(torch.allclose(ours[name], theirs[name], rtol=1e-6, atol=1e-6) for name in ours)
+
+
+def differing(entrypoint: str, place: Path) -> list[dict[str, str]]:
+    """What differs where the program runs once more as a joiner would run it: `ringleader check`'s two runs."""
+    found = []
+    for again in (False, True):
+        process = processes().Process(target=_checked, args=(entrypoint, place, again))
+        process.start()
+        process.join()
+        found += json.loads((place / f"{again}.json").read_text())
+    return found
+
+
+def _checked(entrypoint: str, place: Path, again: bool) -> None:
+    torch.set_num_threads(1)
+    found = check(SPEC.model_copy(update={"entrypoint": entrypoint}), place, again=again)
+    (place / f"{again}.json").write_text(json.dumps(found))

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from adapted import BATCH, EPOCHS, SessionOrder, alone, close, disturbed
+from adapted import BATCH, EPOCHS, SessionOrder, alone, close, differing, disturbed
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
+from ringleader.errors import StepMisuse
 from ringleader.train import Session
 
 accelerate = pytest.importorskip(
@@ -91,3 +92,41 @@ def test_the_loop_keeps_its_bits_while_a_worker_dies_and_another_one_leaves(tmp_
     ours, _, _ = alone(adapted, tmp_path / "ours")
     play = disturbed(adapted, STEPS, tmp_path)
     assert play.digest == ours.digest
+
+
+def test_the_loop_makes_the_same_where_its_lines_run_again(tmp_path: Path) -> None:
+    assert differing("test_accelerate:adapted", tmp_path) == []
+
+
+def counted(session: Session) -> None:
+    """Ends a loop by the number of its turns: a worker has several for each step."""
+    accelerator = ElasticAccelerator(session, dataloader_config=WHOLE)
+    model, optimizer, _ = regression()
+    loader = DataLoader(RegressionDataset(length=ROWS, seed=42), shuffle=True, batch_size=BATCH)
+    loader, model, optimizer = accelerator.prepare(loader, model, optimizer)
+    for number, batch in enumerate(loader):
+        accelerator.backward(F.mse_loss(model(batch["x"]), batch["y"]))
+        if number > 3:
+            break
+
+
+def carried(session: Session) -> None:
+    """Goes on from turn to turn with a mean of losses, which is another one on each worker."""
+    accelerator = ElasticAccelerator(session, dataloader_config=WHOLE)
+    model, optimizer, _ = regression()
+    loader = DataLoader(RegressionDataset(length=ROWS, seed=42), shuffle=True, batch_size=BATCH)
+    loader, model, optimizer = accelerator.prepare(loader, model, optimizer)
+    mean = torch.zeros(())
+    for batch in loader:
+        loss = F.mse_loss(model(batch["x"]), batch["y"])
+        mean = 0.9 * mean + 0.1 * loss.detach()
+        accelerator.backward(loss / (1 + mean))
+
+
+def test_a_loop_that_counts_its_turns_is_refused_by_its_line(tmp_path: Path) -> None:
+    with pytest.raises(StepMisuse, match=r"enumerate.*test_accelerate\.py"):
+        alone(counted, tmp_path)
+
+
+def test_what_one_turn_hands_to_the_next_is_named(tmp_path: Path) -> None:
+    assert "mean" in alone(carried, tmp_path)[0].reproducible_why

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapted import BATCH, EPOCHS, SHARDS, SPEC, SessionOrder, alone, close, disturbed
+from adapted import BATCH, EPOCHS, SHARDS, SPEC, SessionOrder, alone, close, differing, disturbed
 from cast import Cast
 from faults import FaultPlan
 from torch.optim.lr_scheduler import LambdaLR
@@ -178,3 +178,7 @@ def test_max_steps_ends_an_epoch_in_its_middle_for_all(tmp_path: Path) -> None:
     play = Cast(SPEC, ended_by_steps, FaultPlan().kill("w2", at_step=5), artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.digest == ours.digest
+
+
+def test_the_trainer_makes_the_same_where_its_lines_run_again(tmp_path: Path) -> None:
+    assert differing("test_transformers:adapted", tmp_path) == []

@@ -127,11 +127,13 @@ def by_trainer(session: Session) -> None:
 
 def by_hand(session: Session) -> None:
     """The training function that the trainer is compared with."""
+    from transformers import default_data_collator
+
     model = session.model(llama())
     optimizer = torch.optim.SGD(model.parameters(), lr=5e-5)
     session.optimizer(optimizer, clip_norm=1.0)
     session.scheduler(LambdaLR(optimizer, lambda step: (STEPS - step) / STEPS))
-    for batch in session.batches(Words()):
+    for batch in session.batches(Words(), collate=default_data_collator):
         model.train()
         items = batch["labels"][..., 1:].ne(-100).sum()
         session.step(model(**batch, num_items_in_batch=items).loss, weight=float(items))
