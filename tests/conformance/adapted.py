@@ -25,16 +25,22 @@ from ringleader.train.run import WEIGHTS, WorkerResult
 BATCH, SHARDS, EPOCHS = 16, 4, 3
 Program = Callable[[Session], None]
 
-SPEC = JobSpec.parse(
-    {
-        "name": "adapted",
-        "entrypoint": "adapted:train",
-        "workers": {"min": 2, "max": 3},
-        "batch": {"global_size": BATCH, "logical_shards": SHARDS},
-        "checkpoint": {"every_steps": None},
-        "sync": "ring",
-    }
-)
+
+def job(sync: Any) -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "adapted",
+            "entrypoint": "adapted:train",
+            "workers": {"min": 2, "max": 3},
+            "batch": {"global_size": BATCH, "logical_shards": SHARDS},
+            "checkpoint": {"every_steps": None},
+            "sync": sync,
+        }
+    )
+
+
+SPEC = job("ring")
+SERVERS = job({"intra_node": "parameter_server", "inter_node": "parameter_server", "servers": 2})
 
 
 class SessionOrder(Sampler[int]):
@@ -62,11 +68,12 @@ def alone(program: Program, folder: Path) -> tuple[WorkerResult, dict[str, Tenso
     return result, load_file(folder / WEIGHTS), told
 
 
-def disturbed(program: Program, steps: int, folder: Path) -> Play:
+def disturbed(program: Program, steps: int, folder: Path, spec: JobSpec = SPEC) -> Play:
     """Three workers, of which one is killed in the middle and another one leaves later."""
-    faults = FaultPlan().kill("w1", at_step=steps // 3 + 1)
+    # Where there are servers, these have the first names.
+    faults = FaultPlan().kill("w1" if spec is SPEC else "w3", at_step=steps // 3 + 1)
     faults = faults.resize(at_step=2 * steps // 3, workers_min=2, workers_max=2)
-    play = Cast(SPEC, program, faults, artifacts=folder).play()
+    play = Cast(spec, program, faults, artifacts=folder).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert {finished.reproducible_why for finished in play.finished.values()} == {""}
     assert play.reported("member.differed") == []

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from adapted import BATCH, EPOCHS, SessionOrder, alone, close, differing, disturbed
+from adapted import BATCH, EPOCHS, SERVERS, SPEC, SessionOrder, alone, close, differing, disturbed
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
 from ringleader.errors import StepMisuse
+from ringleader.spec import JobSpec
 from ringleader.train import Session
 
 accelerate = pytest.importorskip(
@@ -88,9 +89,12 @@ def test_the_loop_ends_as_accelerate_does_and_as_a_native_function_bit_for_bit(t
     assert list(errors) == [ROWS // BATCH * epoch for epoch in range(1, EPOCHS + 1)]
 
 
-def test_the_loop_keeps_its_bits_while_a_worker_dies_and_another_one_leaves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [SPEC, SERVERS], ids=["ring", "servers"])
+def test_the_loop_keeps_its_bits_while_a_worker_dies_and_another_one_leaves(
+    spec: JobSpec, tmp_path: Path
+) -> None:
     ours, _, _ = alone(adapted, tmp_path / "ours")
-    play = disturbed(adapted, STEPS, tmp_path)
+    play = disturbed(adapted, STEPS, tmp_path, spec)
     assert play.digest == ours.digest
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from adapted import BATCH, EPOCHS, SHARDS, SPEC, SessionOrder, alone, close, differing, disturbed
+from adapted import BATCH, EPOCHS, SERVERS, SHARDS, SPEC, SessionOrder, alone, close, differing, disturbed
 from cast import Cast
 from faults import FaultPlan
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 
+from ringleader.spec import JobSpec
 from ringleader.train import Session
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -e .[hf]")
@@ -131,9 +132,12 @@ def test_the_trainer_has_the_bits_of_a_native_function(tmp_path: Path) -> None:
     assert alone(adapted, tmp_path / "ours")[0].digest == alone(native, tmp_path / "native")[0].digest
 
 
-def test_the_trainer_keeps_its_bits_while_a_worker_dies_and_another_one_leaves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [SPEC, SERVERS], ids=["ring", "servers"])
+def test_the_trainer_keeps_its_bits_while_a_worker_dies_and_another_one_leaves(
+    spec: JobSpec, tmp_path: Path
+) -> None:
     ours, _, _ = alone(adapted, tmp_path / "ours")
-    play = disturbed(adapted, STEPS, tmp_path)
+    play = disturbed(adapted, STEPS, tmp_path, spec)
     assert play.digest == ours.digest
     logged = [step for step, values in play.values if "learning_rate" in values]
     assert logged == list(range(3, STEPS + 1, 3))

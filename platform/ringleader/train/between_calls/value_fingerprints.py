@@ -85,7 +85,7 @@ class ValueReader:
         return any(0 <= array.ctypes.data - begin < size for array in arrays for begin, size in spans)
 
     def _text(self, value: Any, depth: int) -> str | None:
-        if id(value) in self._registered or depth > MOST_DEPTH:
+        if self._is_registered(value) or depth > MOST_DEPTH:
             return None
         text: str | None
         match value:
@@ -113,6 +113,11 @@ class ValueReader:
             case _:
                 text = _stand(value)
         return text
+
+    def _is_registered(self, value: Any) -> bool:
+        """Whether the session has it: a registered object, or a library's wrapper of a registered optimiser."""
+        wrapped = value.optimizer if isinstance(value, Optimizer) and hasattr(value, "optimizer") else value
+        return id(value) in self._registered or id(wrapped) in self._registered
 
     def _words(self, value: str | PurePath) -> str | None:
         """The text of a string or path, as seen from the working directory, of which each worker has a copy; None for a
