@@ -18,6 +18,7 @@ run in MLflow: one value for each settled step, and none that is rolled back. Be
 program gives: the keyword values of `session.step`, and the scores of `session.evaluate`."""
 WORDS = {
     "loss": "The weighted mean loss over all rows of the step.",
+    "lr": "The learning rate of the update; `lr/0`, `lr/1`, … where optimisers have several parameter groups.",
     "samples_per_s": "Rows of the step by the time since the one before.",
     "world_size": "The number of workers.",
     "comm_exposed_fraction": "The share of the time in which workers waited for the exchange.",

@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from reference.docstrings import as_markdown
@@ -16,7 +16,12 @@ WIDTH = 96
 def described(thing: type[Any] | Callable[..., Any]) -> str:
     """A class with its public members, or a function, below a heading of its own."""
     node = _definition(thing)
-    return _class(node) if isinstance(node, ast.ClassDef) else _function(node, node.name, 2)
+    if not isinstance(node, ast.ClassDef):
+        return _function(node, node.name, 2)
+    # A base of the package is a part of the class, in a file of its own: its members are the class's.
+    ours = isinstance(thing, type) and not issubclass(thing, Exception)
+    parts = [base for base in inspect.getmro(thing)[1:] if base.__module__ in modules()] if ours else []
+    return _class(node, [_definition(part) for part in parts])
 
 
 def members_of(thing: type[Any]) -> list[str]:
@@ -35,8 +40,9 @@ def _definition(thing: type[Any] | Callable[..., Any]) -> ast.ClassDef | Functio
     raise LookupError(f"{thing} is not defined at the top of {module.file}")
 
 
-def _class(node: ast.ClassDef) -> str:
-    bases = [ast.unparse(base) for base in node.bases]
+def _class(node: ast.ClassDef, parts: Sequence[ast.AST]) -> str:
+    inside = {part.name for part in parts if isinstance(part, ast.ClassDef)}
+    bases = [name for base in node.bases if (name := ast.unparse(base)) not in inside]
     init = next(
         (one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None
     )
@@ -44,12 +50,15 @@ def _class(node: ast.ClassDef) -> str:
     if init is not None and node.name not in MADE_BY_OTHERS:
         head = _call(node.name, init.args, None, method=True)
     fields = "\n".join(f"    {ast.unparse(one)}" for one in _fields(node))
-    parts = [f"## {node.name}", block(head + (f":\n{fields}" if fields else ""))]
+    told = [f"## {node.name}", block(head + (f":\n{fields}" if fields else ""))]
     if words := ast.get_docstring(node):
-        parts.append(as_markdown(words))
+        told.append(as_markdown(words))
     # `session.step` as programs have it, which is also the heading's anchor.
-    parts += [_function(member, f"{node.name.lower()}.{member.name}", 3) for member in _methods(node)]
-    return "\n\n".join(parts)
+    members = [
+        member for each in (node, *parts) if isinstance(each, ast.ClassDef) for member in _methods(each)
+    ]
+    told += [_function(member, f"{node.name.lower()}.{member.name}", 3) for member in members]
+    return "\n\n".join(told)
 
 
 MADE_BY_OTHERS = frozenset({"Session", "Job", "JobFailed"})

@@ -5,6 +5,7 @@ Beside `programs.py`, whose own table of programs is in checkpoints that version
 
 import torch
 from programs import EPOCHS, PROGRAMS, Program, epoch, loss_by_hand, network, rows, sgd
+from programs_by_steps import BY_STEPS
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
@@ -72,4 +73,4 @@ def optimizer_made_anew_in_another_order(session: Session) -> None:
         epoch(session, net, rows())
 
 
-ALL = PROGRAMS | MADE_ANEW
+ALL = PROGRAMS | MADE_ANEW | BY_STEPS

@@ -20,6 +20,7 @@ from cast import Cast
 from faults import ANY, FaultPlan
 from play import Play
 from programs import BATCH, BY_HAND, RATES, SHARDS, UNSETTLED
+from programs_by_steps import BY_STEPS, SET_IN_A_BODY
 from programs_made_anew import ALL, MADE_ANEW
 from programs_on_gpu import ON_GPU
 
@@ -340,9 +341,9 @@ MOMENTS: dict[str, Moment] = {
 REFUSED: dict[
     str, set[str]
 ] = {  # in words: tests/unit/test_late_registration.py, test_body_settings.py and others
-    "servers": BY_HAND,
-    "copies": BY_HAND,
-    "leased": UNSETTLED | set(MADE_ANEW) | RATES | BY_HAND,
+    "servers": BY_HAND | SET_IN_A_BODY,
+    "copies": BY_HAND | SET_IN_A_BODY,
+    "leased": UNSETTLED | set(MADE_ANEW) | RATES | BY_HAND | set(BY_STEPS),
 }
 TABLE = [(name, mode) for name, mode in product(ALL, MODES) if name not in REFUSED.get(mode, ())]
 COMMONEST = [

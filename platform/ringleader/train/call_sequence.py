@@ -52,6 +52,7 @@ class CallSequence:
         member.sections.end()
         member.settings.check_left()
         self._end_left_loop()
+        member.lines.forget()
         self.running = None
         self._steps.turns.leave()
         self._sink.within()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.body_checks import BodyChecks
 from ringleader.train.body.dry_turn import CodeLine, DryTurn
+from ringleader.train.body.step_loops import StepLoops
 from ringleader.train.call_sequence import CallSequence
+from ringleader.train.evaluation import Evaluation
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
@@ -29,7 +32,11 @@ from ringleader.train.weights_file import check_writable
 
 @dataclass(frozen=True, slots=True)
 class LoopRequest:
-    """One `session.batches`: its arguments, and the place of the loop in the program."""
+    """One `session.batches` or `session.steps`: its arguments, and the place of the loop in the program.
+
+    Attributes:
+        by_steps: the program goes step by step, with lines behind each.
+    """
 
     dataset: Any
     place: CodeLine
@@ -37,6 +44,7 @@ class LoopRequest:
     collate: Collate | None
     loader_workers: int
     drop_last: bool
+    by_steps: bool = False
 
 
 class DatasetLoops:
@@ -46,6 +54,7 @@ class DatasetLoops:
         epochs: the number of loops that have begun.
         total_steps: the steps of all of them together; None where the program has not told.
         dry_turn: runs a finished loop's body once where no turn of it ran.
+        by_steps: those that go step by step.
     """
 
     def __init__(
@@ -57,10 +66,14 @@ class DatasetLoops:
         *,
         casting: Autocast,
         loaders: LoaderProcesses,
+        evaluation: Evaluation,
     ) -> None:
         self.epochs = 0
         self.total_steps: int | None = None
         self.dry_turn = DryTurn(member, member.device)
+        self.by_steps = StepLoops(
+            member, steps, calls, checks, evaluation=evaluation, dry_turn=self.dry_turn, casting=casting
+        )
         self._member = member
         self._steps = steps
         self._calls = calls
@@ -84,11 +97,11 @@ class DatasetLoops:
             check_writable(member.held.module)
             member.variables.warn()
         kept = self._kept(number, request)
-        if not calls.is_finished(number) or self.dry_turn.needs(request.place, number):
+        if request.by_steps or not calls.is_finished(number) or self.dry_turn.needs(request.place, number):
             loop = self._loop(number, index, request, kept)
             try:
-                yield from self._turns(loop, request.place)
-                yield from self._run_dry(loop, request.place)
+                yield from self._turns(loop, request)
+                yield from self._run_dry(loop, request)
             except GeneratorExit:
                 if not self._closed:  # an iterator that a traceback held
                     self._calls.left(number)
@@ -101,7 +114,8 @@ class DatasetLoops:
         # torch advises to run the backward outside autocast.
         self._casting.leave()
         if self.dry_turn.runs:
-            self._calls.show(self._dry_call)
+            if self._dry_call is not None:
+                self._calls.show(self._dry_call)
             return
         with self._checks.calls.session_steps():
             if self._steps.turns.running is not None:
@@ -164,29 +178,39 @@ class DatasetLoops:
             leaves_behind_step(request.place),
         )
 
-    def _turns(self, loop: BatchLoop, place: CodeLine) -> Iterator[Any]:
-        """The loop's turns."""
+    def _turns(self, loop: BatchLoop, request: LoopRequest) -> Iterator[Any]:
+        """The loop's turns, or its steps."""
         if self._member.progress.calls.is_finished(loop.number):
             return
         self._calls.open_loop(loop.number)
+        self._begin_watch(loop.dataset)
+        watched = partial(self._watched, loop.number, request.place)
         try:
-            turns = self.dry_turn.watch(place, loop.number, self._steps.run(loop))
-            yield from self._checks.calls.turns(self._settled(self._casting.turns(turns), loop.dataset))
+            by_steps = request.by_steps
+            turns = (
+                self.by_steps.run(loop, request.place, watched)
+                if by_steps
+                else watched(self._steps.run(loop))
+            )
+            yield from self._checks.calls.turns(turns)
             self._calls.tell_between()
         except NonFiniteLoss as error:
             self._calls.raise_again(error)
             raise
         finally:
+            self.by_steps.leave()
             self._calls.close_loop()
 
-    def _settled(self, turns: Iterator[Any], dataset: Any) -> Iterator[Any]:
+    def _begin_watch(self, dataset: Any) -> None:
+        self._member.settings.begin_loop()
+        self._checks.modes.begin_loop()
+        self._member.carrying.begin_loop(dataset)
+
+    def _watched(self, number: int, place: CodeLine, turns: Iterator[Any]) -> Iterator[Any]:
         """The same turns; each begins with the committed settings, and what it sets before its step goes with that
         step."""
         settings, carrying, modes = self._member.settings, self._member.carrying, self._checks.modes
-        settings.begin_loop()
-        modes.begin_loop()
-        carrying.begin_loop(dataset)
-        for batch in turns:
+        for batch in self._casting.turns(self.dry_turn.watch(place, number, turns)):
             self._calls.show(None)
             settings.begin_turn()
             modes.begin_turn()
@@ -194,14 +218,24 @@ class DatasetLoops:
             yield batch
             settings.behind_turn()
 
-    def _run_dry(self, loop: BatchLoop, place: CodeLine) -> Iterator[Any]:
+    def _run_dry(self, loop: BatchLoop, request: LoopRequest) -> Iterator[Any]:
         """Run a dry turn behind a finished loop of which no turn ran here, for the names that its body gives."""
-        calls = self._member.progress.calls
-        ended = self._dry_call = calls.finished[loop.number]
-        # What the last turn saw: a loop that was left showed its end before a step, any other one behind it.
-        left = loop.number in calls.left
-        self._calls.open_dry(ended if left else replace(ended, step=max(0, ended.step - 1)))
+        calls, number = self._member.progress.calls, loop.number
+        ended = calls.finished[number]
+        if request.by_steps:
+            # Also where turns ran here of earlier loops: the scores that the lines have are of this one.
+            if self.by_steps.ran == number:
+                return
+            turns, shown = self.by_steps.of_finished(loop, request.place, ended), ended
+        else:
+            self._dry_call = ended
+            turns = self._casting.turns(self.dry_turn.turns(request.place, loop))
+            # What the last turn saw: a loop that was left showed its end before a step, any other one behind it.
+            shown = ended if number in calls.left else replace(ended, step=max(0, ended.step - 1))
+        self._calls.open_dry(shown)
         try:
-            yield from self._casting.turns(self.dry_turn.turns(place, loop))
+            yield from turns
         finally:
+            self.by_steps.leave()
+            self._dry_call = None
             self._calls.close_dry()

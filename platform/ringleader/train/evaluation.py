@@ -3,6 +3,7 @@
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,35 @@ class EvaluationRequest:
     loaders: LoaderProcesses
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationPlace:
+    """The place of an evaluation in the program.
+
+    Attributes:
+        number: of the session call: its own, or of the loop that it is in.
+        stream: the name of its random streams.
+        known: gives the scores where they are committed.
+        finish: commits them.
+    """
+
+    number: int
+    stream: tuple[int | str, ...]
+    known: Callable[[], Mapping[str, float] | None]
+    finish: Callable[[dict[str, float]], None]
+
+    @classmethod
+    def of_call(cls, member: Member, number: int) -> "EvaluationPlace":
+        """The session call of that number."""
+        calls = member.progress.calls
+
+        def known() -> Mapping[str, float] | None:
+            return calls.finished[number].result if calls.is_finished(number) else None
+
+        return cls(number, ("evaluate", number), known, partial(member.finish_call, number))
+
+
 class Evaluation:
-    """A session's evaluations, one numbered call after the other.
+    """A session's evaluations, one after the other.
 
     Attributes:
         scores: those of the newest one.
@@ -53,38 +81,38 @@ class Evaluation:
         self._casting = casting
         self.scores: dict[str, float] = {}
 
-    def result(self, number: int, question: EvaluationRequest) -> dict[str, float]:
-        """The means of call `number`: those that it ended with, or computed now."""
-        calls = self._member.progress.calls
-        if calls.is_finished(number):
-            self.scores = dict(calls.finished[number].result)
-        else:
-            self.scores = self.run(number, question)
+    def result(self, place: EvaluationPlace, question: EvaluationRequest) -> dict[str, float]:
+        """The means at that place of the program: those that are committed, or computed now."""
+        known = place.known()
+        if known is None:
+            known = self._run(place, question)
             self._calls.tell_between()
-        return dict(self.scores)
+        self.scores = dict(known)
+        return dict(known)
 
     @torch.inference_mode(
         False
     )  # the program's may be on: members would exchange tensors that nobody can write to
-    def run(self, number: int, question: EvaluationRequest) -> dict[str, float]:
+    def _run(self, place: EvaluationPlace, question: EvaluationRequest) -> Mapping[str, float]:
         """Compute the mean of every score over all rows, the same number on every member and for any world."""
         member = self._member
         sums: dict[int, Tensor] = {}
         names: list[str] = []
         while True:
             member.enter()
-            if member.progress.calls.is_finished(number):
-                return dict(member.progress.calls.finished[number].result)
+            if (known := place.known()) is not None:
+                return known
             exchange = member.generation.exchange
             self._calls.report_phase("evaluate")
             # Sums outlive a broken generation: only shards that this member has gained are scored again.
             missing = [k for k in member.generation.plan.shards_of(member.generation.rank) if k not in sums]
-            member.timeline.begin("evaluate", call=number)
-            names = self._sum(question, missing, sums, number) or names or self._names(question)
+            member.timeline.begin("evaluate", call=place.number)
+            names = self._sum(question, missing, sums, place) or names or self._names(question)
             member.timeline.end()
             try:
-                pending = self._meet(exchange, number, EVALUATE)
+                pending = self._meet(exchange, place.number, EVALUATE)
                 if pending is None:
+                    member.lines.take_over()
                     # The weights may be another member's now, and these sums were made with the ones before.
                     sums.clear()
                     continue
@@ -92,7 +120,7 @@ class Evaluation:
             except ExchangeBroken as error:
                 member.broke(error)
                 continue
-            return self._commit(number, names, reduced, pending)
+            return self._commit(place, names, reduced, pending)
 
     def barrier(self, number: int, before: Callable[[], None] = lambda: None) -> None:
         """Run a transaction without a step: once it is through, everything before it is settled.
@@ -116,30 +144,36 @@ class Evaluation:
             self._member.progress.commit_transaction()
             return
 
-    def _commit(self, number: int, names: Sequence[str], table: Tensor, pending: bool) -> dict[str, float]:
+    def _commit(
+        self, place: EvaluationPlace, names: Sequence[str], table: Tensor, pending: bool
+    ) -> dict[str, float]:
         member = self._member
         # Members sum the table over shards in one order: float addition is not associative.
         total = table.sum(dim=0).tolist()
         # At least 1: an empty dataset has no rows to divide by.
         scores = {name: total[1 + slot] / max(total[0], 1.0) for slot, name in enumerate(names)}
-        member.finish_call(number, scores)
+        place.finish(scores)
         member.progress.commit_transaction()
         member.reporter.add_scores(member.progress.step, member.generation.number, scores)
         if pending:
             member.leave_at_planned_boundary()
         else:
             member.donations.answer()
-        return dict(scores)
+        return scores
 
     def _sum(
-        self, question: EvaluationRequest, shards: Sequence[int], sums: dict[int, Tensor], number: int
+        self,
+        question: EvaluationRequest,
+        shards: Sequence[int],
+        sums: dict[int, Tensor],
+        place: EvaluationPlace,
     ) -> list[str]:
         """Fill `sums` with (1 + MAX_SCORES,) float64 per shard: rows, then the sum of each score."""
         names: list[str] = []
-        pieces = [piece for shard in shards for piece in self._pieces(question, shard, number)]
+        pieces = [piece for shard in shards for piece in self._pieces(question, shard, place)]
         fresh = {shard: torch.zeros(1 + MAX_SCORES, dtype=torch.float64) for shard in shards}
         batches = question.loaders.load(
-            number,
+            place.number,
             question.dataset,
             iter(pieces),
             question.collate,
@@ -166,15 +200,13 @@ class Evaluation:
         seed_all(seed, "score", *piece.stream)
         seed_own(own, seed, "score", *piece.stream)
 
-    def _pieces(self, question: EvaluationRequest, shard: int, number: int) -> list[Slice]:
+    def _pieces(self, question: EvaluationRequest, shard: int, place: EvaluationPlace) -> list[Slice]:
         """A shard's rows in chunks of the training slice's size, so that chunks do not depend on the world."""
         spec = self._member.spec
         low, high = shard_span(shard, len(question.dataset), spec.shards)
         size = -(-spec.batch.global_size // spec.shards)
         return [
-            Slice(
-                ("evaluate", number, start), shard, np.arange(start, min(start + size, high), dtype=np.int64)
-            )
+            Slice((*place.stream, start), shard, np.arange(start, min(start + size, high), dtype=np.int64))
             for start in range(low, high, size)
         ]
 

@@ -1,17 +1,31 @@
 """Session calls, numbered in program order. Finished ones with their results are committed state."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """A finished call: its result (None for a loop over batches), and what the session showed when it ended."""
+    """A finished call: its result, and what the session showed when it ended.
+
+    Attributes:
+        result: the scores of an evaluation; of a loop over steps the newest step at which it evaluated, and None of any
+            other loop.
+    """
 
     result: Any
     step: int
     loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvaluations:
+    """The evaluations behind a step, in a loop over steps: what the session showed there, and their scores."""
+
+    step: int
+    loss: float | None
+    scores: tuple[dict[str, float], ...]
 
 
 @dataclass(slots=True)
@@ -26,12 +40,16 @@ class SessionCalls:
         offset: steps committed inside the running loop.
         next: the number the next call of this process takes.
         left: the numbers of loops that the program's body left, by `break` or by an exception.
+        evaluated: the newest step at which the running loop over steps evaluated; None before.
+        stopped: the running loop over steps ends behind the lines of this step.
     """
 
     finished: list[FinishedCall] = field(default_factory=list)
     offset: int = 0
     next: int = 0
     left: set[int] = field(default_factory=set)
+    evaluated: StepEvaluations | None = None
+    stopped: bool = False
 
     @property
     def base(self) -> int:
@@ -66,13 +84,26 @@ class SessionCalls:
         # Once: a member that was healed past the end of the call knows it already.
         if number == len(self.finished):
             self.finished.append(ended)
-            self.offset = 0
+            self.offset, self.evaluated, self.stopped = 0, None, False
+
+    def evaluations_at(self, number: int, step: int) -> Sequence[dict[str, float]]:
+        """The scores of the evaluations behind that step in the loop of call `number`, in their order."""
+        at = self.finished[number].result if self.is_finished(number) else self.evaluated
+        return at.scores if at is not None and at.step == step else ()
+
+    def evaluate(self, step: int, loss: float | None, scores: dict[str, float]) -> None:
+        """Add an evaluation behind the newest step of the running loop."""
+        before = self.evaluated.scores if self.evaluated is not None and self.evaluated.step == step else ()
+        self.evaluated = StepEvaluations(step, loss, (*before, scores))
 
     def state(self) -> dict[str, Any]:
-        return {"finished": list(self.finished), "offset": self.offset, "left": sorted(self.left)}
+        told = {"finished": list(self.finished), "offset": self.offset, "left": sorted(self.left)}
+        within = {"evaluated": self.evaluated, "stopped": self.stopped}
+        return told | {name: value for name, value in within.items() if value}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take a peer's finished calls; `next` is this process' own place in the program."""
         self.finished = list(state["finished"])
         self.offset = state["offset"]
         self.left = set(state.get("left", ()))  # checkpoints of earlier versions have none
+        self.evaluated, self.stopped = state.get("evaluated"), state.get("stopped", False)

@@ -85,13 +85,14 @@ class CallChecks:
     @contextmanager
     def session_steps(self) -> Iterator[None]:
         """Stop the checks for the block: in `session.step` the session acts, and not the program."""
-        body = self._body
+        if not self._body:
+            yield
+            return
         self._leave()
         try:
             yield
         finally:
-            if body:
-                self._enter()
+            self._enter()
 
     def turns(self, turns: Iterator[Any]) -> Iterator[Any]:
         """Watch each of the turns.

@@ -111,6 +111,17 @@ class OptimizerSettings:
             "after session.step(loss), where it would apply to some slices of the next batch only", CURE
         )
 
+    def begin_lines(self) -> None:
+        """Begin the lines behind a step, whose commit, or the peer that healed this member, may have set some."""
+        self._returned = self._now()
+
+    def behind_step(self) -> None:
+        """Check the settings behind a step's lines. Raises StepMisuse: they have set something."""
+        self._check(
+            "between two steps of session.steps, where workers that come in later have not run that line",
+            CURE,
+        )
+
     def left(self) -> None:
         """Undo the settings of a turn in which the loop was left; they are refused at the next call."""
         try:

@@ -38,6 +38,7 @@ from ringleader.train.source.current_line import line_setting
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import HiddenState
 from ringleader.train.state.parameters.trained import TrainedParameters
+from ringleader.train.state.step_lines import StepLines
 from ringleader.train.state.update_randomness import UpdateRandomness
 
 
@@ -72,6 +73,7 @@ class Member:
     def _make_program_state(self) -> None:
         """The parts that record and compare what the program's own lines make, and the state that goes to peers."""
         context = self._context
+        self.lines = StepLines(context.held, context.progress)
         self.sections = ProgramSections(context, self.laying)
         self.variables = ProgramVariables(context, self.sections, self.warnings)
         self.unkept = HiddenState(context)
@@ -185,7 +187,10 @@ class Member:
 
     def enter(self) -> None:
         """See `Seating.enter`."""
+        if self.seating.due:
+            self.lines.put_aside()
         self.seating.enter()
+        self.lines.take_up()
 
     def heed(self) -> None:
         """Ask for a seat, at the begin of a call that is over, where this worker has none yet and was interrupted."""
@@ -263,6 +268,7 @@ class Member:
         if self.spec.followed or self.same_bits:
             self.buffers.rewind()
         self.held.rewind_kept()
+        self.lines.take_up()
 
     def forget_gradients(self) -> None:
         """Set every `.grad` to None between calls: what is left there differs by worker."""

@@ -51,6 +51,11 @@ class Seating:
         """Whether this worker has been given a seat."""
         return self._seat is not None
 
+    @property
+    def due(self) -> bool:
+        """Whether this worker has to enter a generation before it goes on."""
+        return self.leaves or self._context.current is None
+
     def when_open(self, opened: Callable[[], None]) -> None:
         """Have `opened` called when a generation's exchange is open, before anybody heals."""
         self._opened = opened
@@ -59,7 +64,7 @@ class Seating:
         """Enter the next generation if one is due, waiting for its plan. A worker that has no seat yet stays without
         one where it is told that the call that it has come to is over."""
         split = self._context.split
-        while self.leaves or self._context.current is None:
+        while self.due:
             with split.recovery() if self.seated else split.idle():
                 self._change_generation()
             if not self.seated:

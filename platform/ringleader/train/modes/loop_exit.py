@@ -16,10 +16,20 @@ class LoopExit:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._seen = -1
+        self._sees_all = False
 
     def begin(self) -> None:
         """Begin a loop on this member, maybe in its middle."""
-        self._seen = -1
+        self._seen, self._sees_all = -1, False
+
+    def see_all(self) -> None:
+        """Have the program's lines see the end of every transaction of this loop."""
+        self._sees_all = True
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the program's lines see the end of every transaction of the running loop."""
+        return self._sees_all
 
     def committed(self, *, turns: bool) -> None:
         """Record a committed transaction; `turns`: the loop body ran for it here, and so sees its result."""
@@ -29,7 +39,8 @@ class LoopExit:
     @property
     def saw(self) -> bool:
         """Whether the loop body saw the result of the last transaction here, and could leave before this one."""
-        return self._member.progress.calls.offset == 0 or self._seen == self._member.progress.heals
+        begins = self._member.progress.calls.offset == 0
+        return begins or self._sees_all or self._seen == self._member.progress.heals
 
     def stance(self, *, leaves: bool, turns: bool) -> LoopStance:
         """This member's stance for the word of the next transaction. `leaves`: the loop body has left here; `turns`: it
@@ -40,7 +51,7 @@ class LoopExit:
         if member.serves:
             # It holds the gradient of a step that nobody left before.
             return LoopStance.STAYS if member.ahead else LoopStance.FOLLOWS
-        return LoopStance.STAYS if turns and self.saw else LoopStance.FOLLOWS
+        return LoopStance.STAYS if self._sees_all or (turns and self.saw) else LoopStance.FOLLOWS
 
     def server_is_ahead(self, reduced: Tensor) -> bool:
         """Whether a server has made the step of that word already: what it publishes are the weights behind it."""

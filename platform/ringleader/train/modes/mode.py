@@ -51,6 +51,18 @@ class Mode(ABC):
             with self._attempt():
                 yield from self._run_stretch(loop)
 
+    def begin_steps(self, loop: BatchLoop) -> None:
+        """Begin a loop of which the program's lines see every step."""
+        raise LookupError("this mode has no step that all members commit together")
+
+    def step_turns(self, loop: BatchLoop) -> Iterator[Any]:
+        """The batches of this member's slices of the next transaction, until it commits."""
+        raise LookupError("this mode has no step that all members commit together")
+
+    def over(self, loop: BatchLoop) -> bool:
+        """Wait for a plan where one is due. Returns whether the loop is finished."""
+        return self._over(loop)
+
     def step(self, loss: Tensor, weight: float | None, values: dict[str, Any]) -> None:
         """End the turn: run the slice's backward, and commit where it is this member's last one.
 

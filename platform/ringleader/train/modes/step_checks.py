@@ -80,7 +80,9 @@ class StepRecorder:
         records = []
         for k, report in enumerate(reports):
             # Not strict: a report has room for as many values as a step may have, and the rest is zero.
-            values = dict(zip(names, report.values, strict=False)) | {
+            values = {
+                **member.held.rates.told(first + k),
+                **dict(zip(names, report.values, strict=False)),
                 "loss": report.loss,
                 "samples_per_s": epoch.batch_rows(offset + k) / step_s,
                 "world_size": float(member.generation.plan.world),

@@ -59,8 +59,30 @@ class SteppedMode(Mode):
         self._leaving.begin()
         self._twice.begin_loop(loop.line, loop.dataset, leaves=loop.leaves)
 
+    def begin_steps(self, loop: BatchLoop) -> None:
+        """Begin a loop of which the program's lines see every transaction: all members have the same lines behind each
+        of them, servers and workers without a slice too."""
+        self._begin_loop(loop)
+        self._leaving.see_all()
+        self._member.enter()
+
+    def step_turns(self, loop: BatchLoop) -> Iterator[Any]:
+        """The batches of this member's slices of the next transaction, until it commits; those that a failure took back
+        again."""
+        calls = self._member.progress.calls
+        offset = calls.offset
+        while True:
+            with self._attempt():
+                yield from self._run_stretch(loop)
+            # Behind a failure the state may be another member's, of before that commit or of behind it.
+            if self._failed and self._over(loop):
+                return
+            if calls.offset != offset or calls.is_finished(loop.number):
+                return
+
     def _at_end(self, loop: BatchLoop) -> bool:
-        return self._member.progress.calls.offset >= loop.epoch.steps
+        calls = self._member.progress.calls
+        return calls.stopped or calls.offset >= loop.epoch.steps
 
     def _run_stretch(self, loop: BatchLoop) -> Iterator[Any]:
         member = self._member
@@ -242,8 +264,10 @@ class SteppedMode(Mode):
         self._forget()
         self._give_up()  # as after a failure: the slices are loaded and computed again
         member.held.rewind_kept()
+        member.lines.take_up()
         member.buffers.forget()
         first()
+        member.lines.take_over()
         member.pass_over(end)
         self._leaving.committed(turns=self._sees)
         if report.pending:
@@ -266,7 +290,13 @@ class SteppedMode(Mode):
         member, loop = self._member, self._running
         member.reporter.open(self.recorder.records(loop.epoch, offset, reports, self.turns.names))
         if reports[0].stop:
-            member.finish_call(loop.number)
+            # The program's lines behind this step come first, where all members run them.
+            stop = (
+                member.progress.stop_loop
+                if self._leaving.sees_all
+                else partial(member.finish_call, loop.number)
+            )
+            stop()
             self._stop = False
         if reports[0].pending:
             member.leave_at_planned_boundary()

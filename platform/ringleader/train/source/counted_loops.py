@@ -10,6 +10,7 @@ from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.source.statement_order import span
 
+LOOPS = frozenset(["batches", "steps"])
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
 APART = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -73,9 +74,9 @@ def _heads(loop: ast.For, line: int) -> bool:
 
 
 def _lines_of_batches(call: ast.AST) -> list[int]:
-    """The lines of calls of `batches` in the arguments of a call."""
+    """The lines of calls of `batches` or `steps` in the arguments of a call."""
     inner = (each for argument in getattr(call, "args", ()) for each in ast.walk(argument))
-    calls = [each for each in inner if isinstance(each, ast.Call) and _name(each.func) == "batches"]
+    calls = [each for each in inner if isinstance(each, ast.Call) and _name(each.func) in LOOPS]
     # All lines of the call: its frame may stand at any of them.
     return [number for each in calls for number in range(each.lineno, _end(each) + 1)]
 

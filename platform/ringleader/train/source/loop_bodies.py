@@ -204,6 +204,14 @@ class SourceText:
             for node in ast.walk(top)
             if isinstance(node, ast.Assign) and any(getattr(t, "id", "") in names for t in node.targets)
         ]
+        # An item of `session.steps`: the loop over it has the slices, the one around it what all members run.
+        items = [
+            node
+            for node in ast.walk(top)
+            if isinstance(node, Loop) and getattr(node.target, "id", "") in names
+        ]
+        if any(_gives_steps(node.iter) for node in items):
+            return True
         given = (loop.iter, *(node.value for node in assigned))
         return any(map(self._gives_batches, given)) or _is_accelerated(loop, names, top)
 
@@ -218,6 +226,12 @@ class SourceText:
                 if any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inner):
                     return any(isinstance(n, ast.Attribute) and n.attr == "batches" for n in inner)
         return False
+
+
+def _gives_steps(node: ast.AST) -> bool:
+    """Whether there is a call of `session.steps` in it."""
+    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+    return any(isinstance(call.func, ast.Attribute) and call.func.attr == "steps" for call in calls)
 
 
 _READING = threading.Lock()

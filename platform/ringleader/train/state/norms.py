@@ -66,12 +66,20 @@ def _squares(gradients: list[Tensor]) -> Sequence[Tensor]:
     return torch.stack(norms).square().unsqueeze(1).unbind() if norms else ()
 
 
-def clip(parameters: Sequence[Tensor], max_norm: float, complete: Complete = itself) -> None:
-    """Scale all gradients so that their total norm is at most `max_norm`, in place, without a device sync."""
+def clip(parameters: Sequence[Tensor], max_norm: float, complete: Complete = itself) -> Tensor:
+    """Scale all gradients so that their total norm is at most `max_norm`, in place, without a device sync. Returns what
+    it was: () float64."""
+    norm = total_norm(parameters, complete)
     # The 1e-6 is that of torch's clip_grad_norm_; a clamp instead of a branch needs no value from the device.
-    scale = (max_norm / (total_norm(parameters, complete) + 1e-6)).clamp(max=1.0)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for dtype, gradients in _by_type(parameters).items():
         scale_all(gradients, scale.to(dtype))
+    return norm
+
+
+def together(norms: Sequence[Tensor]) -> Tensor:
+    """The 2-norm of several parts of a gradient, of which each has that norm."""
+    return norms[0] if len(norms) == 1 else torch.stack(list(norms)).square().sum().sqrt()
 
 
 def scale_by(gradient: Tensor, factor: Tensor | float) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from ringleader.train.between_calls.session_calls import FinishedCall, SessionCalls
 
 NO_PART = -1
@@ -19,6 +21,7 @@ class Progress:
         transactions: steps (rounds of local SGD), finished evaluations and barriers committed.
         samples: rows that counted in the committed steps.
         loss: the global loss of the newest committed step, None before the first.
+        norm: of the gradient of the newest update, () where it was computed here and is not read yet; None for none.
         epoch: the index of the last batches loop, for what people read.
         calls: the finished session calls, and the steps committed inside the running one.
         heals: the number of times this member took over a peer's whole state.
@@ -36,6 +39,7 @@ class Progress:
     transactions: int = 0
     samples: int = 0
     loss: float | None = None
+    norm: Tensor | float | None = None
     epoch: int = 0
     calls: SessionCalls = field(default_factory=SessionCalls)
     heals: int = 0
@@ -52,8 +56,9 @@ class Progress:
     def begin_loop(self, index: int) -> None:
         self.epoch = index
 
-    def commit_step(self, *, rows: int, loss: float) -> None:
+    def commit_step(self, *, rows: int, loss: float, norm: Tensor | None = None) -> None:
         """Count a step of the running loop."""
+        self.norm = norm
         self.step += 1
         self.calls.count_step()
         self.samples += rows
@@ -109,8 +114,17 @@ class Progress:
         """Note that the program's body left the loop of this call."""
         self.calls.left.add(number)
 
+    def stop_loop(self) -> None:
+        """Commit that the running loop over steps ends behind the lines of this step."""
+        self.calls.stopped = True
+
+    def evaluate(self, scores: dict[str, float]) -> None:
+        """Commit an evaluation behind the newest step of the running loop."""
+        self.calls.evaluate(self.step, self.loss, scores)
+
     def finish_call(self, number: int, result: Any = None) -> None:
         """Record that the call is over for all members at this committed step."""
+        result = self.calls.evaluated if result is None else result
         self.calls.finish(number, FinishedCall(result, self.step, self.loss))
 
     def take_finished(self, finished: Sequence[FinishedCall]) -> None:
@@ -167,6 +181,7 @@ class Progress:
             "applied": self.transactions,
             "samples": self.samples,
             "loss": self.loss,
+            "norm": None if self.norm is None else float(self.norm),
             "changed": self.changed,
             "lacks_weights": self.lacks_weights,
             "opened": self.opened,
@@ -184,6 +199,7 @@ class Progress:
         self.calls.restore(state["calls"])
         self.step, self.transactions = state["step"], state["applied"]
         self.samples, self.loss = state["samples"], state["loss"]
+        self.norm = state.get("norm")  # checkpoints of 0.1 have none
         if leased and self.lacks_part:
             self.changed = state["changed"]
         if whole:

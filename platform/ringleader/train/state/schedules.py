@@ -3,12 +3,16 @@
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, TypeGuard
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.errors import StepMisuse
+
+MOST_RATES = 1024
+"""The updates whose rates are remembered: a round of local SGD makes that many at most before its records."""
 
 
 def take(scheduler: LRScheduler) -> None:
@@ -47,6 +51,31 @@ def stepped(schedulers: Iterable[LRScheduler], replaced: Collection[Optimizer]) 
 def advance(scheduler: LRScheduler) -> None:
     """Step a schedule, for one more committed step."""
     getattr(type(scheduler), "_ringleader_steps", type(scheduler).step)(scheduler)
+
+
+class LearningRates:
+    """The learning rates of the newest updates, for the records of their steps."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, list[float]] = {}
+
+    def add(self, step: int, optimizers: Iterable[Optimizer]) -> None:
+        """Note the rate of every parameter group with which `step` is made. One that lies on a device is left out: to
+        read it would wait for that."""
+        rates = [group.get("lr") for optimizer in optimizers for group in optimizer.param_groups]
+        self._of[step] = [float(rate) for rate in rates if _on_host(rate)]
+        self._of.pop(step - MOST_RATES, None)
+
+    def told(self, step: int) -> dict[str, float]:
+        """Those of a step as metrics; none where this member has not made that update."""
+        rates = self._of.get(step, [])
+        return {"lr": rates[0]} if len(rates) == 1 else {f"lr/{n}": rate for n, rate in enumerate(rates)}
+
+
+def _on_host(rate: Any) -> TypeGuard[float | Tensor]:
+    if isinstance(rate, Tensor):
+        return rate.numel() == 1 and rate.device.type == "cpu"
+    return isinstance(rate, int | float)
 
 
 @contextmanager

@@ -15,11 +15,11 @@ from ringleader.comm.buckets import drop_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.kept_copies import copied
-from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself
+from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself, together
 from ringleader.train.state.optimizer_state import assign, of_another_kind
 from ringleader.train.state.parameters.sparse import step
 from ringleader.train.state.parameters.tensor_version import version_of
-from ringleader.train.state.schedules import advance, give_back, stepped, take
+from ringleader.train.state.schedules import LearningRates, advance, give_back, stepped, take
 
 
 class Stateful(Protocol):
@@ -35,6 +35,9 @@ class TrainingState:
 
     Attributes:
         replaced: the optimisers in whose place others are registered now.
+        norm: of the whole gradient of the newest update, before it was clipped: (); None where not all of it is.
+        rates: the learning rates of the newest updates.
+        rewinds: how often kept objects were put back.
         idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
     """
 
@@ -48,7 +51,10 @@ class TrainingState:
         self.callbacks: list[Callable[[], None]] = []
         self.committed_kept: dict[str, dict[str, Any]] = {}
         self.idle: frozenset[nn.Parameter] = frozenset()
+        self.rewinds = 0
         self._calling: Callable[..., AbstractContextManager[None]] = nullcontext
+        self.norm: Tensor | None = None
+        self.rates = LearningRates()
         self._owed: tuple[int, int] | None = None
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
@@ -125,9 +131,12 @@ class TrainingState:
             applied: this update has been made; the others still need this member's part of the norm.
         """
         # All that can break comes before anything that changes a weight.
-        for optimizer, clip_norm in self.optimizers:
-            if clip_norm is not None:
-                clip(self._clipped(optimizer), clip_norm, complete)
+        norms = [
+            clip(self._clipped(optimizer), clip_norm, complete)
+            for optimizer, clip_norm in self.optimizers
+            if clip_norm is not None
+        ]
+        self.norm = together(norms) if len(norms) == len(self.optimizers) else None
         for optimizer, _ in self.optimizers:
             if not applied:
                 step(optimizer, lambda: self.spoken_parameters)
@@ -210,6 +219,7 @@ class TrainingState:
         Raises:
             StepMisuse: a callback changed such weights.
         """
+        self.rates.add(step, (optimizer for optimizer, _ in self.optimizers))
         # torch warns of a schedule that steps before its optimiser, which an overflow at the start would bring about.
         for scheduler in () if skipped else stepped(self.schedulers, self.replaced):
             advance(scheduler)
@@ -253,6 +263,7 @@ class TrainingState:
 
     def rewind_kept(self) -> None:
         """Put kept objects that the loop body touched back to the committed step, before a replay."""
+        self.rewinds += 1
         # A copy, because an object may go on with the very state it is given, and there may be another replay.
         self.set_kept(copy.deepcopy(self.committed_kept))
 

@@ -158,7 +158,10 @@ class SynchronousLoop(SteppedMode):
         member, loop, exchange = self._member, self._running, self._member.generation.exchange
         self._commit_buffers(reduced)
         offset = member.progress.calls.offset
-        member.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
+        # Where servers update, workers do not have it, and all shall see the same.
+        alone = exchange.updates and not member.generation.plan.servers and not skipped
+        norm = member.held.norm if alone else None
+        member.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss, norm=norm)
         member.progress.commit_transaction()
         member.progress.commit_update()
         self._reports = {}

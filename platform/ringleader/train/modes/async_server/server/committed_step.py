@@ -78,7 +78,9 @@ class StepCommits:
         counted = sorted(counted, key=lambda one: one.push.item)
         slices = [divmod(one.push.item, loop.epoch.shards) for one in counted]
         staleness = [one.staleness for one in counted]
-        values = dict(zip(names, means.values, strict=False)) | {
+        values = {
+            **member.held.rates.told(member.progress.step),
+            **dict(zip(names, means.values, strict=False)),
             "loss": means.loss,
             "samples_per_s": rows / step_s,
             "world_size": float(member.generation.plan.world),

@@ -1,0 +1,122 @@
+"""What a training function gives to its session: the objects whose state is committed, and callbacks."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ringleader.spec import JobSpec
+from ringleader.train.best_weights import best_of
+from ringleader.train.body.body_checks import BodyChecks
+from ringleader.train.call_sequence import CallSequence
+from ringleader.train.generation.member import Member
+from ringleader.train.session_base.values import SessionValues
+from ringleader.train.state.registration import (
+    check_clipping,
+    check_kept,
+    check_model,
+    check_optimizer,
+    check_scheduler,
+)
+from ringleader.train.state.training_state import Stateful
+
+M = TypeVar("M", bound=nn.Module)
+O = TypeVar("O", bound=Optimizer)  # noqa: E741
+S = TypeVar("S", bound=LRScheduler)
+
+
+class Registrations(SessionValues):
+    """The part of a session that registers."""
+
+    def __init__(
+        self, spec: JobSpec, device: torch.device, member: Member, calls: CallSequence, checks: BodyChecks
+    ) -> None:
+        self._spec = spec
+        self._device = device
+        self._member = member
+        self._held = member.held
+        self._calls = calls
+        self._checks = checks
+
+    def model(self, model: M) -> M:
+        """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves.
+
+        Where the job has `init_from`, the model has those weights when this returns, on every worker alike.
+        """
+        self._calls.check_first("model")
+        check_model(model)
+        self._held.models.append(model.to(self._device))
+        self._member.beginning.give(model)
+        return model
+
+    def optimizer(self, optimizer: O, *, clip_norm: float | None = None) -> O:
+        """Register an optimiser; the session steps it. `clip_norm` bounds the 2-norm of its whole gradient.
+
+        Between two loops another one may take the place of those whose parameters it has, in a ring, on synchronous
+        servers and with local SGD.
+
+        Raises:
+            StepMisuse: for `clip_norm` with several `ssp` servers, unless each holds everything; for an optimiser that
+                has some parameters of another one.
+        """
+        self._calls.check_between("optimizer")
+        check_optimizer(optimizer)
+        check_clipping(self._spec.sync, clip_norm)
+        self._held.add_optimizer(optimizer, clip_norm)
+        self._checks.optimizer(optimizer)
+        return optimizer
+
+    def scheduler(self, scheduler: S) -> S:
+        """Register a learning-rate schedule; the session steps it once per committed step, and nobody else does.
+
+        Raises:
+            StepMisuse: it is none, or takes a metric at each step, as ReduceLROnPlateau does.
+        """
+        self._calls.check_between("scheduler")
+        check_scheduler(scheduler)
+        self._held.add_scheduler(scheduler)
+        return scheduler
+
+    def keep(self, name: str, kept: Stateful) -> None:
+        """Register an object with state_dict/load_state_dict: rolled back on replay, healed with the weights."""
+        self._calls.check_between("keep")
+        check_kept(name, kept)
+        self._held.kept[name] = kept
+
+    def best(self, model: nn.Module, score: float, *, lowest: bool = False) -> bool:
+        """Keep a copy of the model's weights if `score` is the best so far: committed state, healed and checkpointed.
+
+        Call it between two loops, or behind a step of `steps`, with a score that is equal everywhere; `load_best` gives
+        the weights back.
+
+        Args:
+            lowest: a smaller score is better.
+
+        Returns:
+            whether it was the best.
+        """
+        best, weights = best_of(self._held.kept, self.keep)
+        if not best.improves(float(score), lowest=lowest):
+            return False
+        # Watched reads would record all weights at this boundary; the copy ends up in committed state anyway.
+        with self._member.sections.unwatched():
+            weights.keep(model)
+        return True
+
+    def load_best(self, model: nn.Module) -> None:
+        """Give the model the weights that `best` kept.
+
+        Raises:
+            StepMisuse: it kept none.
+        """
+        best_of(self._held.kept, self.keep)[1].put_back(model)
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once per committed step, on every worker, after the weights have changed.
+
+        Where parameter servers publish the weights it may not change them: that fails the job, naming the parameter.
+        """
+        self._held.callbacks.append(callback)
