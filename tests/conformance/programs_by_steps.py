@@ -116,6 +116,22 @@ def score_read_behind_the_loop(session: Session) -> None:
 
 
 @program
+def average_of_steps(session: Session) -> None:
+    net = session.model(network())
+    sgd(session, net)
+    average = session.ema(net, 0.9)
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            losses(session, step, net)
+            if session.global_step % OFTEN == 0:
+                hits = session.evaluate(
+                    rows(1, 20), lambda batch: {"hit": (average(batch[0]).argmax(1) == batch[1]).float()}
+                )
+                session.best(net, hits["hit"])
+    average.load_into(net)
+
+
+@program
 def stopped_behind_a_step(session: Session) -> None:
     """`stop` ends a loop behind the next step, whose lines evaluate; another loop is left before a step."""
     net = session.model(network())

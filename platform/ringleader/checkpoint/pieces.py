@@ -20,7 +20,8 @@ MOVED = {
     ("ringleader.comm.simulator", "Tried"): ("ringleader.comm.simulator", "TriedSchedule"),
     ("ringleader.comm.tree", "Node"): ("ringleader.comm.tree", "TreeNode"),
     ("ringleader.sync.errands", "Push"): ("ringleader.train.modes.async_server.messages", "PushHeader"),
-    ("ringleader.train.best", "_Frozen"): ("ringleader.train.best_weights", "_Frozen"),
+    ("ringleader.train.best", "_Frozen"): ("ringleader.train.best_weights", "FrozenTensors"),
+    ("ringleader.train.best_weights", "_Frozen"): ("ringleader.train.best_weights", "FrozenTensors"),
     ("ringleader.train.calls", "Ended"): ("ringleader.train.between_calls.session_calls", "FinishedCall"),
     ("ringleader.train.reporter", "Record"): ("ringleader.train.generation.settled_records", "StepRecord"),
     ("ringleader.train.updating", "Counted"): (
@@ -28,7 +29,7 @@ MOVED = {
         "AppliedItem",
     ),
 }
-"""Classes in skeletons that version 0.1 wrote, and their places now."""
+"""Classes in skeletons that earlier versions wrote, and their places now."""
 
 
 def take_apart(state: Any, *, devices: bool = False) -> tuple[bytes, list[Tensor]]:

@@ -13,6 +13,7 @@ from ringleader.train.best_weights import best_of
 from ringleader.train.body.body_checks import BodyChecks
 from ringleader.train.call_sequence import CallSequence
 from ringleader.train.generation.member import Member
+from ringleader.train.session_base.averaged_weights import NAME, AveragedWeights, averaged
 from ringleader.train.session_base.values import SessionValues
 from ringleader.train.state.registration import (
     check_clipping,
@@ -113,6 +114,27 @@ class Registrations(SessionValues):
             StepMisuse: it kept none.
         """
         best_of(self._held.kept, self.keep)[1].put_back(model)
+
+    def ema(self, model: nn.Module, decay: float) -> AveragedWeights:
+        """Keep an exponential moving average of a registered model's weights, updated once per committed step.
+
+        It is committed state, healed and checkpointed, with the same bits on all workers. It is called like the model,
+        in a score function for example:
+        `session.evaluate(test_set, lambda batch: score(average(batch[0]), batch[1]))`. `average.load_into(net)` at the
+        end gives the model, whose weights are exported, the averages. With local SGD a round's steps all move it
+        towards the weights at the round's end.
+
+        Args:
+            decay: the share of the old average that stays: average + (1 - decay) * (weight - average).
+
+        Raises:
+            StepMisuse: the model is not registered, or `decay` is not from 0 to below 1.
+        """
+        average = averaged(model, decay, self._held.models)
+        number = sum(name.startswith(NAME) for name in self._held.kept)
+        self.keep(f"{NAME}.{number}", average)
+        self.on_commit(average.update)
+        return average
 
     def on_commit(self, callback: Callable[[], None]) -> None:
         """Call `callback` once per committed step, on every worker, after the weights have changed.
