@@ -205,6 +205,23 @@ class Session(Registrations):
         self._calls.after(number)
         return scores
 
+    def checkpoint(self) -> bool:
+        """Ask for a checkpoint behind the next step that commits, besides those that the job file asks for.
+
+        It is enough that one worker asks. Where items are leased only lines between calls can ask.
+
+        Returns:
+            whether the job has a place for checkpoints; where it has none, as in a local session, it warns of that.
+        """
+        if self._member.securing.demand():
+            return True
+        self._member.warnings.add(
+            "checkpoint",
+            "session.checkpoint() was called, but this job has no checkpoints.",
+            "Write checkpoint: {every_steps: 500} into the job file.",
+        )
+        return False
+
     def stop(self) -> None:
         """End the running loop for all workers: after this step when called before `step`, else after the next."""
         self._steps.request_stop()

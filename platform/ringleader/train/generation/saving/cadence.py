@@ -10,11 +10,13 @@ WRITING_SHARE = 2
 
 
 class CheckpointVote(IntEnum):
-    """A member's vote on a checkpoint behind its current step: one is made where a member wants it and none objects."""
+    """A member's vote on a checkpoint behind its current step: one is made where a member wants it and none objects, or
+    where the program demands it."""
 
     OBJECTS = 0
     FOLLOWS = 1
     WANTS = 2
+    DEMANDS = 3
 
 
 class CheckpointCadence:

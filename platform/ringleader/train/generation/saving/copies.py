@@ -39,12 +39,20 @@ class CheckpointCopies:
         self._expects = True
         self._alone = False
         self._ended = -1
+        self._demanded = False
         self.agreed = False
+
+    def demand(self) -> bool:
+        """Have the state copied at the next boundary, for the program. Returns whether there is a place for it."""
+        self._demanded = self._saver.on
+        return self._demanded
 
     @property
     def wish(self) -> CheckpointVote:
         """The vote that this member sends with its word. One without a part to save follows the others."""
         context = self._context
+        if self._demanded:
+            return CheckpointVote.DEMANDS
         if not self._saver.on or self._part() is None:
             return CheckpointVote.FOLLOWS
         # The last server with a part has it copied behind the step that runs: hence one more.
@@ -62,12 +70,13 @@ class CheckpointCopies:
     @property
     def wanted(self) -> bool:
         """Whether one is due or this member wants one: for modes that have to ask for a boundary inside a loop."""
-        return self.due or self.wish is CheckpointVote.WANTS
+        return self.due or self.wish >= CheckpointVote.WANTS
 
     def hear(self, reduced: Tensor, plan: Plan) -> None:
         """Count the members' votes of a transaction."""
         wishes = self._context.layout.wishes(reduced, world=len(plan.members))
-        self.agreed = CheckpointVote.WANTS in wishes and CheckpointVote.OBJECTS not in wishes
+        asked = CheckpointVote.WANTS in wishes and CheckpointVote.OBJECTS not in wishes
+        self.agreed = asked or CheckpointVote.DEMANDS in wishes
 
     def agree(self, wanted: bool) -> None:
         """Record what the members have agreed on without votes: one of them decides for all."""
@@ -82,6 +91,7 @@ class CheckpointCopies:
         if due:
             self._comparison.before_saving()
             self.save()
+            self._demanded = False
         elif self._expects and self._saver.nears(context.progress.step):
             self._expect()
 

@@ -175,7 +175,7 @@ class AsyncServer:
             step=member.progress.step,
             samples=member.progress.samples,
             loss=member.progress.loss,
-            wanted=member.securing.wish is CheckpointVote.WANTS,
+            wanted=member.securing.wish >= CheckpointVote.WANTS,
             staleness=histogram(state.staleness),
             buffers=member.buffers.committed_bytes(),
         ).encode()
