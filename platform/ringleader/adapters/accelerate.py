@@ -35,7 +35,39 @@ LOG_FIRST = (
 )
 
 
-class ElasticAccelerator(Accelerator):  # type: ignore[misc]
+class RefusedCalls:
+    """The calls of an `Accelerator` that a session does in another way, or cannot do: each says what to write."""
+
+    def clip_grad_value_(self, parameters: Any, clip_value: float) -> NoReturn:
+        refuse(
+            "clip_grad_value_",
+            f"Write at the top: for p in model.parameters(): "
+            f"p.register_hook(lambda g: g.clamp(-{clip_value}, {clip_value})).",
+        )
+
+    def save_state(self, output_dir: Any = None, **others: Any) -> NoReturn:
+        refuse(
+            "save_state",
+            "The job's checkpoints hold models, optimizers, schedules, registered objects and the place in the data: "
+            "checkpoint: {every_steps: 500} in the job file. For weights alone there is accelerator.save_model "
+            "between loops, and ringleader export.",
+        )
+
+    def load_state(self, input_dir: Any = None, **others: Any) -> NoReturn:
+        refuse(
+            "load_state",
+            "A later attempt of the job goes on from its newest checkpoint by itself; init_from: JOB in the job file "
+            "begins with another job's weights.",
+        )
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> NoReturn:
+        refuse("skip_first_batches", "Leave the line out: a later attempt goes on at the step where it was.")
+
+    def set_trigger(self) -> NoReturn:
+        refuse("set_trigger", "End a loop for all workers by session.stop(), by what accelerator.loss says.")
+
+
+class ElasticAccelerator(RefusedCalls, Accelerator):  # type: ignore[misc]
     """Accelerate's `Accelerator` on a session: loops written for it keep the session's guarantees.
 
     Args:
@@ -184,13 +216,6 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
                 "The session bounds the norm over all parameters of each optimizer: give it model.parameters().",
             )
 
-    def clip_grad_value_(self, parameters: Any, clip_value: float) -> NoReturn:
-        refuse(
-            "clip_grad_value_",
-            f"Write at the top: for p in model.parameters(): "
-            f"p.register_hook(lambda g: g.clamp(-{clip_value}, {clip_value})).",
-        )
-
     # --- what all workers know ---------------------------------------------------------------------------------------
 
     @property
@@ -274,32 +299,9 @@ class ElasticAccelerator(Accelerator):  # type: ignore[misc]
         if self.is_main_process:
             super().save(obj, f, safe_serialization=safe_serialization)
 
-    def save_state(self, output_dir: Any = None, **others: Any) -> NoReturn:
-        refuse(
-            "save_state",
-            "The job's checkpoints hold models, optimizers, schedules, registered objects and the place in the data: "
-            "checkpoint: {every_steps: 500} in the job file. For weights alone there is accelerator.save_model "
-            "between loops, and ringleader export.",
-        )
-
-    def load_state(self, input_dir: Any = None, **others: Any) -> NoReturn:
-        refuse(
-            "load_state",
-            "A later attempt of the job goes on from its newest checkpoint by itself; init_from: JOB in the job file "
-            "begins with another job's weights.",
-        )
-
     def unwrap_model(self, model: nn.Module, *given: Any, **named: Any) -> nn.Module:
         """The model itself: nothing wraps it."""
         return model
-
-    # --- what would differ between workers ---------------------------------------------------------------------------
-
-    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> NoReturn:
-        refuse("skip_first_batches", "Leave the line out: a later attempt goes on at the step where it was.")
-
-    def set_trigger(self) -> NoReturn:
-        refuse("set_trigger", "End a loop for all workers by session.stop(), by what accelerator.loss says.")
 
     def _of_all(self, what: str, values: Any) -> Any:
         if self.turn.looping:
