@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def llama() -> LlamaForCausalLM:
 
 def arguments(rows_of_a_device: int, **others: Any) -> TrainingArguments:
     return TrainingArguments(
-        output_dir="nowhere",
+        output_dir=gettempdir(),
         per_device_train_batch_size=rows_of_a_device,
         num_train_epochs=EPOCHS,
         learning_rate=RATE,

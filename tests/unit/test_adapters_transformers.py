@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ class Classifier(nn.Module):
 
 def arguments(**others: Any) -> TrainingArguments:
     given = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "disable_tqdm": True, "use_cpu": True}
-    return TrainingArguments(output_dir="nowhere", **(given | others))
+    return TrainingArguments(**({"output_dir": gettempdir()} | given | others))
 
 
 def trainer(session: Session, callbacks: Any = None, **others: Any) -> ElasticTrainer:
@@ -135,7 +136,7 @@ def test_slices_count_by_their_labels_and_one_without_any_is_no_nan(session: Ses
 
 
 def test_no_folders_of_checkpoints_are_written_and_that_is_said(session: Session, elsewhere: None) -> None:
-    mine = trainer(session, save_strategy="steps", save_steps=1)
+    mine = trainer(session, save_strategy="steps", save_steps=1, output_dir="nowhere")
     mine.train()
     assert not list(Path("nowhere").glob("checkpoint-*"))
     told = [data["message"] for kind, data in session._sink.events if kind == "warning"]  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import pairwise
+from tempfile import gettempdir
 from typing import Any
 
 import torch
@@ -111,7 +112,7 @@ def by_trainer(session: Session) -> None:
     from ringleader.adapters.transformers import ElasticTrainer
 
     args = TrainingArguments(
-        output_dir="unused",
+        output_dir=gettempdir(),
         per_device_train_batch_size=BATCH // SHARDS,
         num_train_epochs=1,
         optim="sgd",
