@@ -19,7 +19,7 @@ from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import RecordedOutput, run_local
 from ringleader.train.program_check.two_runs import check
-from ringleader.train.rows.cursor import Epoch
+from ringleader.train.rows.order.cursor import Epoch
 from ringleader.train.run import WEIGHTS, WorkerResult
 
 BATCH, SHARDS, EPOCHS = 16, 4, 3

@@ -21,8 +21,8 @@ from ringleader.spec import JobSpec
 from ringleader.spec.batch import Batch
 from ringleader.train import Session
 from ringleader.train.local import local_session, run_local
-from ringleader.train.rows.batch_sizes import batch_at, steps_ahead, steps_in_epoch
-from ringleader.train.rows.cursor import Epoch
+from ringleader.train.rows.order.batch_sizes import batch_at, steps_ahead, steps_in_epoch
+from ringleader.train.rows.order.cursor import Epoch
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")

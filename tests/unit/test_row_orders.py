@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringleader.spec.data import Data
-from ringleader.train.rows.block_order import BlockOrder
-from ringleader.train.rows.cursor import Epoch, checksum
-from ringleader.train.rows.keyed_permutation import permuted
+from ringleader.train.rows.order.block_order import BlockOrder
+from ringleader.train.rows.order.cursor import Epoch, checksum
+from ringleader.train.rows.order.keyed_permutation import permuted
 
 BLOCKS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 KINDS = st.sampled_from(["shuffled", "row", "block"])

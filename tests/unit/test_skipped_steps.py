@@ -13,7 +13,7 @@ import ringleader
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
-from ringleader.train.rows.skipped_steps import KeptSteps, StepNumbers
+from ringleader.train.rows.order.skipped_steps import KeptSteps, StepNumbers
 
 RANGES = st.lists(
     st.tuples(st.integers(1, 40), st.integers(0, 8)).map(lambda r: (r[0], r[0] + r[1])), max_size=6

@@ -21,8 +21,8 @@ from ringleader.train.modes.token_ring.token_exchange import WEIGHTS
 from ringleader.train.modes.token_ring.topology import ring_order
 from ringleader.train.modes.token_ring.weight_spans import WeightSpans
 from ringleader.train.modes.token_ring.worker_tokens import WorkerTokens
-from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.order.cursor import Epoch
 from ringleader.train.state.progress import Progress
 
 

@@ -19,8 +19,8 @@ from ringleader.train.local import RecordedOutput, run_local
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.loop_position import LoopPosition
 from ringleader.train.modes.token_ring.loop import TokenRingLoop
-from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.order.cursor import Epoch
 from ringleader.train.state.progress import Progress
 
 torch.set_num_threads(1)

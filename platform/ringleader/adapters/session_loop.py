@@ -12,8 +12,8 @@ from ringleader.errors import StepMisuse
 from ringleader.train import Session
 from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.dataset_loops import LoopRequest
-from ringleader.train.rows.cursor import steps_in_epoch
 from ringleader.train.rows.dataset_copies import bring
+from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
 from ringleader.train.source.counted_loops import check_not_counted
 from ringleader.train.source.current_line import running_frames

@@ -64,8 +64,6 @@ PATTERNS = {
 """By pattern, the complaint about text that does not match, and the text that is allowed."""
 
 
-
-
 class Checkpoint(SpecPart):
     """The intervals at which committed state is written to files that a later attempt starts from, and their place."""
 

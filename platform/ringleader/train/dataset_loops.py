@@ -20,11 +20,11 @@ from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
 from ringleader.train.rows.blocks import blocks_of
-from ringleader.train.rows.batch_sizes import steps_in_epoch
-from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.order.batch_sizes import steps_in_epoch
+from ringleader.train.rows.order.cursor import Epoch
+from ringleader.train.rows.order.skipped_steps import KeptSteps, StepNumbers
 from ringleader.train.rows.short_batch import check_last_batch
-from ringleader.train.rows.skipped_steps import KeptSteps, StepNumbers
 from ringleader.train.rows.slices import Collate
 from ringleader.train.source.behind_step import leaves_behind_step
 from ringleader.train.weights_file import check_writable

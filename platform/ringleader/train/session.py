@@ -23,10 +23,10 @@ from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.modes.registry import mode_of
 from ringleader.train.ports import Coordinator, RecordSink
-from ringleader.train.rows.batch_sizes import steps_ahead
 from ringleader.train.rows.dataset_copies import Near, bring
 from ringleader.train.rows.loader_processes import LoaderProcesses
-from ringleader.train.rows.skipped_steps import KeptSteps
+from ringleader.train.rows.order.batch_sizes import steps_ahead
+from ringleader.train.rows.order.skipped_steps import KeptSteps
 from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
 from ringleader.train.session_base.registrations import Registrations
 from ringleader.train.source.counted_loops import check_not_counted

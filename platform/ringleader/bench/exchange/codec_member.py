@@ -21,7 +21,7 @@ from ringleader.bench.processes.harness import Nowhere, OneGeneration
 from ringleader.bench.training.workloads import image_rows
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.rows.batch_sizes import steps_in_epoch
+from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.run import run
 
 GLOBAL_BATCH = 128

@@ -26,7 +26,7 @@ from ringleader.elastic import NOWHERE, Plan
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.ports import ParkReport, Seat
-from ringleader.train.rows.batch_sizes import steps_in_epoch
+from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.run import run
 from ringleader.train.time_split import TimeSplit
 

@@ -7,7 +7,7 @@ import torch
 
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.training.workloads import WORKLOADS
-from ringleader.train.rows.batch_sizes import steps_in_epoch
+from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.state.fingerprints import prints
 from ringleader.train.state.training_state import TrainingState
 

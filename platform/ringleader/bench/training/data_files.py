@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from ringleader.data.sources.source import Source
 from ringleader.spec.data import Data
-from ringleader.train.rows.cursor import Epoch
+from ringleader.train.rows.order.cursor import Epoch
 from ringleader.train.rows.slices import Slice
 
 TOKENS = 512

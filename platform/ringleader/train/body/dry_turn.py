@@ -14,8 +14,8 @@ import torch
 
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.rows.order.shard_spans import present_shards
 from ringleader.train.rows.random_streams import seed_all
-from ringleader.train.rows.shard_spans import present_shards
 from ringleader.train.rows.slices import Slice, load, to_device
 from ringleader.train.source.loop_bodies import text_of
 

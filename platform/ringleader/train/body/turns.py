@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
 from ringleader.train.generation.control_word import MAX_METRICS, SliceReport
-from ringleader.train.rows.cursor import checksum
+from ringleader.train.rows.order.cursor import checksum
 from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
 from ringleader.train.rows.slices import Slice
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ringleader.train.generation.control_word import BATCHES
 from ringleader.train.generation.member import Member
-from ringleader.train.rows.cursor import Epoch
 from ringleader.train.rows.loader_processes import LoaderProcesses
+from ringleader.train.rows.order.cursor import Epoch
 from ringleader.train.rows.slices import Collate, Prefetched, Slice
 
 

@@ -6,8 +6,8 @@ as one.
 
 from ringleader.elastic.plan import owned
 from ringleader.train.generation.member import Member
-from ringleader.train.rows.cursor import Epoch
-from ringleader.train.rows.shard_spans import present_shards
+from ringleader.train.rows.order.cursor import Epoch
+from ringleader.train.rows.order.shard_spans import present_shards
 
 
 class GradientTerms:

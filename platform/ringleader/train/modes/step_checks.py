@@ -10,7 +10,7 @@ from ringleader.errors import CallMismatch, NonFiniteLoss, StepMisuse
 from ringleader.train.generation.control_word import StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.settled_records import StepRecord
-from ringleader.train.rows.cursor import Epoch, checksum
+from ringleader.train.rows.order.cursor import Epoch, checksum
 
 
 def check(

@@ -6,7 +6,7 @@ from typing import Any
 
 from ringleader.data import FileDataset
 from ringleader.data.inside import file_set
-from ringleader.train.rows.block_order import Window
+from ringleader.train.rows.order.block_order import Window
 
 STEPS = 64
 """A shard that no slice of so many steps belongs to is another worker's now: its window is let go."""

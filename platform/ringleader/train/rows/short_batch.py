@@ -8,8 +8,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.job_warnings import JobWarnings
-from ringleader.train.rows.batch_sizes import batch_at
-from ringleader.train.rows.cursor import Epoch
+from ringleader.train.rows.order.batch_sizes import batch_at
+from ringleader.train.rows.order.cursor import Epoch
 
 ABOUT = "batch_norm"
 

@@ -21,8 +21,8 @@ from ringleader.train.modes.local_sgd.replicas import FinishedReplicas, Replica
 from ringleader.train.modes.step_checks import check
 from ringleader.train.modes.stepped import SteppedMode
 from ringleader.train.ports import RecordSink, check_given_up
-from ringleader.train.rows.cursor import Epoch
-from ringleader.train.rows.shard_spans import present_shards
+from ringleader.train.rows.order.cursor import Epoch
+from ringleader.train.rows.order.shard_spans import present_shards
 from ringleader.train.rows.slices import Prefetched, Slice
 
 

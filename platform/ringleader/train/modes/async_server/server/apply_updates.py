@@ -19,7 +19,7 @@ from ringleader.train.modes.async_server.server.pending_updates import PendingUp
 from ringleader.train.modes.async_server.server.published_weights import PublishedWeights
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.step_checks import check_finite
-from ringleader.train.rows.cursor import checksum
+from ringleader.train.rows.order.cursor import checksum
 from ringleader.train.state.norms import itself, scale_by
 from ringleader.train.state.schedules import at_rate
 

@@ -7,12 +7,12 @@ from zlib import crc32
 import numpy as np
 
 from ringleader.spec.data import Data
-from ringleader.train.rows.block_order import BlockOrder, Window
-from ringleader.train.rows.batch_sizes import Changes, batch_at, steps_in_epoch
+from ringleader.train.rows.order.batch_sizes import Changes, batch_at, steps_in_epoch
+from ringleader.train.rows.order.block_order import BlockOrder, Window
+from ringleader.train.rows.order.row_orders import RowOrder, RowPermutation, Sequential
+from ringleader.train.rows.order.shard_spans import shard_span
+from ringleader.train.rows.order.skipped_steps import KeptSteps
 from ringleader.train.rows.random_streams import key
-from ringleader.train.rows.row_orders import RowOrder, RowPermutation, Sequential
-from ringleader.train.rows.shard_spans import shard_span
-from ringleader.train.rows.skipped_steps import KeptSteps
 
 AS_EVER = Data()
 RECENT = 8

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ringleader.train.rows.keyed_permutation import permuted
+from ringleader.train.rows.order.keyed_permutation import permuted
 
 
 class RowOrder(Protocol):
