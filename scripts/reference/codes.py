@@ -49,7 +49,13 @@ PASSED_ON = frozenset(
 )
 """Reasons that pass on the code of an error."""
 
-NOT_OF_USERS = ("ringleader.bench.", "ringleader.cli.demo.", "ringleader.comm.transports.nccl.")
+NOT_OF_USERS = (
+    "ringleader.bench.",
+    "ringleader.cli.demo.",
+    "ringleader.comm.transports.nccl.",
+    # They need libraries that the set-up does not install, and have no errors of their own.
+    "ringleader.adapters.",
+)
 """Modules whose errors no user meets, or that need a device."""
 
 
