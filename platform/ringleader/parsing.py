@@ -3,6 +3,7 @@
 import ast
 import threading
 
+TRIES = 100
 _PARSING = threading.Lock()
 
 
@@ -13,4 +14,9 @@ def parse(source: str | bytes) -> ast.Module:
     SystemError ("AST constructor recursion depth mismatch").
     """
     with _PARSING:
+        for _ in range(TRIES):
+            try:
+                return ast.parse(source)
+            except SystemError:  # a thread of a library, or of the program, parses without the lock
+                continue
         return ast.parse(source)

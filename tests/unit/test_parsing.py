@@ -1,7 +1,11 @@
 """Several threads of one process may parse programs at the same time."""
 
+import ast
 import gc
 import threading
+from typing import Any
+
+import pytest
 
 from ringleader.parsing import parse
 
@@ -43,3 +47,20 @@ def test_threads_that_parse_at_once_all_get_their_tree() -> None:
     finally:
         gc.set_threshold(*before)
     assert trouble == []
+
+
+def test_a_thread_that_parses_without_the_lock_fails_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython raises in either thread."""
+    parsed, left = (
+        ast.parse,
+        [SystemError("AST constructor recursion depth mismatch (before=18, after=31)")] * 2,
+    )
+
+    def parse_beside(source: Any) -> ast.Module:
+        if left:
+            raise left.pop()
+        return parsed(source)
+
+    monkeypatch.setattr(ast, "parse", parse_beside)
+    assert len(parse(SOURCE).body) == 60
+    assert left == []
