@@ -4,7 +4,9 @@ import ast
 import threading
 
 TRIES = 100
-_PARSING = threading.Lock()
+"""The most tries where others parse meanwhile."""
+_PARSING = threading.RLock()
+"""A finaliser that the garbage collector runs in the midst of parsing may parse, too."""
 
 
 def parse(source: str | bytes) -> ast.Module:
@@ -17,6 +19,8 @@ def parse(source: str | bytes) -> ast.Module:
         for _ in range(TRIES):
             try:
                 return ast.parse(source)
-            except SystemError:  # a thread of a library, or of the program, parses without the lock
+            except (
+                SystemError
+            ):  # so did a finaliser, or a thread of a library or of the program, without the lock
                 continue
         return ast.parse(source)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ringleader.parsing import parse
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
     "ringleader": ROOT / "platform" / "ringleader",
@@ -101,7 +103,7 @@ def called(call: ast.Call) -> str:
 def _parsed(package: str, folder: Path, path: Path) -> Module:
     parts = path.relative_to(folder).with_suffix("").parts
     name = ".".join([package, *(part for part in parts if part != "__init__")])
-    module = Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+    module = Module(name, path, parse(path.read_text(encoding="utf-8")))
     for node in module.tree.body:
         if isinstance(node, ast.Assign):
             for target in node.targets:

@@ -10,6 +10,8 @@ from pathlib import PurePosixPath
 import pytest
 from pages import ROOT, all_pages, blocks_of
 
+from ringleader.parsing import parse
+
 OLD_NAMES = "docs/moved-in-0.2.md"
 """Its left column is of paths that are gone."""
 CODE = frozenset([".py", ".ts", ".tsx", ".sh", ".md"])
@@ -86,7 +88,7 @@ def defined(parts: list[str]) -> bool:
         module = base.joinpath(*parts[:length])
         file = module.with_suffix(".py") if module.with_suffix(".py").exists() else module / "__init__.py"
         if file.exists():
-            return all_in(ast.parse(file.read_text(encoding="utf-8")).body, parts[length:])
+            return all_in(parse(file.read_text(encoding="utf-8")).body, parts[length:])
     return False
 
 

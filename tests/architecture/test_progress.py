@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ringleader.parsing import parse
 from ringleader.train.state.progress import Progress
 
 TRAIN = Path(__file__).parents[2] / "platform/ringleader/train"
@@ -16,7 +17,7 @@ MUTATORS = {"append", "extend", "add", "update", "clear", "remove", "pop"}
 def writes(text: str) -> list[int]:
     """The lines that write to a position, or to the calls of one."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parse(text)):
         match node:
             case ast.Assign(targets=targets):
                 goals = [one for target in targets for one in ast.walk(target)]

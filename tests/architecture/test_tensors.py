@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ringleader.parsing import parse
+
 PLATFORM = Path(__file__).resolve().parents[2] / "platform" / "ringleader"
 OF_THE_DEFAULT = frozenset(["zeros", "ones", "empty", "rand", "randn", "linspace"])
 
@@ -15,7 +17,7 @@ def test_tensors_name_their_type(layer: str) -> None:
     left = [
         f"{path.name}:{node.lineno}"
         for path in sorted((PLATFORM / layer).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and getattr(node.func.value, "id", "") == "torch"

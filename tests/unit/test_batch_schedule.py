@@ -335,3 +335,14 @@ def in_order(session: Session) -> None:
     for _ in range(2):
         for x, y in session.batches(DATA, drop_last=True):
             session.step(F.cross_entropy(net(x), y))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [({"order": "block"}, "cuts files"), ({"skip": [[2, 3]]}, "numbers steps")],
+)
+def test_what_goes_by_batches_of_one_size_refuses_a_schedule(data: dict[str, Any], why: str) -> None:
+    with pytest.raises(SpecInvalid) as refused:
+        job(data=data)
+    (finding,) = refused.value.errors
+    assert (finding["pointer"], why in finding["message"]) == ("/batch/schedule", True), finding

@@ -45,7 +45,7 @@ BENCHMARKS: dict[str, str] = {
     "autoscale": "ringleader.bench.elasticity.autoscale",
     "checkpoint": "ringleader.bench.elasticity.checkpoint",
     "codec": "ringleader.bench.exchange.codec",
-    "data": "ringleader.bench.training.data",
+    "data": "ringleader.bench.reading.data",
     "guard": "ringleader.bench.control_plane.guard",
     "join": "ringleader.bench.elasticity.join",
     "network": "ringleader.bench.exchange.network",

@@ -216,38 +216,10 @@ class JobSpec(SpecPart):
         return self
 
     @model_validator(mode="after")
-    def _has_steps(self) -> Self:
-        """Refuse a schedule of batches where the rows of a step depend on who comes first."""
-        sync = self.sync
-        reasons = {
-            "with consistency: async every item is an update": sync.consistency == "async",
-            "with backup_workers an update takes the items that come first, of whichever batches": bool(
-                sync.backup_workers
-            ),
-            f"with {sync.architecture} workers are at different steps": sync.circulates,
-        }
-        why = next((why for why, holds in reasons.items() if holds), None)
-        if self.batch.schedule and why is not None:
-            raise Impossible(
-                "batch.schedule",
-                [list(change) for change in self.batch.schedule],
-                f"batch.schedule needs steps that take the same rows whoever computes them, but {why}; allowed: no "
-                f"schedule, or sync ring, local_sgd, or servers with consistency sync or ssp",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _batches_have_one_size(self) -> Self:
-        """Refuse a schedule of batches beside keys that go by batches of one size."""
-        reasons = {"data.order: block cuts files for it": self.data.order == "block"}
-        reasons["data.skip numbers steps by it"] = bool(self.data.skip)
-        why = next((why for why, holds in reasons.items() if holds), None)
-        if self.batch.schedule and why is not None:
-            raise Impossible(
-                "batch.schedule",
-                [list(change) for change in self.batch.schedule],
-                f"batch.schedule changes the size of the global batch, but {why}; allowed: one of the two",
-            )
+    def _schedule_possible(self) -> Self:
+        why = schedule_refused(self.sync, self.data)
+        if self.batch.schedule and why:
+            raise Impossible("batch.schedule", [list(change) for change in self.batch.schedule], why)
         return self
 
     @model_validator(mode="after")
@@ -376,3 +348,28 @@ class JobSpec(SpecPart):
                 ]
             ) from None
         return cls.parse(source)
+
+
+def schedule_refused(sync: Sync, data: Data) -> str:
+    """The reason why the size of the global batch cannot change on the way; empty where it can."""
+    reasons = {
+        "with consistency: async every item is an update": sync.consistency == "async",
+        "with backup_workers an update takes the items that come first, of whichever batches": bool(
+            sync.backup_workers
+        ),
+        f"with {sync.architecture} workers are at different steps": sync.circulates,
+    }
+    for why, holds in reasons.items():
+        if holds:
+            return (
+                f"batch.schedule needs steps that take the same rows whoever computes them, but {why}; allowed: no "
+                f"schedule, or sync ring, local_sgd, or servers with consistency sync or ssp"
+            )
+    goes_by_size = {
+        "data.order: block cuts files for it": data.order == "block",
+        "data.skip numbers steps by it": bool(data.skip),
+    }
+    for why, holds in goes_by_size.items():
+        if holds:
+            return f"batch.schedule changes the size of the global batch, but {why}; allowed: one of the two"
+    return ""

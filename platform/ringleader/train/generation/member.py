@@ -9,6 +9,7 @@ from torch.nn import Parameter
 
 from ringleader.errors import ExchangeBroken
 from ringleader.train.between_calls.sections import ProgramSections
+from ringleader.train.between_calls.step_lines import StepLines
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.carried_state import CarriedState
 from ringleader.train.body.first_forward import FirstForwardState
@@ -38,7 +39,6 @@ from ringleader.train.source.current_line import line_setting
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import HiddenState
 from ringleader.train.state.parameters.trained import TrainedParameters
-from ringleader.train.state.step_lines import StepLines
 from ringleader.train.state.update_randomness import UpdateRandomness
 
 

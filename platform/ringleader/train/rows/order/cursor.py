@@ -73,18 +73,11 @@ class Epoch:
         if not shuffle:
             order = Sequential(taken)
         elif data.order == "shuffled":
-            every = np.arange(rows, dtype=np.int64)
-            # PCG64 by name: numpy may change its default, and the order has to stay the same.
-            np.random.Generator(np.random.PCG64(key(seed, "order", epoch))).shuffle(every)
-            order = every[:taken]
+            order = _listed(rows, key(seed, "order", epoch))[:taken]
         elif data.order == "block" and block_rows is not None:
+            by = key(seed, "blocks", epoch)
             order = BlockOrder(
-                block_rows,
-                taken=taken,
-                batch=batch,
-                shards=shards,
-                window=data.window,
-                key=key(seed, "blocks", epoch),
+                block_rows, taken=taken, batch=batch, shards=shards, window=data.window, key=by
             )
         else:
             order = RowPermutation(rows, taken, key(seed, "rows", epoch))
@@ -133,3 +126,11 @@ class Epoch:
     def _place(self, offset: int) -> int:
         """The place of a step in the whole pass."""
         return offset if self.kept is None else self.kept.place(offset)
+
+
+def _listed(rows: int, by: int) -> np.ndarray:
+    """(rows,) int64, all rows in an order that follows from a key."""
+    every = np.arange(rows, dtype=np.int64)
+    # PCG64 by name: numpy may change its default, and the order has to stay the same.
+    np.random.Generator(np.random.PCG64(by)).shuffle(every)
+    return every

@@ -17,8 +17,8 @@ import torch
 
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.line import Figure, Target
+from ringleader.bench.reading.data_files import CountedSource, pass_over, slices_of, write_tokens
 from ringleader.bench.registry import Wish
-from ringleader.bench.training.data_files import CountedSource, pass_over, slices_of, write_tokens
 from ringleader.data import FileDataset, ParquetDataset
 from ringleader.data.sources.parquet import ParquetSource
 from ringleader.elastic.plan import owned
