@@ -20,8 +20,7 @@ MOVED = {
     ("ringleader.comm.simulator", "Tried"): ("ringleader.comm.simulator", "TriedSchedule"),
     ("ringleader.comm.tree", "Node"): ("ringleader.comm.tree", "TreeNode"),
     ("ringleader.sync.errands", "Push"): ("ringleader.train.modes.async_server.messages", "PushHeader"),
-    ("ringleader.train.best", "_Frozen"): ("ringleader.train.best_weights", "FrozenTensors"),
-    ("ringleader.train.best_weights", "_Frozen"): ("ringleader.train.best_weights", "FrozenTensors"),
+    ("ringleader.train.best", "_Frozen"): ("ringleader.train.best_weights", "_Frozen"),
     ("ringleader.train.calls", "Ended"): ("ringleader.train.between_calls.session_calls", "FinishedCall"),
     ("ringleader.train.reporter", "Record"): ("ringleader.train.generation.settled_records", "StepRecord"),
     ("ringleader.train.updating", "Counted"): (

@@ -35,12 +35,12 @@ class BestWeights:
     """A copy of a model's state. Implements Stateful; its state is replaced, never changed, so copies share it."""
 
     def __init__(self) -> None:
-        self._weights = FrozenTensors({})
+        self._weights = _Frozen({})
 
     def keep(self, model: nn.Module) -> None:
         """Copy the model's state."""
         copied = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        self._weights = FrozenTensors(copied)
+        self._weights = _Frozen(copied)
 
     def put_back(self, model: nn.Module) -> None:
         """Load the copied state into the model.
@@ -62,14 +62,14 @@ class BestWeights:
         self._weights = state["weights"]
 
 
-class FrozenTensors:
+class _Frozen:
     """Tensors that are never written to."""
 
     def __init__(self, values: dict[str, Tensor]) -> None:
         self.values = values
 
     # Kept objects are deep-copied at every commit and boundary; these tensors are only replaced, so all share them.
-    def __deepcopy__(self, memo: dict[int, Any]) -> "FrozenTensors":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Frozen":
         return self
 
 
@@ -85,3 +85,7 @@ def best_of(
     assert isinstance(best, BestScore)
     assert isinstance(weights, BestWeights)
     return best, weights
+
+
+FrozenTensors = _Frozen
+"""Its public name. The other one is in the texts of variables that checkpoints hold."""

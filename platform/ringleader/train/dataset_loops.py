@@ -83,6 +83,8 @@ class DatasetLoops:
         self._numbers = StepNumbers(member.spec.data.skip)
         self._closed = False
         self._dry_call: FinishedCall | None = None
+        # What is shown is of a step that is computed once more.
+        self._shows_ahead = False
 
     def expect(self, steps: int) -> None:
         """Note the steps of all loops together, for the progress that is shown."""
@@ -128,7 +130,10 @@ class DatasetLoops:
                 self._calls.raise_again(error)
                 raise
             self._member.settings.step_returned()
-            self._calls.show(self._member.beside.repeated.shown)
+            shown = self._member.beside.repeated.shown
+            if shown is not None:
+                self._calls.show(shown)
+                self._shows_ahead = True
 
     def close(self) -> None:
         """End with the session, inside a turn too."""
@@ -211,7 +216,9 @@ class DatasetLoops:
         step."""
         settings, carrying, modes = self._member.settings, self._member.carrying, self._checks.modes
         for batch in self._casting.turns(self.dry_turn.watch(place, number, turns)):
-            self._calls.show(None)
+            if self._shows_ahead:
+                self._calls.show(None)
+                self._shows_ahead = False
             settings.begin_turn()
             modes.begin_turn()
             carrying.begin_turn()
