@@ -363,21 +363,9 @@ COMMONEST = [
     "unfreezing",
 ]
 """Who comes late to these runs lines that have already changed what training goes on with."""
-REFUSED = pytest.mark.xfail(
-    reason="evicted behind a loop's last step, whose lines evaluate: the job fails when it returns, and says why",
-    strict=True,
-)
-MOMENT_OF = {
-    (name, mode): list(MOMENTS)[number % len(MOMENTS)]
-    for number, (name, mode) in enumerate(pair for pair in TABLE if pair[1] in DAILY)
-}
 EVERY_DAY = [
-    pytest.param(
-        *pair,
-        moment,
-        marks=[REFUSED] if (*pair, moment) == ("steps_with_evaluations", "ring", "evict-12") else [],
-    )
-    for pair, moment in MOMENT_OF.items()
+    (name, mode, list(MOMENTS)[number % len(MOMENTS)])
+    for number, (name, mode) in enumerate(pair for pair in TABLE if pair[1] in DAILY)
 ]
 
 

@@ -74,9 +74,10 @@ class SteppedMode(Mode):
         while True:
             with self._attempt():
                 yield from self._run_stretch(loop)
-            # Behind a failure the state may be another member's, of before that commit or of behind it.
-            if self._failed and self._over(loop):
-                return
+            # Behind a failure the state may be another member's, of before that commit or of behind it. The loop
+            # does not end here: a committed step has its lines to come.
+            if self._failed:
+                self._member.enter()
             if calls.offset != offset or calls.is_finished(loop.number):
                 return
 
