@@ -1,6 +1,5 @@
 """A member of the group that trains: its parts, and what they do together at commits and at session calls."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -273,25 +272,6 @@ class Member:
     def forget_gradients(self) -> None:
         """Set every `.grad` to None between calls: what is left there differs by worker."""
         self.held.forget_gradients()
-
-    def leave_call(self, number: int) -> None:
-        """End the loop of call `number`, which was left at this committed step."""
-        self.progress.leave_loop(number)
-        self.pass_over(lambda: self.finish_call(number))
-
-    def pass_over(self, end: Callable[[], None] = lambda: None) -> None:
-        """Commit a transaction without a step that runs `end`; a member that misses it is healed. The weights are
-        published as they are."""
-        exchange = self.generation.exchange
-        # Whoever updates commits before it publishes, all others behind that: a member that has the weights then
-        # knows that their owners have committed.
-        if not exchange.updates:
-            self.publish()
-        self.buffers.forget()
-        end()
-        self.progress.commit_transaction()
-        if exchange.updates:
-            self.publish()
 
     def finish_call(self, number: int, result: Any = None) -> None:
         """Record that the call is over for all members at this committed step."""

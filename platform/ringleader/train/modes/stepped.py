@@ -1,7 +1,7 @@
 """The skeleton of modes in which all members commit together: a batch, or a round of several, is a transaction."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.empty_transactions import EmptyTransactions
 from ringleader.train.modes.gradient_terms import GradientTerms
 from ringleader.train.modes.loop_exit import LoopExit
 from ringleader.train.modes.mode import Mode
@@ -28,6 +29,7 @@ class SteppedMode(Mode):
         self._leaving = LoopExit(member)
         self._terms = GradientTerms(member)
         self._twice = member.beside.repeated
+        self._empty = EmptyTransactions(member, self._leaving, self._twice)
         self._reports: dict[int, SliceReport] = {}
         self._failed = False
         self._pieces: Prefetched | None = None
@@ -209,71 +211,26 @@ class SteppedMode(Mode):
         return reduced
 
     def _is_put_off(self, report: StepReport, reduced: Tensor) -> bool:
-        """Whether something comes before the transaction: members differ, a body has left the loop, other parameters
-        are trained, or a body has to see the end of the one before."""
-        member, loop = self._member, self._running
-        if member.comparison.differs(reduced):
-            self._look_first(report, first=lambda: member.comparison.correct(reduced))
-            return True
-        # Not at evaluations: who misses the end of one has nothing to redo, and there is no update to come.
-        member.comparison.make_states_alike()
-        member.comparison.agreed(loop.number)
-        if report.left:
-            self._leave_call(loop, report)
-        elif report.lays:
-            self._lay_anew(loop, report)
-        elif report.unseen:
-            self._look_first(report)
-        elif report.repeats and not self._leaving.server_is_ahead(reduced):
-            self._twice.keep(self._sums(report), member.settings.said, self._outcome(report, reduced))
-            self._look_first(report, redo=lambda: None)  # the first time has printed what the step prints
-        else:
-            self._twice.compare(partial(self._sums, report), member.settings.said)
+        """Whether an empty transaction has come before this one, which is dropped then: bodies see its end behind this
+        turn, and make this one again or leave."""
+        empty = self._empty.due(self._running.number, report, reduced)
+        said = self._member.settings.said
+        if empty is None:
+            self._twice.compare(partial(self._sums, report), said)
             return False
-        return True
-
-    def _leave_call(self, loop: BatchLoop, report: StepReport) -> None:
-        """End the loop for all, before this transaction: what it computed is dropped, the weights stay."""
+        if empty.repeats:
+            self._twice.keep(self._sums(report), said, self._outcome(report, reduced))
         self._reports = {}
-        self._give_up()
-        self._twice.left()
-        self._member.leave_call(loop.number)
-        if report.pending:
-            self._member.leave_at_planned_boundary()
-        self._report_phase("between")
-
-    def _lay_anew(self, loop: BatchLoop, report: StepReport) -> None:
-        """Agree on what is trained, and by which optimisers, since that has changed before this loop; the transaction
-        is made again with it."""
-        trained = self._member.trained
-        numbers = trained.agree()
-        self._look_first(report, lambda: trained.go_by(numbers, loop.number))
-        if not report.pending:  # the next generation is laid so
-            self._member.lay_anew()
-
-    def _look_first(
-        self,
-        report: StepReport,
-        end: Callable[[], None] = lambda: None,
-        *,
-        first: Callable[[], None] = lambda: None,
-        redo: Callable[[], None] | None = None,
-    ) -> None:
-        """Drop the transaction: no loop body has seen the end of the one before. All do behind this turn, and make it
-        again or leave. `first` runs before weights are published, `redo` in place of dropping printed lines."""
-        member, self._reports = self._member, {}
-        self._forget()
+        if not empty.leaves:
+            self._forget()
         self._give_up()  # as after a failure: the slices are loaded and computed again
-        member.held.rewind_kept()
-        member.lines.take_up()
-        member.buffers.forget()
-        first()
-        member.lines.take_over()
-        member.pass_over(end)
-        self._leaving.committed(turns=self._sees)
-        if report.pending:
-            member.leave_at_planned_boundary()
-        (redo or self._redo)()
+        self._empty.commit(empty, sees=self._sees, pending=report.pending)
+        if empty.leaves:
+            self._report_phase("between")
+        elif not empty.repeats:  # the first time has printed what the step prints
+            self._redo()
+        empty.behind()
+        return True
 
     def _redo(self) -> None:
         super()._redo()
