@@ -16,7 +16,7 @@ from ringleader.train.device.deterministic_kernels import DeterministicKernels
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.local import local_session
 from ringleader.train.state.fingerprints import COLUMNS, ROWS, _in_blocks, _sums, _sums_on_device
-from ringleader.train.state.kept_copies import _fits, _pairs
+from ringleader.train.state.kept_objects import _fits, _pairs
 from ringleader.train.state.training_state import TrainingState
 
 ELSEWHERE = "meta"
@@ -39,7 +39,7 @@ class Kept:
 def test_a_kept_object_gets_tensors_on_the_device_of_its_own() -> None:
     held, own = TrainingState(), torch.empty(2, device=ELSEWHERE)
     held.kept["kept"] = kept = Kept({"mean": own, "parts": [own, 3], "count": torch.ones(())})
-    held.set_kept({"kept": {"mean": torch.ones(2), "parts": [torch.ones(2), 4], "count": torch.ones(())}})
+    held.kept.put({"kept": {"mean": torch.ones(2), "parts": [torch.ones(2), 4], "count": torch.ones(())}})
     assert [kept.values["mean"].device.type, kept.values["parts"][0].device.type] == [ELSEWHERE, ELSEWHERE]
     assert kept.values["parts"][1] == 4
     assert kept.values["count"].device.type == "cpu"
@@ -49,7 +49,7 @@ def test_a_kept_object_that_is_on_the_right_device_gets_the_state_itself() -> No
     """What is in it twice is one object."""
     held, losses = TrainingState(), [1.0, 2.0]
     held.kept["kept"] = kept = Kept({"mean": torch.ones(2), "losses": [], "newest": []})
-    held.set_kept({"kept": {"mean": torch.zeros(2), "losses": losses, "newest": losses}})
+    held.kept.put({"kept": {"mean": torch.zeros(2), "losses": losses, "newest": losses}})
     assert kept.values["losses"] is kept.values["newest"] is losses
 
 

@@ -8,7 +8,7 @@ things, which are always recorded (settings of optimisers, schedules, small kept
 import copy
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,9 @@ class CallBoundary:
             settings=[settings_of(optimizer) for optimizer, _ in held.optimizers],
             # Deep: torch gives out the schedule's own lists and counters.
             schedulers=[copy.deepcopy(scheduler.state_dict()) for scheduler in held.schedulers],
-            kept={name: copy.deepcopy(state) for name, state in kept_states(held) if not _large(state)},
+            kept={
+                name: copy.deepcopy(state) for name, state in held.kept.states().items() if not _large(state)
+            },
         )
 
     @classmethod
@@ -114,7 +116,7 @@ class CallBoundary:
         # Copies go in, because later lines may run on this boundary again.
         for scheduler, state in zip(held.schedulers, self.schedulers, strict=False):
             scheduler.load_state_dict(copy.deepcopy(state))
-        held.set_kept(copy.deepcopy({name: state for name, state in self.kept.items() if name in held.kept}))
+        held.kept.put(copy.deepcopy({name: state for name, state in self.kept.items() if name in held.kept}))
         put_tensors(held, self.tensors)
 
 
@@ -133,11 +135,6 @@ def put_settings(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None
         assign(group, copy.deepcopy(settings))
 
 
-def kept_states(held: TrainingState) -> Iterator[tuple[str, Any]]:
-    """The states of kept objects by name; tensors in them are the objects' own."""
-    return ((name, kept.state_dict()) for name, kept in held.kept.items())
-
-
 def live_tensors(held: TrainingState, states: Sequence[ByParameter] | None = None) -> Tensors:
     """Weights, buffers, optimiser states and large kept objects, not copied.
 
@@ -149,7 +146,7 @@ def live_tensors(held: TrainingState, states: Sequence[ByParameter] | None = Non
     return {
         MODELS: [dict(model.state_dict()) for model in held.models],
         OPTIMIZERS: [{numbers[p]: kept for p, kept in state.items() if p in numbers} for state in states],
-        KEPT: {name: state for name, state in kept_states(held) if _large(state)},
+        KEPT: {name: state for name, state in held.kept.states().items() if _large(state)},
     }
 
 
@@ -177,7 +174,7 @@ def put_tensors(held: TrainingState, tensors: Tensors) -> None:
                 for n, state in states.items()
             },
         )
-    held.set_kept(copy.deepcopy({n: s for n, s in tensors.get(KEPT, {}).items() if n in held.kept}))
+    held.kept.put(copy.deepcopy({n: s for n, s in tensors.get(KEPT, {}).items() if n in held.kept}))
 
 
 def _state_for(parameter: Tensor, state: dict[str, Any], *, counted: bool) -> dict[str, Any]:
@@ -203,7 +200,7 @@ def _counts_on_device(group: dict[str, Any]) -> bool:
 def storages_of(held: TrainingState) -> dict[torch.UntypedStorage, str]:
     """All storages of `live_tensors`, with the kind of each."""
     found: dict[torch.UntypedStorage, str] = {}
-    kept = [take_apart(state)[1] for _, state in kept_states(held) if _large(state)]
+    kept = [take_apart(state)[1] for state in held.kept.states().values() if _large(state)]
     states = [state.values() for optimizer, _ in held.optimizers for state in optimizer.state.values()]
     weights = [(*model.parameters(), *model.buffers()) for model in held.models]
     # Models last: a storage that belongs to several kinds counts as the last one's.

@@ -320,7 +320,7 @@ class _Newest:
         self._whole = tensors
         self._settings = [settings_of(optimizer) for optimizer, _ in held.optimizers]
         self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in held.schedulers]
-        self._kept = held.copied_kept()
+        self._kept = held.kept.copies()
         self._groups = [list(optimizer.param_groups) for optimizer, _ in held.optimizers]
         self._states = [
             {parameter: dict(state) for parameter, state in optimizer.state.items()}
@@ -366,4 +366,4 @@ class _Newest:
             put_tensors(held, self._tensors)
         for scheduler, state in zip(held.schedulers, self._schedulers, strict=False):
             scheduler.load_state_dict(state)
-        held.set_kept(self._kept)
+        held.kept.put(self._kept)

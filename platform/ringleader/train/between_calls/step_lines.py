@@ -23,7 +23,7 @@ class StepLines:
 
     def record(self) -> None:
         """Record what is live: the lines are over, or at an evaluation."""
-        self._made, self._step = self._held.copied_kept(), self._progress.step
+        self._made, self._step = self._held.kept.copies(self._made or {}), self._progress.step
         self._call = self._progress.calls.next - 1
         self._live = self._mark
 
@@ -39,12 +39,12 @@ class StepLines:
     def put_aside(self) -> None:
         """Make what the step's commit left live."""
         if self._counts:
-            self._held.rewind_kept()
+            self._held.kept.rewind()
 
     def take_up(self) -> None:
         """Make what the lines have made live again, where something else is, if no newer step has committed."""
         if self._counts and self._live != self._mark:
-            self._held.set_kept(copy.deepcopy(self._made or {}))
+            self._held.kept.put(copy.deepcopy(self._made or {}))
             self._live = self._mark
 
     @property
@@ -56,4 +56,4 @@ class StepLines:
     @property
     def _mark(self) -> tuple[int, int]:
         """Differs once kept objects were given another state."""
-        return self._held.rewinds, self._progress.heals
+        return self._held.kept.rewinds, self._progress.heals

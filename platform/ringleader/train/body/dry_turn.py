@@ -87,7 +87,7 @@ class DryTurn:
         # The body may change them in place, and peers may be reading them in shared memory.
         self._member.laying.own_weights()
         weights = [(p, p.detach().clone()) for p in held.weights if p not in self._member.tables]
-        settings, kept = held.settings(), held.copied_kept()
+        settings, kept = held.settings(), held.kept.copies()
         optimizers = [optimizer for optimizer, _ in held.optimizers]
         states = [dict(optimizer.state) for optimizer in optimizers]
         for optimizer in optimizers:
@@ -99,7 +99,7 @@ class DryTurn:
                 optimizer.state.clear()
                 optimizer.state.update(state)
             held.set(settings)
-            held.set_kept(kept)
+            held.kept.put(kept)
             with torch.no_grad():
                 for parameter, value in weights:
                     parameter.copy_(value)

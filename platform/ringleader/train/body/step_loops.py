@@ -153,7 +153,7 @@ class StepLoops:
             if running.before is not None:
                 settings, kept = running.before
                 self._member.held.set(settings)
-                self._member.held.set_kept(kept)
+                self._member.held.kept.put(kept)
                 self._calls.show(None)
         if not self._is_behind(running):
             raise StepMisuse(
@@ -174,7 +174,7 @@ class StepLoops:
 
     def _begin_again(self, running: ProgramStep, shown: FinishedCall) -> None:
         held = self._member.held
-        running.before = (held.settings(), held.copied_kept())
+        running.before = (held.settings(), held.kept.copies())
         self._calls.show(shown)
 
     def _slices(self, turns: Iterator[Any], loop: BatchLoop, place: CodeLine) -> Generator[Any, None, None]:

@@ -135,7 +135,7 @@ class ExchangeLayout:
         self._opened = True
         self._refuse_optimizers()
         self.make_dense()
-        context.held.commit_kept()
+        context.held.kept.commit()
         self.coding = None if codec == "none" else Coding(codec, list(context.held.named_parameters))
         # Both are worked out when first read: that has to be now.
         _ = self._trained.first, context.layout

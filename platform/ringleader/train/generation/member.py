@@ -260,13 +260,13 @@ class Member:
             return
         if buffers:
             self.buffers.adopt()
-        self.held.commit_kept()
+        self.held.kept.commit()
 
     def take_back(self) -> None:
         """Undo what a loop's body, left in its middle, did to buffers and kept objects since the commit."""
         if self.spec.followed or self.same_bits:
             self.buffers.rewind()
-        self.held.rewind_kept()
+        self.held.kept.rewind()
         self.lines.take_up()
 
     def forget_gradients(self) -> None:

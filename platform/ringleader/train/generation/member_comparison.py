@@ -215,7 +215,7 @@ class MemberComparison:
         """Fingerprints of all that is equal on all members: with servers, not of optimisers' states."""
         context = self._context
         held = context.held
-        kept = {name: kept.state_dict() for name, kept in held.kept.items()}
+        kept = held.kept.states()
         found = prints(held, kept, optimizers=not context.spec.sync.server_count)
         small = {"settings": held.settings(), "schedules": [s.state_dict() for s in held.schedulers]}
         for name, values in small.items():

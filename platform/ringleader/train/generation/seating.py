@@ -80,7 +80,7 @@ class Seating:
         self.leaves, self._why = True, str(error)
         self._donations.void()
         context.timeline.unwind(self._why)
-        context.held.rewind_kept()
+        context.held.kept.rewind()
         context.buffers.forget()
 
     def _change_generation(self) -> None:

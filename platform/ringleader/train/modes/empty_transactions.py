@@ -82,7 +82,7 @@ class EmptyTransactions:
             empty.first()
             self._pass_over(empty.end)
         else:
-            member.held.rewind_kept()
+            member.held.kept.rewind()
             member.lines.take_up()
             member.buffers.forget()
             empty.first()

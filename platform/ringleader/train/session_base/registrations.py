@@ -15,6 +15,7 @@ from ringleader.train.call_sequence import CallSequence
 from ringleader.train.generation.member import Member
 from ringleader.train.session_base.averaged_weights import NAME, AveragedWeights, averaged
 from ringleader.train.session_base.values import SessionValues
+from ringleader.train.state.kept_objects import Stateful
 from ringleader.train.state.registration import (
     check_clipping,
     check_kept,
@@ -22,7 +23,6 @@ from ringleader.train.state.registration import (
     check_optimizer,
     check_scheduler,
 )
-from ringleader.train.state.training_state import Stateful
 
 M = TypeVar("M", bound=nn.Module)
 O = TypeVar("O", bound=Optimizer)  # noqa: E741

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.train.device.host_copy import HostCopy
 from ringleader.train.state.buffers import persistent_buffers
-from ringleader.train.state.training_state import Stateful, TrainingState
+from ringleader.train.state.kept_objects import Stateful
+from ringleader.train.state.training_state import TrainingState
 
 PRINT_BYTES = 8
 

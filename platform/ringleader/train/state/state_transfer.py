@@ -47,7 +47,7 @@ class StateTransfer:
             ),
             "names": _listed(self._waiting.names_of_waiting(), self._held.optimized_names()),
             "schedulers": _listed(self._waiting.schedulers, [s.state_dict() for s in self._held.schedulers]),
-            "kept": {name: kept.state_dict() for name, kept in self._held.kept.items()} | self._waiting.kept,
+            "kept": self._held.kept.states() | self._waiting.kept,
             "rest": rest,
         }
 
@@ -125,7 +125,7 @@ class StateTransfer:
         self.take_rest()
         if own is not None:
             own.put_back()
-        self._held.commit_kept()
+        self._held.kept.commit()
         rest: dict[str, Any] = state["rest"]
         return rest
 
@@ -145,7 +145,7 @@ class StateTransfer:
             if number in waiting.schedulers:
                 scheduler.load_state_dict(waiting.schedulers.pop(number))
         known = self._held.kept.keys() & waiting.kept.keys()
-        self._held.set_kept({name: waiting.kept.pop(name) for name in known})
+        self._held.kept.put({name: waiting.kept.pop(name) for name in known})
         return not (waiting.optimizers or waiting.schedulers or waiting.kept)
 
     @contextmanager

@@ -1,10 +1,9 @@
 """Everything a step commits: models, optimisers, schedulers, kept objects and callbacks."""
 
 import copy
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from torch import Tensor, nn
@@ -14,20 +13,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.comm.buckets import drop_gradients
 from ringleader.errors import StepMisuse
 from ringleader.train.rows.random_streams import seed_all
-from ringleader.train.state.kept_copies import copied
+from ringleader.train.state.kept_objects import KeptObjects
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself, together
 from ringleader.train.state.optimizer_state import assign, of_another_kind
 from ringleader.train.state.parameters.sparse import step
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.schedules import LearningRates, advance, give_back, stepped, take
-
-
-class Stateful(Protocol):
-    """An object that `session.keep` takes."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any], /) -> Any: ...
 
 
 class TrainingState:
@@ -37,7 +28,6 @@ class TrainingState:
         replaced: the optimisers in whose place others are registered now.
         norm: of the whole gradient of the newest update, before it was clipped: (); None where not all of it is.
         rates: the learning rates of the newest updates.
-        rewinds: how often kept objects were put back.
         idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
     """
 
@@ -47,11 +37,9 @@ class TrainingState:
         self.schedulers: list[LRScheduler] = []
         # Weak: a program that makes one anew in each epoch would keep the states of all.
         self.replaced: WeakSet[Optimizer] = WeakSet()
-        self.kept: dict[str, Stateful] = {}
+        self.kept = KeptObjects()
         self.callbacks: list[Callable[[], None]] = []
-        self.committed_kept: dict[str, dict[str, Any]] = {}
         self.idle: frozenset[nn.Parameter] = frozenset()
-        self.rewinds = 0
         self._calling: Callable[..., AbstractContextManager[None]] = nullcontext
         self.norm: Tensor | None = None
         self.rates = LearningRates()
@@ -246,33 +234,11 @@ class TrainingState:
                 f"an on_commit callback changed {changed[0]}, which the parameter servers own.",
                 hint="Change weights in a custom optimiser, or use sync: ring.",
             )
-        self.commit_kept()
+        self.kept.commit()
 
     def forget_callbacks(self) -> None:
         """Forget the callbacks that wait: the step that they follow is not this member's any more."""
         self._owed = None
-
-    def commit_kept(self) -> None:
-        before = self.committed_kept
-        self.committed_kept = {
-            name: copied(kept.state_dict(), before.get(name)) for name, kept in self.kept.items()
-        }
-
-    def copied_kept(self) -> dict[str, dict[str, Any]]:
-        return {name: copy.deepcopy(kept.state_dict()) for name, kept in self.kept.items()}
-
-    def rewind_kept(self) -> None:
-        """Put kept objects that the loop body touched back to the committed step, before a replay."""
-        self.rewinds += 1
-        # A copy, because an object may go on with the very state it is given, and there may be another replay.
-        self.set_kept(copy.deepcopy(self.committed_kept))
-
-    def set_kept(self, states: Mapping[str, Any]) -> None:
-        """Give kept objects these states. Tensors come on the devices of those that the objects have in their places: a
-        state that was recorded or saved may lie in host memory."""
-        for name, state in states.items():
-            kept = self.kept[name]
-            kept.load_state_dict(_beside(state, kept.state_dict()))
 
     def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
         """Register an optimiser; it takes the place of all others whose parameters it has.
@@ -303,21 +269,6 @@ def _former(optimizer: Optimizer, others: Sequence[Optimizer]) -> list[int]:
             hint="Give it all parameters of the earlier one, which it then replaces, or none of them.",
         )
     return [number for number, theirs in enumerate(owned) if theirs & mine]
-
-
-def _beside(given: Any, own: Any) -> Any:
-    """The state with its tensors on the devices of those at the same places in `own`; itself where all are there."""
-    if isinstance(given, Tensor):
-        return given.to(own.device) if isinstance(own, Tensor) and own.device != given.device else given
-    # Plain ones alone: a container of another class may be made of more than its items.
-    if type(given) is dict and isinstance(own, Mapping):
-        moved = {key: _beside(value, own.get(key)) for key, value in given.items()}
-        return moved if any(moved[key] is not value for key, value in given.items()) else given
-    if type(given) in (list, tuple) and type(own) is type(given):
-        owns = [*own, *([None] * len(given))]
-        values = [_beside(value, mine) for value, mine in zip(given, owns, strict=False)]
-        return type(given)(values) if any(map(operator.is_not, values, given)) else given
-    return given
 
 
 def _parameters(optimizer: Optimizer) -> set[nn.Parameter]:

@@ -176,12 +176,12 @@ class JoinDonor:
         }
 
     def _kept(self) -> dict[str, Any]:
-        return {name: kept.state_dict() for name, kept in self._context.held.kept.items()}
+        return self._context.held.kept.states()
 
     def _changed(self, kept: dict[str, Any]) -> dict[str, Any]:
         """The states of kept objects that differ from what the last step's callbacks left: the program, which does not
         run in a joiner that follows, has changed them since."""
-        left = self._context.held.committed_kept
+        left = self._context.held.kept.committed
         return {name: state for name, state in kept.items() if not _same(state, left.get(name))}
 
 

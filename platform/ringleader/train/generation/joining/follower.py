@@ -131,7 +131,7 @@ class JoinFollower:
         self._draws.begin(context.progress.step)
         # Before the update and the callbacks: no program runs here that would have set them.
         context.held.set(head["settings"])
-        context.held.set_kept(head["kept"])
+        context.held.kept.put(head["kept"])
         if not head["skipped"]:
             context.held.update()
         if head["buffers"] is not None:
@@ -154,8 +154,8 @@ class JoinFollower:
         for scheduler, saved in zip(held.schedulers, state["schedulers"], strict=True):
             scheduler.load_state_dict(saved)
         held.set(state["settings"])
-        held.set_kept(state["kept"])
-        held.commit_kept()
+        held.kept.put(state["kept"])
+        held.kept.commit()
         self._state.restore(state["rest"], whole=True)
         kept = {name: own.state_dict() for name, own in held.kept.items() if name not in state["kept"]}
         return first_difference(prints(held, kept), state["prints"])

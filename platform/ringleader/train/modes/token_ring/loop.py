@@ -172,7 +172,7 @@ class TokenRingLoop(Mode):
             member.progress.leave_loop(loop.number)
         # Members tick with their own slices: only here are all at the same step.
         self._tick(member.progress.step)
-        member.held.commit_kept()
+        member.held.kept.commit()
         member.progress.take_loss(float(loss))
         member.finish_call(loop.number)
         member.progress.commit_transaction()

@@ -157,7 +157,7 @@ class Stretch:
             items = [compute.offset * loop.epoch.shards + shard for shard in compute.shards]
             share = self._rows / loop.epoch.batch_rows(compute.offset)
             self._tokens.spans.owe(items, share, compute.spans)
-        member.held.commit_kept()
+        member.held.kept.commit()
         self._travelling.added()
         self._look()
 
