@@ -6,16 +6,14 @@ a flag says whether a body has set anything, and only then the settings are exch
 """
 
 from collections.abc import Callable
-from itertools import chain, zip_longest
-from operator import is_not
-from typing import Any
 
 import torch
 
 from ringleader.errors import StepMisuse
 from ringleader.exchange import Exchange
+from ringleader.train.body.live_settings import LiveSettings
 from ringleader.train.body.saved_settings import SavedSettings, SettingChange
-from ringleader.train.body.setting_numbers import ABSENT, CONSTANTS, Row, leaves, plain, shown, take, unfit
+from ringleader.train.body.setting_numbers import ABSENT, Row, leaves, shown, unfit
 from ringleader.train.generation.context import MemberContext
 
 Said = tuple[bool, Row | None]
@@ -53,7 +51,7 @@ class OptimizerSettings:
         self._served = not (sync.commits_together or sync.steps_alone)
         self._in_rounds = sync.architecture == "local_sgd"
         self._free = sync.steps_alone
-        self._latest: list[SavedSettings] = []
+        self._live = LiveSettings(context.held, served=self._served)
         self._committed: list[SavedSettings] | None = None
         self._returned: list[SavedSettings] | None = None
         self._heals = -1
@@ -63,7 +61,7 @@ class OptimizerSettings:
     def begin_loop(self) -> None:
         """Begin a loop with the settings that the lines before it have left."""
         if not self._free:
-            self._now()
+            self._live.saved()
         self._committed = self._returned = None
 
     def begin_turn(self) -> None:
@@ -72,7 +70,7 @@ class OptimizerSettings:
             return
         if self._committed is None or self._heals != self._context.progress.heals or self._served:
             self._heals = self._context.progress.heals
-            self._committed = self._now()
+            self._committed = self._live.saved()
         self.rewind()
         self._returned = self._committed
 
@@ -92,7 +90,7 @@ class OptimizerSettings:
             return
         if changed is not None:
             self._refuse_unfit(self._committed)
-        row = self._encoded()
+        row = self._live.row()
         if not self._in_rounds:
             self._hear((changed is not None, row), "slice of a batch")
             return
@@ -103,7 +101,7 @@ class OptimizerSettings:
     def step_returned(self) -> None:
         """Save the settings as `session.step` returns to the body."""
         if not self._free and self._committed is not None:
-            self._returned = self._now()
+            self._returned = self._live.saved()
 
     def behind_turn(self) -> None:
         """Check the settings at the end of a turn. Raises StepMisuse: the body set something behind `session.step`."""
@@ -113,7 +111,7 @@ class OptimizerSettings:
 
     def begin_lines(self) -> None:
         """Begin the lines behind a step, whose commit, or the peer that healed this member, may have set some."""
-        self._returned = self._now()
+        self._returned = self._live.saved()
 
     def behind_step(self) -> None:
         """Check the settings behind a step's lines. Raises StepMisuse: they have set something."""
@@ -147,12 +145,12 @@ class OptimizerSettings:
         """Begin the next replica of a round with the live settings."""
         self._replica = (False, None)
         if self._committed is not None:
-            self._committed = self._now()
+            self._committed = self._live.saved()
 
     def inner_step(self) -> None:
         """Save the live settings after a step of the running replica: its next slice goes on from them."""
         if self._committed is not None:
-            self._committed = self._now()
+            self._committed = self._live.saved()
 
     @property
     def replica(self) -> "Said":
@@ -177,7 +175,7 @@ class OptimizerSettings:
             StepMisuse: slices of different members have set different things.
         """
         generation = self._context.generation
-        length = len(self._encoded())
+        length = len(self._live.row())
         # A row for each member and a sum: every row has one writer, and float64 keeps each setting's bits.
         said = torch.zeros(len(generation.plan.members), 1 + length, dtype=torch.float64)
         if self.said is not None:
@@ -193,16 +191,14 @@ class OptimizerSettings:
 
     def take(self, row: Row) -> None:
         """Make these settings live, before the update."""
-        values = iter(zip(row[::2], row[1::2], strict=True))
-        for group in self._groups:
-            take(group, values)
+        self._live.take(row)
 
     def committed(self) -> None:
         """Commit the live settings after an update: the next slices begin with them."""
         self.sets, self.said = False, None
         if self._free:
             return
-        now = self._now()  # callbacks and schedules may have set some
+        now = self._live.saved()  # callbacks and schedules may have set some
         if self._committed is not None:
             self._committed = now
 
@@ -214,33 +210,7 @@ class OptimizerSettings:
     def rewind(self) -> None:
         """Go back to the committed settings."""
         if self._committed is not None:
-            for group, saved in zip(self._groups, self._committed, strict=False):
-                saved.put_back(group)
-            self._latest = self._committed
-
-    @property
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer, _ in self._context.held.optimizers for group in optimizer.param_groups]
-
-    def _now(self) -> list[SavedSettings]:
-        """The live settings: the same list, with the same entries, as long as nothing has changed."""
-        groups, latest = self._groups, self._latest
-        known = zip_longest(groups, latest[: len(groups)])
-        now = [
-            saved if saved is not None and saved.stands(group) else self._saved(group)
-            for group, saved in known
-        ]
-        if len(now) != len(latest) or any(map(is_not, now, latest)):
-            self._latest = now
-        return self._latest
-
-    def _saved(self, group: dict[str, Any]) -> SavedSettings:
-        """Save a group, numpy's numbers as Python's: their arithmetic is the same on members that only receive them."""
-        if not self._served:
-            for key, value in list(group.items()):
-                if type(value) not in CONSTANTS and key != "params" and (number := plain(value)) is not value:
-                    group[key] = number
-        return SavedSettings.of(group)
+            self._live.put_back(self._committed)
 
     def _check(self, where: str, cure: str) -> None:
         changed = self._change(self._returned) if self._returned is not None else None
@@ -249,7 +219,7 @@ class OptimizerSettings:
 
     def _change(self, before: list[SavedSettings]) -> SettingChange | None:
         """The first change since `before`. Raises StepMisuse: groups came or went, or their parameters did."""
-        now, groups = self._now(), self._groups
+        now, groups = self._live.saved(), self._live.groups
         if now is before:
             return None
         if len(groups) != len(before) or not all(map(SavedSettings.same_parameters, before, groups)):
@@ -265,14 +235,10 @@ class OptimizerSettings:
 
     def _refuse_unfit(self, before: list[SavedSettings]) -> None:
         """Raise StepMisuse where a setting has changed so that a row of numbers of the same length cannot hold it."""
-        for saved, group in zip(before, self._groups, strict=True):
+        for saved, group in zip(before, self._live.groups, strict=True):
             for key in sorted((saved.settings.keys() | group.keys()) - {"params"}):
                 if why := unfit(saved.settings.get(key, ABSENT), group.get(key, ABSENT)):
                     raise self._misuse(why, key, CURE)
-
-    def _encoded(self) -> Row:
-        """All numbers of the settings."""
-        return tuple(chain.from_iterable(saved.row for saved in self._now()))
 
     def _hear(self, said: "Said", of: str) -> None:
         sets, row = said
@@ -283,7 +249,7 @@ class OptimizerSettings:
 
     def _differs(self, rows: list[Row], here: str, there: str) -> StepMisuse:
         place = next(n for n, (one, other) in enumerate(zip(*rows, strict=True)) if one != other) // 2
-        key = [key for group in self._groups for key, _ in leaves(group)][place]
+        key = [key for group in self._live.groups for key, _ in leaves(group)][place]
         one, other = (shown(row[2 * place], row[2 * place + 1]) for row in rows)
         return self._misuse(f"was set to {one} {here} and to {other} {there}", key, CURE)
 
