@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.best_weights import best_of
 from ringleader.train.body.autocast import Autocast
@@ -151,14 +150,9 @@ class Session(Registrations):
             StepMisuse: as for `batches`, where a step is left before its commit, and in modes in which workers do not
                 commit together.
         """
-        if not self._spec.sync.commits_together:
-            raise StepMisuse(
-                "session.steps was called, but with this job's sync workers do not commit a step together: "
-                "they lease items, or pass tokens.",
-                hint="Use session.batches and evaluate between two loops, or sync: ring, local_sgd, or synchronous "
-                "servers.",
-            )
+        self._loops.by_steps.check_possible()
         place = calling_place(0)
+        # Behind a step nothing can be registered, and its lines may call `best`.
         best_of(self._held.kept, self.keep)
         return self._passed(
             LoopRequest(dataset, place, shuffle, collate, loader_workers, drop_last, by_steps=True)

@@ -22,6 +22,7 @@ from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
 from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.state.kept_objects import KeptStates
 
 END = object()
 
@@ -40,8 +41,17 @@ class ProgramStep:
 
     slices: Generator[Any, None, None]
     step: int = -1
-    before: tuple[list[dict[str, Any]], dict[str, Any]] | None = None
+    before: tuple[list[dict[str, Any]], KeptStates] | None = None
     asked: int = 0
+
+    def ask(self) -> int:
+        """Count an evaluation in these lines. Returns how many were before it."""
+        self.asked += 1
+        return self.asked - 1
+
+    def run_again(self, settings: list[dict[str, Any]], kept: KeptStates) -> None:
+        """Have these lines run on what they find, which is put back behind them."""
+        self.before = (settings, kept)
 
 
 class StepLoops:
@@ -77,6 +87,16 @@ class StepLoops:
     def inside(self) -> bool:
         """Whether the program is in a loop over `session.steps`."""
         return self._loop is not None
+
+    def check_possible(self) -> None:
+        """Raises StepMisuse: with this job's sync, no step is one that all workers commit together."""
+        if not self._member.spec.sync.commits_together:
+            raise StepMisuse(
+                "session.steps was called, but with this job's sync workers do not commit a step together: "
+                "they lease items, or pass tokens.",
+                hint="Use session.batches and evaluate between two loops, or sync: ring, local_sgd, or synchronous "
+                "servers.",
+            )
 
     def run(
         self, loop: BatchLoop, place: CodeLine, watched: Callable[[Iterator[Any]], Iterator[Any]]
@@ -122,8 +142,7 @@ class StepLoops:
                 "session.evaluate was called between two slices of a step.",
                 hint="Call it in the loop over session.steps, behind the loop over the step's slices.",
             )
-        calls, number, step, asked = member.progress.calls, loop.number, self._shown_step, running.asked
-        running.asked += 1
+        calls, number, step, asked = member.progress.calls, loop.number, self._shown_step, running.ask()
 
         def known() -> Mapping[str, float] | None:
             scores = calls.evaluations_at(number, step)
@@ -174,7 +193,7 @@ class StepLoops:
 
     def _begin_again(self, running: ProgramStep, shown: FinishedCall) -> None:
         held = self._member.held
-        running.before = (held.settings(), held.kept.copies())
+        running.run_again(held.settings(), held.kept.copies())
         self._calls.show(shown)
 
     def _slices(self, turns: Iterator[Any], loop: BatchLoop, place: CodeLine) -> Generator[Any, None, None]:
