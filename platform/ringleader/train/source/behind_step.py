@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from ringleader.train.body.dry_turn import CodeLine
-from ringleader.train.source.loop_bodies import text_of
+from ringleader.train.source.loop_bodies import method_calls, text_of
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -25,7 +25,7 @@ def _leaves(file: str, line: int) -> bool:
     return any(
         _body_leaves(loop, session)
         for loop in loops
-        for batches, session in _calls(loop.iter, "batches")
+        for batches, session in method_calls(loop.iter, "batches")
         if batches.lineno <= line <= (batches.end_lineno or line)
     )
 
@@ -34,7 +34,7 @@ def _body_leaves(loop: ast.For, session: str) -> bool:
     steps = [
         (step.end_lineno, step.end_col_offset)
         for statement in loop.body
-        for step, stepped in _calls(statement, "step")
+        for step, stepped in method_calls(statement, "step")
         if stepped == session
     ]
     # Where the step is in a function that the body calls, any place may be behind it.
@@ -45,13 +45,6 @@ def _body_leaves(loop: ast.For, session: str) -> bool:
         if (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)) > first
     )
     return any(isinstance(node, ast.Break | ast.Return) for node in behind)
-
-
-def _calls(node: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:
-    """The calls of a method of that name below the node, each with the text of what has it."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == name:
-            yield each, ast.unparse(each.func.value)
 
 
 def _own(nodes: Iterable[ast.AST], *, leaves: bool = True) -> Iterator[ast.AST]:

@@ -210,7 +210,7 @@ class SourceText:
             for node in ast.walk(top)
             if isinstance(node, Loop) and getattr(node.target, "id", "") in names
         ]
-        if any(_gives_steps(node.iter) for node in items):
+        if any(any(method_calls(node.iter, "steps")) for node in items):
             return True
         given = (loop.iter, *(node.value for node in assigned))
         return any(map(self._gives_batches, given)) or _is_accelerated(loop, names, top)
@@ -228,10 +228,11 @@ class SourceText:
         return False
 
 
-def _gives_steps(node: ast.AST) -> bool:
-    """Whether there is a call of `session.steps` in it."""
-    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
-    return any(isinstance(call.func, ast.Attribute) and call.func.attr == "steps" for call in calls)
+def method_calls(node: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:
+    """The calls of a method of that name below the node, each with the text of what has it."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == name:
+            yield each, ast.unparse(each.func.value)
 
 
 _READING = threading.Lock()
