@@ -15,8 +15,9 @@ from ringleader.train.rows.order.skipped_steps import KeptSteps
 from ringleader.train.rows.random_streams import key
 
 AS_EVER = Data()
-RECENT = 8
-"""Batches whose rows are kept: those that are loaded ahead, and the one that is computed."""
+FEWEST_RECENT, MOST_RECENT, RECENT_ROWS = 8, 64, 1 << 19
+"""Batches whose rows are kept: those that are loaded ahead, and the one that is computed; of small ones enough for a
+round of local SGD, whose slices are asked for replica by replica."""
 
 
 def checksum(rows: np.ndarray) -> int:
@@ -117,7 +118,7 @@ class Epoch:
         place = self._place(offset)
         rows = self._recent.get(place)
         if rows is None:
-            if len(self._recent) >= RECENT:
+            if len(self._recent) >= max(FEWEST_RECENT, min(MOST_RECENT, RECENT_ROWS // self.batch)):
                 self._recent.clear()
             start, size = batch_at(place, self.batch, self.changes)
             rows = self._recent[place] = self.order[start : start + size]
