@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.harness import Nowhere, OneGeneration
 from ringleader.bench.training.workloads import InMemoryRows
 from ringleader.checkpoint.manifest import SavedPart
@@ -120,9 +120,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("port", "world", "rank", "rounds"):
-        parser.add_argument(f"--{name}", type=int, required=True)
+    parser = child_parser(numbers=("port", "world", "rank", "rounds"))
     parser.add_argument("--place", type=Path, required=True)
     return parser.parse_args()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.children import die_with_parent, run_secret
+from ringleader.bench.processes.children import child_parser, die_with_parent, run_secret
 from ringleader.bench.processes.gate import LOOPBACK
 from ringleader.comm.choosing.choice import choose, forecasts
 from ringleader.comm.choosing.probe import ProbeSender, probe
@@ -190,9 +190,7 @@ def _block(way: Sum, count: int) -> float:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("port", "world", "rank", "blocks"):
-        parser.add_argument(f"--{name}", type=int, required=True)
+    parser = child_parser(numbers=("port", "world", "rank", "blocks"))
     parser.add_argument("--over", choices=("gloo", "shared"), required=True)
     parser.add_argument("--nbytes", type=int, action="append", required=True)
     return parser.parse_args()

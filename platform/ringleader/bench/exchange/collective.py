@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.children import die_with_parent, run_secret
+from ringleader.bench.processes.children import child_parser, die_with_parent, run_secret
 from ringleader.bench.processes.gate import LOOPBACK
 from ringleader.comm.schedules import RankPart
 from ringleader.comm.schedules.schedule import chunks, even_spans
@@ -133,9 +133,7 @@ def _block(way: Sum, count: int) -> float:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("port", "world", "rank", "blocks"):
-        parser.add_argument(f"--{name}", type=int, required=True)
+    parser = child_parser(numbers=("port", "world", "rank", "blocks"))
     parser.add_argument("--nbytes", type=int, action="append", required=True)
     return parser.parse_args()
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.children import die_with_parent, run_secret
+from ringleader.bench.processes.children import child_parser, die_with_parent, run_secret
 from ringleader.comm.communicator import BULK, Communicator
 from ringleader.comm.schedules import SCHEDULES, RankPart
 from ringleader.comm.transports.meeting import MeetingCall, StoreClients, library, meet
@@ -28,7 +28,9 @@ Sum = Callable[[], object]
 
 
 def main() -> None:
-    asked = _arguments()
+    asked = child_parser(
+        texts=("store", "address", "schedule"), numbers=("rank", "world", "turns", "nbytes")
+    ).parse_args()
     torch.set_num_threads(1)
     host, _, port = asked.store.rpartition(":")
     store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=DEADLINE_S))
@@ -133,15 +135,6 @@ def _received(connection: socket.socket) -> float:
     while left > 0:
         left -= connection.recv_into(buffer, min(left, PIECE_BYTES))
     return STREAM_BYTES / (time.perf_counter() - since)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("store", "address", "schedule"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("rank", "world", "turns", "nbytes"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

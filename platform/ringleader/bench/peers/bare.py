@@ -1,11 +1,9 @@
 """A training script that uses Ringleader's exchange and nothing else: no session, no commits, no recovery."""
 
-import argparse
-
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
 from ringleader.bench.processes.harness import OneGeneration
 from ringleader.bench.training.workloads import WORKLOADS, InMemoryRows, Workload
@@ -72,7 +70,9 @@ class Script:
 
 
 def main() -> None:
-    asked = _arguments()
+    asked = child_parser(
+        texts=("side", "workload"), numbers=("port", "world", "rank", "block-steps", "shards")
+    ).parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     store = TCPStore(LOOPBACK, asked.port, is_master=False)
@@ -98,15 +98,6 @@ def main() -> None:
         step += 1
     script.close()
     print("{}", flush=True)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("side", "workload"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("port", "world", "rank", "block-steps", "shards"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """DistributedDataParallel on gloo, one worker: finds its best bucket size, then takes turns."""
 
-import argparse
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -13,7 +12,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
 from ringleader.bench.training.workloads import WORKLOADS, InMemoryRows, Workload
 from ringleader.train.memory import keep_freed_memory
@@ -24,7 +23,9 @@ DEADLINE = timedelta(seconds=600)
 
 
 def main() -> None:
-    asked = _arguments()
+    asked = child_parser(
+        texts=("side", "workload"), numbers=("port", "world", "rank", "block-steps")
+    ).parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()  # as our own workers do: worth a tenth of a step here, and open to anybody
     store = TCPStore(LOOPBACK, asked.port, is_master=False, timeout=DEADLINE)
@@ -107,15 +108,6 @@ class Trainer:
                     rows = batch[self.rank * self.share : (self.rank + 1) * self.share]
                     yield self.rows.x[rows], self.rows.y[rows]
             epoch += 1
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("side", "workload"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("port", "world", "rank", "block-steps"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

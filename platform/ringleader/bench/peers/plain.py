@@ -1,11 +1,9 @@
 """A training loop in plain torch: one process, no session, no exchange."""
 
-import argparse
-
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
 from ringleader.bench.training.workloads import WORKLOADS
 from ringleader.train.memory import keep_freed_memory
@@ -14,7 +12,9 @@ WARM_UP_STEPS = 8
 
 
 def main() -> None:
-    asked = _arguments()
+    asked = child_parser(
+        texts=("side", "workload"), numbers=("port", "world", "rank", "block-steps")
+    ).parse_args()
     torch.set_num_threads(1)
     # As in our workers: else each step would get its memory from the system anew.
     keep_freed_memory()
@@ -38,15 +38,6 @@ def main() -> None:
             optimizer.step()
             step += 1
     print("{}", flush=True)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("side", "workload"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("port", "world", "rank", "block-steps"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

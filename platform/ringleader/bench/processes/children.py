@@ -1,5 +1,6 @@
 """Processes that a benchmark starts: with a deadline, dead with their parent, nothing left behind."""
 
+import argparse
 import json
 import os
 import signal
@@ -26,6 +27,15 @@ def die_with_parent() -> None:
     # The parent may have died before it was asked for: then the kernel sends nothing any more.
     if os.getppid() == 1:
         sys.exit("the parent is gone")
+
+
+def child_parser(*, texts: Sequence[str] = (), numbers: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The command line of a child: required options with a text, and with a whole number."""
+    parser = argparse.ArgumentParser()
+    for names, kind in ((texts, str), (numbers, int)):
+        for name in names:
+            parser.add_argument(f"--{name}", type=kind, required=True)
+    return parser
 
 
 def run_secret() -> bytes:

@@ -15,7 +15,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.broken import PeerFailed
-from ringleader.bench.processes.children import die_with_parent, run_secret
+from ringleader.bench.processes.children import child_parser, die_with_parent, run_secret
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
 from ringleader.bench.training.workloads import WORKLOADS, Workload
 from ringleader.checkpoint.manifest import SavedPart
@@ -218,11 +218,9 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("side", "workload"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("port", "world", "rank", "block-steps", "shards"):
-        parser.add_argument(f"--{name}", type=int, required=True)
+    parser = child_parser(
+        texts=("side", "workload"), numbers=("port", "world", "rank", "block-steps", "shards")
+    )
     parser.add_argument("--servers", type=int, default=0, help="parameter servers behind the workers")
     parser.add_argument("--backups", type=int, default=0, help="of each server's part of the state")
     parser.add_argument("--free", action="store_true", help="reproducible: false")

@@ -1,6 +1,5 @@
 """A straggler where a backup worker stands in for it, beside the same group without backups, which waits for it."""
 
-import argparse
 import json
 import statistics
 import time
@@ -12,7 +11,7 @@ import torch
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ringleader.bench.line import Figure, Target
-from ringleader.bench.processes.children import Child, die_with_parent
+from ringleader.bench.processes.children import Child, child_parser, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK
 from ringleader.bench.training.straggler import (
     DEADLINE_S,
@@ -115,11 +114,7 @@ def job(side: str) -> JobSpec:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--side", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--rank", type=int, required=True)
-    asked = parser.parse_args()
+    asked = child_parser(texts=("side",), numbers=("port", "rank")).parse_args()
     torch.set_num_threads(1)
     store = PrefixStore(asked.side, TCPStore(LOOPBACK, asked.port, is_master=False))
     committing = Committing(store, asked.rank)

@@ -4,7 +4,6 @@ All of it is one run: a schedule of blocks says which workers compute when. A re
 waits for it, so a block with one worker measures that worker alone.
 """
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -20,7 +19,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from torch.utils.data import Dataset
 
 from ringleader.bench.line import Figure, Target
-from ringleader.bench.processes.children import Child, die_with_parent
+from ringleader.bench.processes.children import Child, child_parser, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK
 from ringleader.bench.processes.harness import Nowhere, OneGeneration
 from ringleader.bench.training.workloads import REAL_IMAGES, WORKLOADS, InMemoryRows
@@ -200,10 +199,7 @@ def job() -> JobSpec:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--rank", type=int, required=True)
-    asked = parser.parse_args()
+    asked = child_parser(numbers=("port", "rank")).parse_args()
     torch.set_num_threads(1)
     store = TCPStore(LOOPBACK, asked.port, is_master=False)
     take_part(job(), Scheduled(store, asked.rank), side=STRAGGLER, port=asked.port, rank=asked.rank)

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Subset
 
 from ringleader.bench.exchange.late import LateTransport
-from ringleader.bench.processes.children import die_with_parent
+from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.harness import Nowhere, OneGeneration
 from ringleader.bench.training.workloads import WORKLOADS, Workload
 from ringleader.spec import JobSpec
@@ -123,11 +123,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    for name in ("side", "workload"):
-        parser.add_argument(f"--{name}", required=True)
-    for name in ("port", "world", "rank", "passes"):
-        parser.add_argument(f"--{name}", type=int, required=True)
+    parser = child_parser(texts=("side", "workload"), numbers=("port", "world", "rank", "passes"))
     parser.add_argument("--delay-ms", type=float, required=True)
     return parser.parse_args()
 
