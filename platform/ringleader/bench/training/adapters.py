@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
-from ringleader.bench.training.workloads import InMemoryRows
+from ringleader.bench.training.workloads import InMemoryRows, sgd
 from ringleader.train import Session, local_session
 
 BATCH, SHARDS, STEPS, WARM_STEPS = 64, 2, 16, 4
@@ -51,10 +51,6 @@ def rows() -> InMemoryRows:
     return InMemoryRows(x, x.roll(1, dims=1))
 
 
-def sgd(net: nn.Module) -> torch.optim.SGD:
-    return torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-
-
 def loss_of(net: nn.Module, batch: Any) -> Tensor:
     return F.mse_loss(net(batch["x"]), batch["y"])
 
@@ -62,7 +58,7 @@ def loss_of(net: nn.Module, batch: Any) -> Tensor:
 def trained(session: Session) -> None:
     """The training function that the loops of Accelerate and Lightning are compared with."""
     net = session.model(network())
-    session.optimizer(sgd(net), clip_norm=1.0)
+    session.optimizer(sgd(net.parameters()), clip_norm=1.0)
     for batch in session.batches(rows()):
         session.step(loss_of(net, batch))
 
@@ -73,7 +69,7 @@ def accelerated(session: Session) -> None:
     accelerator = ElasticAccelerator(session, clip_norm=1.0)
     net = network()
     loader = DataLoader(rows(), BATCH // SHARDS, shuffle=True)
-    net, optimizer, loader = accelerator.prepare(net, sgd(net), loader)
+    net, optimizer, loader = accelerator.prepare(net, sgd(net.parameters()), loader)
     for batch in loader:
         with accelerator.accumulate(net):
             accelerator.backward(loss_of(net, batch))

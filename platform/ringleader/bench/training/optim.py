@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from ringleader.bench.line import Figure, Target
-from ringleader.bench.processes.gate import Side, court
+from ringleader.bench.processes.gate import Side
 from ringleader.bench.registry import Wish
-from ringleader.bench.training.step import HARNESS, START_DEADLINE_S, take_turns
+from ringleader.bench.training.step import HARNESS, take_turns
 
 PLAIN = "ringleader.bench.peers.plain"
 BLOCK_STEPS = 10
@@ -24,9 +24,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 def _measure(case: str, workload: str, blocks: int) -> Figure:
     words = [f"--workload={workload}", f"--block-steps={BLOCK_STEPS}"]
     ours, plain = Side("session", HARNESS, [*words, "--shards=1"]), Side("plain", PLAIN, words)
-    with court([ours, plain], 1, START_DEADLINE_S) as opened:
-        took = take_turns(opened, [ours.name, plain.name], blocks)
-        opened.finish(START_DEADLINE_S)
+    took, _ = take_turns([ours, plain], 1, blocks)
     return Figure(
         case=case,
         unit="s",

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringleader.bench.line import Figure, Target
-from ringleader.bench.processes.gate import Side, court
+from ringleader.bench.processes.gate import Side
 from ringleader.bench.registry import Wish
 from ringleader.bench.training import compared
-from ringleader.bench.training.step import HARNESS, START_DEADLINE_S, take_turns
+from ringleader.bench.training.step import HARNESS, take_turns
 from ringleader.comm.tree import tree_over
 from ringleader.elastic.plan import owned
 
@@ -64,9 +64,7 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 def _measure(case: OverheadCase, blocks: int) -> Figure:
     ours, other = case.sides
-    with court([ours, other], case.world, START_DEADLINE_S) as opened:
-        took = take_turns(opened, [ours.name, other.name], blocks)
-        opened.finish(START_DEADLINE_S)
+    took, _ = take_turns([ours, other], case.world, blocks)
     return Figure(
         case=case.name,
         unit="s",

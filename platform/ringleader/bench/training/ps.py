@@ -4,18 +4,11 @@ or with a backup; and the cost of a straggler where nobody waits for it, or a ba
 from collections.abc import Iterator
 
 from ringleader.bench.line import Figure, Target
-from ringleader.bench.processes.gate import Side, court
+from ringleader.bench.processes.gate import Side
 from ringleader.bench.registry import Wish
 from ringleader.bench.training import backups, straggler
 from ringleader.bench.training.backups import BACKUP_STRAGGLER
-from ringleader.bench.training.step import (
-    BLOCK_DEADLINE_S,
-    HARNESS,
-    SETTINGS,
-    START_DEADLINE_S,
-    WORLD,
-    take_turns,
-)
+from ringleader.bench.training.step import HARNESS, SETTINGS, WORLD, take_turns
 from ringleader.bench.training.straggler import STRAGGLER
 from ringleader.bench.training.workloads import REAL_IMAGES
 
@@ -50,9 +43,7 @@ def _measure(case: str, workload: str, copies: int, full: bool) -> Figure:
     ring = Side("ring", HARNESS, words)
     servers = SERVERS + copies
     server = Side("server", HARNESS, [*words, f"--servers={servers}", f"--backups={copies}"], servers)
-    with court([ring, server], WORLD, START_DEADLINE_S) as opened:
-        took = take_turns(opened, [ring.name, server.name], blocks)
-        opened.finish(BLOCK_DEADLINE_S)
+    took, _ = take_turns([ring, server], WORLD, blocks)
     return Figure(
         case=case,
         unit="s",

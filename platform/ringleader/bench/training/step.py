@@ -1,10 +1,10 @@
 """One training step beside DistributedDataParallel: two workers, one thread each, taking turns on one machine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringleader.bench.line import Figure, Target
-from ringleader.bench.processes.gate import Court, Side, court
+from ringleader.bench.processes.gate import Side, court
 from ringleader.bench.registry import Wish
 from ringleader.bench.training.workloads import REAL_IMAGES
 
@@ -56,9 +56,8 @@ def _measure(workload: str, cases: list[StepCase], full: bool) -> Iterator[Figur
     block_steps, blocks = (14, 24) if full else (12, 6)
     ddp = Side("ddp", DDP, [f"--workload={workload}", f"--block-steps={block_steps}"])
     sides = [ddp, *(case.side(block_steps) for case in cases)]
-    with court(sides, WORLD, START_DEADLINE_S) as opened:
-        took = take_turns(opened, [side.name for side in sides], blocks)
-        bucket_mb = opened.finish(START_DEADLINE_S)["ddp"][0]["bucket_mb"]
+    took, answers = take_turns(sides, WORLD, blocks)
+    bucket_mb = answers["ddp"][0]["bucket_mb"]
     for case in cases:
         yield Figure(
             case=case.name,
@@ -72,14 +71,19 @@ def _measure(workload: str, cases: list[StepCase], full: bool) -> Iterator[Figur
         )
 
 
-def take_turns(opened: Court, sides: list[str], blocks: int) -> dict[str, list[float]]:
-    """Measure every side once a round; the order rotates, so that no side always follows the same other."""
-    took: dict[str, list[float]] = {side: [] for side in sides}
-    for number in range(blocks):
-        first = number % len(sides)
-        for side in sides[first:] + sides[:first]:
-            took[side] += opened.block(side, BLOCK_DEADLINE_S)
-    return took
+def take_turns(
+    sides: Sequence[Side], world: int, blocks: int
+) -> tuple[dict[str, list[float]], dict[str, list[dict[str, object]]]]:
+    """Seconds a step on rank 0 by side, and the answers of each one's rank 0. All sides stay up, and each is measured
+    once a round; the order rotates, so that no side always follows the same other."""
+    names = [side.name for side in sides]
+    took: dict[str, list[float]] = {name: [] for name in names}
+    with court(sides, world, START_DEADLINE_S) as opened:
+        for number in range(blocks):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                took[name] += opened.block(name, BLOCK_DEADLINE_S)
+        return took, opened.finish(START_DEADLINE_S)
 
 
 def _settings(case: StepCase, bucket_mb: object) -> str:
