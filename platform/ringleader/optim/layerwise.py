@@ -1,4 +1,4 @@
-"""What LARS and LAMB have in common: groups that are checked, and layers that are updated one by one."""
+"""The common part of LARS and LAMB: groups of parameters that are checked, and layers that are updated one by one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +6,7 @@ from math import inf, isfinite
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
@@ -61,12 +61,24 @@ class LayerwiseOptimizer(Optimizer, ABC):
         raise ValueError(f"{type(self).__name__} got {name}={value:g}; allowed: a number {allowed}.")
 
 
-def _at_once(layers: list[Tensor]) -> Iterable[list[Tensor]]:
-    """The layers that are updated by one call: all on a device, which then gets a few kernels; else one, so that memory
-    is taken for one."""
-    if layers and all(layer.is_cuda for layer in layers):
-        return [layers]
-    return [[layer] for layer in layers]
+def layer_groups(model: nn.Module, *, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    """Two groups for LARS or LAMB: matrices and kernels, and tensors of less than two dimensions (biases, weights of
+    norms), which are neither scaled layer by layer nor decayed, as is common with both.
+
+    Args:
+        weight_decay: of the first group.
+
+    Returns:
+        the groups that have parameters, in the order of the model.
+    """
+    parameters = list(model.parameters())
+    layers = [parameter for parameter in parameters if parameter.dim() > 1]
+    others = [parameter for parameter in parameters if parameter.dim() <= 1]
+    groups: list[dict[str, Any]] = [
+        {"params": layers, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0, "adapt": False},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def rate_of(group: dict[str, Any]) -> float:
@@ -78,3 +90,11 @@ def scale_layers(updates: list[Tensor], ratios: Tensor) -> None:
     """Multiply each update by its ratio, in place and without waiting for a device."""
     # Tensors without a dimension change no type: an update of float32 is multiplied in float32.
     torch._foreach_mul_(updates, list(ratios.unbind()))
+
+
+def _at_once(layers: list[Tensor]) -> Iterable[list[Tensor]]:
+    """The layers that are updated by one call: all on a device, which then gets a few kernels; else one, so that memory
+    is taken for one."""
+    if layers and all(layer.is_cuda for layer in layers):
+        return [layers]
+    return [[layer] for layer in layers]
