@@ -11,8 +11,8 @@ import pytest
 from ringleader.cli.data import KINDS as OFFERED
 from ringleader.cli.main import main
 from ringleader.data.inspection import inspect
-from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.kinds import KINDS, open_source
+from ringleader.data.unreadable import FileUnreadable
 
 
 def parquet(folder: Path) -> Path:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ringleader.data import ParquetDataset
-from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.jsonl import JsonlSource
+from ringleader.data.unreadable import FileUnreadable
 from ringleader.data.uris import UriUnusable, filesystem_of, hint_for
 
 

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from ringleader.data.sources.arrow import ArrowSource
-from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.source import Source
-from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 
 BATCH, ROWS = 4, 10
 

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from ringleader.data.sources import jsonl
-from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.jsonl import JsonlSource
 from ringleader.data.sources.source import Source
-from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 
 
 def write(path: Path, rows: list[Any], end: str = "\n") -> Path:

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.mds import MdsSource
 from ringleader.data.sources.source import Source
-from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 
 FIXED = {"int": 8, "uint8": 1, "float32": 4, "float16": 2, "ndarray:int32:2,2": 16}
 CODECS = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.source import Source
 from ringleader.data.sources.webdataset import WebDatasetSource
-from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 
 
 def tar(path: Path, members: list[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:

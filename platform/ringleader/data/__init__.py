@@ -9,11 +9,10 @@ from ringleader.data.mix import Mix
 from ringleader.data.packed import Packed, cu_seqlens
 from ringleader.data.parquet import ParquetDataset
 from ringleader.data.sources.arrow import ArrowSource
-from ringleader.data.sources.files import FileUnreadable
 from ringleader.data.sources.jsonl import JsonlSource
 from ringleader.data.sources.mds import MdsSource
 from ringleader.data.sources.webdataset import WebDatasetSource
-from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable, RowUnreadable
 
 __all__ = [
     "ArrowSource",

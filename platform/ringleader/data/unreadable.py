@@ -1,6 +1,15 @@
-"""Errors of files whose rows cannot be read: they name the place."""
+"""Errors of data sets in files that cannot be read: they name the place."""
 
 from ringleader.errors import RingleaderError
+
+
+class FileUnreadable(RingleaderError):
+    """A file of a data set is not there, cannot be read, or is not what it should be."""
+
+    code = "entrypoint_raised"
+
+    def __init__(self, uri: str, why: str, hint: str = "Write the file again, or leave it out.") -> None:
+        super().__init__(f"{uri} cannot be read: {why}.", hint=hint)
 
 
 class BlockUnreadable(RingleaderError):

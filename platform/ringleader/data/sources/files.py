@@ -11,17 +11,8 @@ import pyarrow.fs as pafs
 from ringleader.data.per_process import PerProcess
 from ringleader.data.sources.open_files import OPEN_FILES, OpenFiles
 from ringleader.data.sources.paths import resolve
+from ringleader.data.unreadable import FileUnreadable
 from ringleader.data.uris import hint_for, said
-from ringleader.errors import RingleaderError
-
-
-class FileUnreadable(RingleaderError):
-    """A file of a data set is not there, cannot be read, or is not what it should be."""
-
-    code = "entrypoint_raised"
-
-    def __init__(self, uri: str, why: str, hint: str = "Write the file again, or leave it out.") -> None:
-        super().__init__(f"{uri} cannot be read: {why}.", hint=hint)
 
 
 class SourceFiles:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ringleader.data.sources.files import FileUnreadable, SourceFiles, digest_of
+from ringleader.data.sources.files import SourceFiles, digest_of
 from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
 from ringleader.data.sources.paths import AnyPath, files_in
-from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 
 ENDINGS = (".jsonl", ".ndjson")
 COMPRESSED = {

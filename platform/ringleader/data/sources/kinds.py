@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pyarrow.fs as pafs
 
 from ringleader.data.sources import arrow, jsonl, mds, parquet, webdataset
-from ringleader.data.sources.files import FileUnreadable, inside, reading, size_of
+from ringleader.data.sources.files import inside, reading, size_of
 from ringleader.data.sources.paths import resolve
 from ringleader.data.sources.source import Source
+from ringleader.data.unreadable import FileUnreadable
 
 KINDS: dict[str, tuple[tuple[str, ...], Callable[[str], Source]]] = {
     "parquet": ((".parquet",), parquet.ParquetSource),

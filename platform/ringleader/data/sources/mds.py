@@ -15,19 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ringleader.data.sources.files import (
-    FileUnreadable,
-    SourceFiles,
-    digest_of,
-    inside,
-    open_uri,
-    read_text,
-    size_of,
-)
+from ringleader.data.sources.files import SourceFiles, digest_of, inside, open_uri, read_text, size_of
 from ringleader.data.sources.mds_encodings import Encoding, encoding_of
 from ringleader.data.sources.open_files import OPEN_FILES
 from ringleader.data.sources.paths import AnyPath
-from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 from ringleader.data.uris import said
 
 INDEX = "index.json"

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ringleader.data.sources.files import FileUnreadable, SourceFiles, digest_of, open_uri, reading
+from ringleader.data.sources.files import SourceFiles, digest_of, open_uri, reading
 from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
 from ringleader.data.sources.paths import AnyPath, files_in
-from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 
 KEY = "__key__"
 TEXTS = frozenset({"txt", "text", "transcript"})
