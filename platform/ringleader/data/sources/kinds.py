@@ -33,12 +33,20 @@ def open_source(uri: str, kind: str = "") -> tuple[str, Source]:
 
 
 def _kind_of(uri: str) -> str:
-    if (named := _kinds_in([uri])) and not _is_folder(uri):
+    with reading(uri):
+        filesystem, path = resolve(uri)
+        there = filesystem.get_file_info(path).type
+    if there is not pafs.FileType.Directory and (named := _kinds_in([uri])):
         return named[0]
     for mark, kind in MARKS.items():
         if size_of(inside(uri, mark)) is not None:
             return kind
-    found = _kinds_in(_names_in(uri))
+    with reading(uri):
+        if there is pafs.FileType.NotFound:
+            raise FileNotFoundError
+        # A URI may have more behind the path.
+        names = [path] if there is pafs.FileType.File else _names_in(filesystem, path)
+    found = _kinds_in(names)
     if len(found) == 1:
         return found[0]
     endings = ", ".join(ending for endings, _ in KINDS.values() for ending in endings)
@@ -52,17 +60,5 @@ def _kinds_in(names: list[str]) -> list[str]:
     return [kind for kind, (endings, _) in KINDS.items() if any(name.endswith(endings) for name in names)]
 
 
-def _is_folder(uri: str) -> bool:
-    with reading(uri):
-        filesystem, path = resolve(uri)
-        return bool(filesystem.get_file_info(path).type is pafs.FileType.Directory)
-
-
-def _names_in(uri: str) -> list[str]:
-    with reading(uri):
-        filesystem, path = resolve(uri)
-        if filesystem.get_file_info(path).type is pafs.FileType.NotFound:
-            raise FileNotFoundError
-        if filesystem.get_file_info(path).type is pafs.FileType.File:
-            return [path]
-        return [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(path))]
+def _names_in(filesystem: pafs.FileSystem, folder: str) -> list[str]:
+    return [info.base_name for info in filesystem.get_file_info(pafs.FileSelector(folder))]
