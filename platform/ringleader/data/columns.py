@@ -41,7 +41,7 @@ def rows_in(column: pa.Array) -> np.ndarray | pa.Array | None:
     if column.null_count or column.type in _TEXTS:
         return None if column.null_count else column
     shape = [len(column)]
-    while _is_list(column.type):
+    while is_list(column.type):
         sizes = _sizes(column)
         # What lies between the lists is no part of them: `flatten` leaves it out.
         column = column.flatten()
@@ -50,6 +50,13 @@ def rows_in(column: pa.Array) -> np.ndarray | pa.Array | None:
         shape += sizes
     numbers: np.ndarray = column.to_numpy(zero_copy_only=False)
     return numbers.reshape(shape)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of this type are lists, of one length or of any."""
+    return any(
+        is_one(kind) for is_one in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    )
 
 
 class ColumnStack:
@@ -107,15 +114,9 @@ def _sizes(column: pa.Array) -> list[int]:
     return np.unique(lengths).tolist()  # type: ignore[no-any-return]
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return any(
-        is_one(kind) for is_one in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    )
-
-
 def _leaf(kind: pa.DataType) -> pa.DataType:
     """The type of the innermost lists' values; the type itself where it is no list."""
-    while _is_list(kind):
+    while is_list(kind):
         kind = kind.value_type
     return kind
 

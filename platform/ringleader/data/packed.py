@@ -8,9 +8,10 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
+from ringleader.data.columns import is_list
 from ringleader.data.file_dataset import CACHE_BYTES, FileDataset
 from ringleader.data.sources.files import digest_of
-from ringleader.data.sources.source import Source
+from ringleader.data.sources.source import Source, columns_of
 from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
 PADDING = -1
@@ -107,14 +108,12 @@ class PackedSource:
         }
         found["position_ids"][documents == PADDING] = 0
         found["document_ids"][documents == PADDING] = PADDING
-        names = self.schema.names if columns is None else list(columns)
+        schema = columns_of(self.schema, columns)
         arrays = [
             pa.FixedSizeListArray.from_arrays(pa.array(found[name].reshape(-1), TYPES[name]), self._length)
-            for name in names
+            for name in schema.names
         ]
-        return pa.RecordBatch.from_arrays(
-            arrays, schema=pa.schema([self.schema.field(name) for name in names])
-        )
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def name(self, block: int) -> str:
         return self._documents.name(int(self._blocks[block]))
@@ -154,7 +153,7 @@ class PackedSource:
         if self._column not in schema.names:
             raise KeyError(f"no column {self._column!r} in {self._documents.name(0)}; it has {schema.names}")
         kind = schema.field(self._column).type
-        if not _is_list(kind) or not pa.types.is_integer(kind.value_type):
+        if not is_list(kind) or not pa.types.is_integer(kind.value_type):
             raise TypeError(f"column {self._column!r} is {kind}; a packed set needs lists of whole numbers")
 
 
@@ -172,8 +171,3 @@ def cu_seqlens(document_ids: Tensor) -> Tensor:
     begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     places = begins.flatten().nonzero().flatten()
     return torch.cat([places, places.new_tensor([document_ids.numel()])]).int()
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in tests)

@@ -6,7 +6,6 @@ Format: https://arrow.apache.org/docs/format/Columnar.html#serialization-and-int
 
 import json
 from collections.abc import Iterator, Sequence
-from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 from ringleader.data.per_process import PerProcess
 from ringleader.data.sources.files import digest_of, inside, open_uri, read_text, reading, size_of
 from ringleader.data.sources.open_files import OpenFiles
-from ringleader.data.sources.paths import AnyPath, files_in
+from ringleader.data.sources.paths import AnyPath, files_in, paths_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 from ringleader.data.uris import said
 
@@ -40,9 +39,8 @@ class ArrowSource:
     """
 
     def __init__(self, source: AnyPath | Sequence[AnyPath]) -> None:
-        given = [source] if isinstance(source, str | PathLike) else list(source)
         self.paths = [
-            file for each in given for file in _saved_set(fspath(each)) or files_in(each, ENDINGS, "Arrow")
+            file for each in paths_of(source) for file in _saved_set(each) or files_in(each, ENDINGS, "Arrow")
         ]
         self._opened = PerProcess(self._open_files)
         self._sound: set[int] = set()
@@ -66,7 +64,7 @@ class ArrowSource:
             # Damaged offsets would lead anywhere in memory: looked at once in each process.
             found.validate(full=block not in self._sound)
         except (pa.ArrowException, OSError) as error:
-            raise BlockUnreadable(self.name(block), str(error).rstrip(".")) from error
+            raise BlockUnreadable(self.name(block), said(error)) from error
         if found.num_rows != rows:
             raise BlockUnreadable(self.name(block), "it has changed since it was first read")
         self._sound.add(block)

@@ -7,6 +7,8 @@ null.
 import pyarrow as pa
 import pyarrow.json as pj
 
+from ringleader.data.uris import said
+
 
 class LineUnlike(Exception):
     """A line is no JSON object, or has other types than those before it.
@@ -40,7 +42,7 @@ class JsonSchema:
         except (pa.ArrowException, ValueError) as error:
             for number, line in enumerate(lines.split(b"\n")):
                 self._take_line(number, line)
-            raise LineUnlike(0, str(error).rstrip(".")) from error
+            raise LineUnlike(0, said(error)) from error
         self.schema = found
         return count
 
@@ -49,7 +51,7 @@ class JsonSchema:
             if line.strip():
                 self.schema = self._with(_one_each(line, 1))
         except (pa.ArrowException, ValueError) as error:
-            raise LineUnlike(number, str(error).rstrip(".")) from error
+            raise LineUnlike(number, said(error)) from error
 
     def _with(self, other: pa.Schema) -> pa.Schema:
         return other if self.schema is None else merged(self.schema, other)

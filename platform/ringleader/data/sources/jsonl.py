@@ -10,7 +10,9 @@ import pyarrow as pa
 from ringleader.data.sources.files import SourceFiles, digest_of
 from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
 from ringleader.data.sources.paths import AnyPath, files_in
+from ringleader.data.sources.source import columns_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
+from ringleader.data.uris import said
 
 ENDINGS = (".jsonl", ".ndjson")
 COMPRESSED = {
@@ -81,13 +83,13 @@ class JsonlSource:
 
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         file, begins, ends, _, rows = self._places[block].tolist()
-        wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        wanted = columns_of(self.schema, columns)
         others = "error" if columns is None and self._given is None else "ignore"
         try:
             data = bytes(self._files.read(file, begins, ends - begins))
             found = parse(data, wanted, others=others)
         except (pa.ArrowException, FileUnreadable) as error:
-            raise BlockUnreadable(self.name(block), str(error).rstrip(".")) from error
+            raise BlockUnreadable(self.name(block), said(error)) from error
         if found.num_rows != rows:
             raise BlockUnreadable(self.name(block), "it has changed since its lines were counted")
         return found.combine_chunks().to_batches()[0]

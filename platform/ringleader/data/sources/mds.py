@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ import pyarrow as pa
 from ringleader.data.sources.files import SourceFiles, digest_of, inside, open_uri, read_text, size_of
 from ringleader.data.sources.mds_encodings import Encoding, encoding_of
 from ringleader.data.sources.open_files import OPEN_FILES
-from ringleader.data.sources.paths import AnyPath
+from ringleader.data.sources.paths import AnyPath, paths_of
+from ringleader.data.sources.source import columns_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 from ringleader.data.uris import said
 
@@ -74,7 +74,7 @@ class MdsSource:
         columns: Sequence[str] | None = None,
         block_samples: int = BLOCK_SAMPLES,
     ) -> None:
-        folders = [fspath(each) for each in ([source] if isinstance(source, str | PathLike) else source)]
+        folders = paths_of(source)
         texts = {folder: _index_of(folder) for folder in folders}
         described = [(folder, each) for folder, text in texts.items() for each in _shards_in(folder, text)]
         if not sum(int(each["samples"]) for _, each in described):
@@ -101,17 +101,15 @@ class MdsSource:
         self.digest = digest_of("mds", *texts.values(), self.schema, self._blocks)
 
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
-        names = self.schema.names if columns is None else list(columns)
+        schema = columns_of(self.schema, columns)
         try:
             shard, first, end = self._blocks[block].tolist()
-            values = self._values(shard, first, end, names)
-            arrays = [self._encodings[name].decode(values[name]) for name in names]
+            values = self._values(shard, first, end, schema.names)
+            arrays = [self._encodings[name].decode(values[name]) for name in schema.names]
         # Whatever the bytes of a damaged sample make of numpy, or of text.
         except (pa.ArrowException, ValueError, IndexError, KeyError, OverflowError, FileUnreadable) as error:
-            raise BlockUnreadable(self.name(block), str(error).rstrip(".")) from error
-        return pa.RecordBatch.from_arrays(
-            arrays, schema=pa.schema([self.schema.field(name) for name in names])
-        )
+            raise BlockUnreadable(self.name(block), said(error)) from error
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def name(self, block: int) -> str:
         shard, first, end = self._blocks[block].tolist()

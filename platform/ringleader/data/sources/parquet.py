@@ -15,6 +15,7 @@ from ringleader.data.per_process import PerProcess
 from ringleader.data.sources.open_files import OpenFiles
 from ringleader.data.sources.paths import AnyPath, files_in, resolve
 from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.uris import said
 
 INDEX_THREADS = 8
 TAIL_BYTES = 64 << 10
@@ -98,7 +99,7 @@ class ParquetSource:
             why = "" if read.num_rows == self.block_rows[block] else f"it has {read.num_rows} rows"
         # What a decoder says of damaged bytes: pyarrow's own errors are among these.
         except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-            why = str(error).rstrip(".") or type(error).__name__
+            why = said(error)
         if self._changed(file):
             why = "the file has changed since it was first read"
         if why:
@@ -184,7 +185,7 @@ def _footer(source: str) -> Footer:
         with pq.ParquetFile(pa.BufferReader(footer)) as read:
             metadata, schema = read.metadata, read.schema_arrow
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise BlockUnreadable(source, str(error).rstrip(".")) from error
+        raise BlockUnreadable(source, said(error)) from error
     counts = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     return Footer(schema, counts, hashlib.blake2b(footer, digest_size=16).digest(), stamp)
 

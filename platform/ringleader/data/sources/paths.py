@@ -20,6 +20,11 @@ def resolve(source: str) -> tuple[pafs.FileSystem, str]:
     return pafs.LocalFileSystem(), str(Path(source).absolute())
 
 
+def paths_of(sources: AnyPath | Sequence[AnyPath]) -> list[str]:
+    """The paths and URIs of one, or of a list of them, as texts."""
+    return [fspath(each) for each in ([sources] if isinstance(sources, str | PathLike) else sources)]
+
+
 def files_in(sources: AnyPath | Sequence[AnyPath], ending: str | tuple[str, ...], kind: str) -> list[str]:
     """The files of paths, folders and URIs, in the order given; those of a folder by name. `{000..012}` in a name
     stands for each number.
@@ -32,14 +37,10 @@ def files_in(sources: AnyPath | Sequence[AnyPath], ending: str | tuple[str, ...]
     Raises:
         FileNotFoundError: there is none.
     """
-    listed = [sources] if isinstance(sources, str | PathLike) else list(sources)
-    found = [
-        path for source in listed for each in _numbered(fspath(source)) for path in _files_of(each, ending)
-    ]
+    listed = paths_of(sources)
+    found = [path for source in listed for each in _numbered(source) for path in _files_of(each, ending)]
     if not found:
-        raise FileNotFoundError(
-            f"no {kind} file found under {', '.join([fspath(each) for each in listed]) or 'an empty list'}"
-        )
+        raise FileNotFoundError(f"no {kind} file found under {', '.join(listed) or 'an empty list'}")
     return found
 
 

@@ -37,3 +37,8 @@ class Source(Protocol):
 
     def name(self, block: int) -> str:
         """The place of a block in words, for errors: "file.parquet, row group 3"."""
+
+
+def columns_of(schema: pa.Schema, names: Sequence[str] | None) -> pa.Schema:
+    """The schema of the named columns, in the order of the names; of all when None."""
+    return schema if names is None else pa.schema([schema.field(name) for name in names])

@@ -15,7 +15,9 @@ import pyarrow as pa
 from ringleader.data.sources.files import SourceFiles, digest_of, open_uri, reading
 from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
 from ringleader.data.sources.paths import AnyPath, files_in
+from ringleader.data.sources.source import columns_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
+from ringleader.data.uris import said
 
 KEY = "__key__"
 TEXTS = frozenset({"txt", "text", "transcript"})
@@ -75,18 +77,15 @@ class WebDatasetSource:
         self.digest = digest_of("webdataset", *told)
 
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
-        names = self.schema.names if columns is None else list(columns)
+        schema = columns_of(self.schema, columns)
         try:
-            contents = self._contents(block, [name for name in names if name != KEY])
-            found = {
-                name: _decoded(name, each, self.schema.field(name).type) for name, each in contents.items()
-            }
+            contents = self._contents(block, [name for name in schema.names if name != KEY])
+            found = {name: _decoded(name, each, schema.field(name).type) for name, each in contents.items()}
         except (pa.ArrowException, ValueError, FileUnreadable) as error:
-            raise BlockUnreadable(self.name(block), str(error).rstrip(".")) from error
+            raise BlockUnreadable(self.name(block), said(error)) from error
         _, first, end = self._blocks[block].tolist()
         found[KEY] = self._keys.slice(first, end - first)
-        schema = pa.schema([self.schema.field(name) for name in names])
-        return pa.RecordBatch.from_arrays([found[name] for name in names], schema=schema)
+        return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
 
     def name(self, block: int) -> str:
         file, first, end = self._blocks[block].tolist()
