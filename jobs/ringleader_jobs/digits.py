@@ -1,6 +1,7 @@
 """Handwritten digits: a small convolutional network on the real images that ship inside scikit-learn."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from sklearn.datasets import load_digits
@@ -50,6 +51,15 @@ def digits_net() -> nn.Module:
     )
 
 
+def digit_scores(net: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """One value a row: the session takes the mean over all rows, whoever scores which."""
+    logits = net(batch["image"])
+    return {
+        "accuracy": (logits.argmax(1) == batch["label"]).float(),
+        "test_loss": F.cross_entropy(logits, batch["label"], reduction="none"),
+    }
+
+
 def train(session: ringleader.Session) -> None:
     """Params: `lr` (the peak of the one-cycle schedule), `epochs`."""
     train_set, test_set = Digits(train=True), Digits(train=False)
@@ -63,17 +73,9 @@ def train(session: ringleader.Session) -> None:
     )
     session.scheduler(OneCycleLR(optimizer, peak, total_steps=session.total_steps(train_set, epochs=epochs)))
 
-    def score(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        logits = net(batch["image"])
-        return {
-            "accuracy": (logits.argmax(1) == batch["label"]).float(),
-            # One value a row: the session takes the mean over all rows, whoever scores which.
-            "test_loss": F.cross_entropy(logits, batch["label"], reduction="none"),
-        }
-
     for _ in range(epochs):
         for batch in session.batches(train_set):
             logits = net(batch["image"])
             loss = F.cross_entropy(logits, batch["label"])
             session.step(loss, train_accuracy=(logits.argmax(1) == batch["label"]).float().mean())
-        session.evaluate(test_set, score)
+        session.evaluate(test_set, partial(digit_scores, net))

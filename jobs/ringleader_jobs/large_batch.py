@@ -1,15 +1,16 @@
 """Handwritten digits in batches of half the set: two steps an epoch, with rates that follow the batch and warm up."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 
 import ringleader
 from ringleader.optim import LAMB, LARS, WarmUp, layer_groups, scaled_rate
-from ringleader_jobs.digits import Digits, digits_net
+from ringleader_jobs.digits import Digits, digit_scores, digits_net
 
 BASE_BATCH = 64
 """Rows for which the rates below are tuned."""
@@ -38,14 +39,7 @@ def train(session: ringleader.Session) -> None:
     steps = session.total_steps(train_set, epochs=epochs)
     session.scheduler(WarmUp(optimizer, session.params.get("warm_up", 10), total_steps=steps, power=2.0))
 
-    def score(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        logits = net(batch["image"])
-        return {
-            "accuracy": (logits.argmax(1) == batch["label"]).float(),
-            "test_loss": F.cross_entropy(logits, batch["label"], reduction="none"),
-        }
-
     for _ in range(epochs):
         for batch in session.batches(train_set):
             session.step(F.cross_entropy(net(batch["image"]), batch["label"]))
-        session.evaluate(test_set, score)
+        session.evaluate(test_set, partial(digit_scores, net))
