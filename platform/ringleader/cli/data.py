@@ -44,7 +44,7 @@ def inspect_data(session: CommandSession, uri: str, kind: str | None) -> None:
 
 
 def inspect(uri: str, kind: str) -> dict[str, Any]:
-    """What the files hold, read by a process of its own: the command line loads neither numpy nor torch.
+    """The contents of files, read by a process of its own: the command line loads neither numpy nor torch.
 
     Raises:
         NotInspected: with the reason.

@@ -1,4 +1,4 @@
-"""What files hold: kind, rows, blocks, columns and first rows, and what shuffling them takes in memory.
+"""The contents of files: kind, rows, blocks, columns and first rows, and the memory that shuffling them takes.
 
     python -m ringleader.data.inspection URI ANSWER [KIND]
 
@@ -24,7 +24,7 @@ ORDER_BYTES = {"shuffled": (8, 0), "row": (0, 0), "block": (0, 24)}
 
 
 def inspect(uri: str, kind: str = "") -> dict[str, Any]:
-    """What is at a path or URI, as plain values.
+    """The contents of files at a path or URI, as plain values.
 
     Raises:
         RingleaderError, FileNotFoundError: naming what cannot be read.

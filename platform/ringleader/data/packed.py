@@ -158,7 +158,7 @@ class PackedSource:
 
 
 def cu_seqlens(document_ids: Tensor) -> Tensor:
-    """Where sequences of different lengths begin in a batch that is laid end to end, and where the last one ends.
+    """The begins of sequences of different lengths in a batch that is laid end to end, and the end of the last one.
 
     Args:
         document_ids: (batch, length) int64, of rows of `Packed`.

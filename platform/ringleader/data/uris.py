@@ -45,12 +45,12 @@ def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 def said(error: Exception) -> str:
-    """What an error says, in one line without its full stop."""
+    """The message of an error, in one line without its full stop; of one that says nothing its kind."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def hint_for(error: Exception) -> str:
-    """What to do about an error of a file system."""
+    """The hint for an error of a file system."""
     text = f"{type(error).__name__} {error}"
     if isinstance(error, PermissionError) or _REFUSED.search(text):
         return (

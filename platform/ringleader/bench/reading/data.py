@@ -175,7 +175,7 @@ def _first_batch(many: Path) -> Iterator[Figure]:
 
 @contextmanager
 def _watched(measure: Callable[[], int]) -> Iterator[list[int]]:
-    """What a measure has grown by since, looked at again and again."""
+    """Growth of a measure since the block began, looked at again and again."""
     before, found, over = measure(), [0], threading.Event()
 
     def look() -> None:
@@ -196,7 +196,7 @@ def _descriptors() -> int:
 
 
 def _billion() -> Iterator[Figure]:
-    """What a joiner or a resumed worker needs to know its rows deep in a pass over a billion."""
+    """Time and memory of a joiner or a resumed worker to find its rows deep in a pass over a billion."""
     blocks = np.full(ROWS_1E9 // BLOCK_ROWS, BLOCK_ROWS)
     for order in ("row", "block"):
         data = Data(order=order)

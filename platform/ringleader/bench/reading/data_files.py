@@ -71,7 +71,7 @@ def pass_over(block_rows: np.ndarray, *, batch: int, shards: int, data: Data | N
 
 
 def slices_of(epoch: Epoch, shards: Sequence[int]) -> Iterator[Slice]:
-    """What a worker that owns these shards loads in a pass."""
+    """The slices that a worker that owns these shards loads in a pass."""
     for offset in range(epoch.steps):
         for shard in shards:
             rows, windows = epoch.rows(offset, shard), epoch.windows_of(offset, [shard])

@@ -130,7 +130,7 @@ class JsonlSource:
             data, begins = data[cut:], begins + cut
 
     def _cut(self, ends: np.ndarray, done: int, begins: int, last: bool) -> int:
-        """How many lines are behind a next block, of those that end at `ends`; `done` where more has to be read."""
+        """The number of lines up to the end of the next block, of those that end at `ends`; `done`: read more first."""
         most_lines, most_bytes = self._most
         within = int(np.searchsorted(ends, begins + most_bytes, "right"))
         stop = max(done + 1, min(done + most_lines, within))

@@ -70,7 +70,7 @@ def _numbers(number: str, encoded: Sequence[bytes]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the name of an encoding fixes of its arrays: the type of their values, and their shape; "" and () if not."""
+    """The type of the values of arrays, and their shape, as the name of an encoding fixes them; "" and () if not."""
 
     number: str
     shape: tuple[int, ...]

@@ -28,7 +28,7 @@ WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What the end of a file says.
+    """The end of a Parquet file.
 
     Attributes:
         counts: the rows of each row group.
