@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, default_collate
 
 from ringleader.data.block_reader import BlockReader, DecodedBlock
 from ringleader.data.columns import ColumnStack, stacks, values_of
-from ringleader.data.per_process import PerProcess
+from ringleader.data.sources.open_files import PerProcess
 from ringleader.data.sources.source import Source
 from ringleader.data.unreadable import RowUnreadable
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ringleader.data.per_process import PerProcess
 from ringleader.data.sources.files import digest_of, inside, open_uri, read_text, reading, size_of
-from ringleader.data.sources.open_files import OpenFiles
+from ringleader.data.sources.open_files import OpenFiles, PerProcess
 from ringleader.data.sources.paths import AnyPath, files_in, paths_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 from ringleader.data.uris import said

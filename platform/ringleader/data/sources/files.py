@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ringleader.data.per_process import PerProcess
-from ringleader.data.sources.open_files import OPEN_FILES, OpenFiles
+from ringleader.data.sources.open_files import OPEN_FILES, OpenFiles, PerProcess
 from ringleader.data.sources.paths import resolve
 from ringleader.data.unreadable import FileUnreadable
 from ringleader.data.uris import hint_for, said

@@ -1,10 +1,11 @@
-"""Files that are open: few of them, each used by one thread at a time."""
+"""Files that are open: of each process its own, few of them, each used by one thread at a time."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 OPEN_FILES = 32
 """The most files that a source keeps open in one process: the usual limit is 1,024 for everything."""
@@ -18,6 +19,7 @@ class Closable(Protocol):
 
 
 File = TypeVar("File", bound=Closable)
+Value = TypeVar("Value")
 
 
 class OpenFiles(Generic[File]):
@@ -60,6 +62,32 @@ class OpenFiles(Generic[File]):
         """Take out the idle files that are too many."""
         count = min(len(self._idle), max(0, len(self._idle) + self._used - self._most))
         return [self._idle.popitem(last=False)[1] for _ in range(count)]
+
+
+class PerProcess(Generic[Value]):
+    """The value of this process, made when it is first asked for: open files and threads are neither pickled nor shared
+    over a fork.
+
+    Args:
+        make: makes one; it is pickled in place of the value.
+    """
+
+    # Without a `__dict__`: who looks for the generators of a data set does not look into its blocks.
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], Value]) -> None:
+        self._make = make
+        self._made: tuple[int, Value] | None = None
+
+    def get(self) -> Value:
+        """The value of this process."""
+        made = self._made
+        if made is None or made[0] != os.getpid():
+            made = self._made = os.getpid(), self._make()
+        return made[1]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerProcess, (self._make,)
 
 
 def _close(files: list[File]) -> None:

@@ -11,8 +11,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ringleader.data.copies import CopyFailed, NodeCopies
-from ringleader.data.per_process import PerProcess
-from ringleader.data.sources.open_files import OpenFiles
+from ringleader.data.sources.open_files import OpenFiles, PerProcess
 from ringleader.data.sources.paths import AnyPath, files_in, resolve
 from ringleader.data.unreadable import BlockUnreadable
 from ringleader.data.uris import said
