@@ -30,6 +30,7 @@ from ringleader.train.between_calls.value_fingerprints import ValueReader, is_ge
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
+from ringleader.train.source.dataset_caches import kept_rows, reads_rows
 from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
 from ringleader.train.source.program_scope import Key
 
@@ -236,9 +237,12 @@ class ProgramVariables:
         for name, value in frame.f_locals.items():
             self._read_one(_Spot(frame, text, name), scope.key(name), value, reader)
             if is_users(value):
+                kind: Any = type(value)
+                reads, kept = reads_rows(kind), kept_rows(kind)
                 for attribute, part in list(vars(value).items()):
-                    if is_generator(part) and hasattr(value, "__getitem__"):
-                        continue  # a data set's is seeded for each slice
+                    # A data set's generator is seeded for each slice.
+                    if attribute in kept or (reads and is_generator(part)):
+                        continue
                     self._read_one(
                         _Spot(frame, text, f"{name}.{attribute}"), ("", f".{attribute}"), part, reader
                     )

@@ -13,7 +13,6 @@ from functools import lru_cache
 from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
 from ringleader.train.source.carried_names import Loop, carried
-from ringleader.train.source.dataset_caches import memos
 from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
 from ringleader.train.source.statement_order import binds, blocks, first, span
 from ringleader.train.source.value_flow import ValueFlow
@@ -69,7 +68,6 @@ class SourceText:
             and isinstance(node.ctx, ast.Store)
             and isinstance(node.slice, ast.Constant)
         ]
-        self._memos = memos(tree)
         self._spans = [(*span(top), scope) for top, scope in self.flows.scopes.items()]
         within = [(first, last) for first, last, scope in self._spans if scope.name]
         self.changing_globals = {
@@ -92,7 +90,7 @@ class SourceText:
     def compared(self, key: Key) -> bool:
         """Whether a member that comes to a call must have the value that the others had there."""
         told = key in self.escapes or key in self.carried
-        return key not in self._memos and self.flows.matters(key) and (key not in self.inside or told)
+        return self.flows.matters(key) and (key not in self.inside or told)
 
     def carried_in(self, scope: ProgramScope) -> list[Key]:
         """The variables that bodies in that function or class carry from turn to turn."""
