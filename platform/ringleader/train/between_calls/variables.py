@@ -158,11 +158,7 @@ class ProgramVariables:
         self._not_everywhere |= compared.not_everywhere
         for name in compared.differing:
             finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
-            # One of them reports it, so that the event comes once.
-            if generation.rank == compared.first(name):
-                self.find(finding)
-            else:
-                self.found.setdefault(finding.variable, finding)
+            self.find_together(finding, compared.first(name))
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
@@ -200,6 +196,13 @@ class ProgramVariables:
         """Report a variable that is not what it would be on another number of workers."""
         if self._add_found(finding, asdict(finding)):
             print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
+
+    def find_together(self, finding: VariableFinding, first: int) -> None:
+        """Keep what several members find alike: the one of rank `first` reports it, so that the event comes once."""
+        if self._context.generation.rank == first:
+            self.find(finding)
+        else:
+            self.found.setdefault(finding.variable, finding)
 
     def _compare(self, theirs: Texts) -> None:
         for name, text in self._own.items():

@@ -91,8 +91,9 @@ class RepeatedStep:
     def left(self) -> None:
         """Note that the body has left the loop, and report it where a step was to come the second time: there it does
         what it did the first time, unless it goes by what its turns left."""
-        if self.again:
-            self._variables.find(VariableFinding(BODY, self._line, CURE, HOW_LEFT))
+        if self._first is not None:
+            finding = VariableFinding(BODY, self._line, CURE, HOW_LEFT)
+            self._find(finding, 0 if self._is_of_this_generation(self._first) else None)
 
     def compare_each_loop(self, compared: Callable[[], None]) -> None:
         """Compare the first step of every loop, for a check of the program, and call `compared` behind it."""
@@ -167,15 +168,17 @@ class RepeatedStep:
         if first is None:
             return
         # In another generation this member has other slices, and a server another part.
-        same = first.generation == self._context.generation.number
+        same = self._is_of_this_generation(first)
         for name in differing(first.drawn, self._drawn.take() if self._drawn and same else []):
             line = place_of_reads(self._dataset) if name == DATA else ""
             self._variables.find(VariableFinding(name, line or self._line, kept_draws.CURE, kept_draws.HOW))
         prints = self._prints(sums())
         # A gradient that came once only differs too: of one of two parts that take turns.
         numbers = first.prints.keys() | prints.keys() if same else first.prints.keys() & prints.keys()
-        if any(first.prints.get(number) != prints.get(number) for number in numbers):
-            self._variables.find(VariableFinding(BODY, self._line, CURE, HOW))
+        changed = {number for number in numbers if first.prints.get(number) != prints.get(number)}
+        if changed:
+            alike = same and changed != {BUFFERS}
+            self._find(VariableFinding(BODY, self._line, CURE, HOW), self._first_with_sums if alike else None)
         if None not in (first.settings, settings) and first.settings != settings:
             self._variables.find(VariableFinding(BODY, self._line, CURE, HOW_SET))
         self._lines.add(self._line)
@@ -189,6 +192,24 @@ class RepeatedStep:
         if self._drawn:
             self._drawn.close()
         self._drawn = self._dataset = None
+
+    @property
+    def _first_with_sums(self) -> int | None:
+        """The first rank of those that have the sums of all gradients, as this member has; None where it has a part."""
+        generation = self._context.generation
+        if not generation.exchange.updates or generation.exchange.part is not None:
+            return None
+        return generation.plan.world if generation.plan.servers else 0
+
+    def _is_of_this_generation(self, first: _FirstTime) -> bool:
+        return first.generation == self._context.generation.number
+
+    def _find(self, finding: VariableFinding, first: int | None) -> None:
+        """Report what this member alone has found, or keep what the member of rank `first` finds, too."""
+        if first is None:
+            self._variables.find(finding)
+        else:
+            self._variables.find_together(finding, first)
 
     def _prints(self, sums: Mapping[int, Tensor]) -> dict[int, bytes]:
         """Fingerprints of the sums that this member has, and of the buffers that the first shard's slice left here."""
