@@ -147,7 +147,7 @@ def test_a_broken_image_and_a_null_name_column_and_row(tmp_path: Path) -> None:
 
 
 def test_wrong_paths_and_columns_are_refused_at_once(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"does not exist$"):
         ParquetDataset(tmp_path / "absent.parquet")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no Parquet file"):

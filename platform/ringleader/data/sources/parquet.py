@@ -140,7 +140,7 @@ class ParquetSource:
         filesystem, path = resolve(self.paths[file])
         if not isinstance(filesystem, pafs.LocalFileSystem):
             return False
-        if _stamp(filesystem, path) == tuple(self._stamps[file].tolist()):
+        if _stamp(filesystem.get_file_info(path)) == tuple(self._stamps[file].tolist()):
             return False
         # It may have been touched, or put back from a copy.
         try:
@@ -169,9 +169,12 @@ def _footer(source: str) -> Footer:
 
     Raises:
         BlockUnreadable: there is none.
+        FileNotFoundError: nor is the file.
     """
     filesystem, path = resolve(source)
-    stamp = _stamp(filesystem, path)
+    info = filesystem.get_file_info(path)
+    if info.type is pafs.FileType.NotFound:
+        raise FileNotFoundError(f"{source} does not exist")
     with filesystem.open_input_file(path) as file:
         size = file.size()
         tail = file.read_at(min(size, TAIL_BYTES), size - min(size, TAIL_BYTES))
@@ -186,11 +189,10 @@ def _footer(source: str) -> Footer:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BlockUnreadable(source, said(error)) from error
     counts = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    return Footer(schema, counts, hashlib.blake2b(footer, digest_size=16).digest(), stamp)
+    return Footer(schema, counts, hashlib.blake2b(footer, digest_size=16).digest(), _stamp(info))
 
 
-def _stamp(filesystem: pafs.FileSystem, path: str) -> tuple[int, int]:
-    info = filesystem.get_file_info(path)
+def _stamp(info: pafs.FileInfo) -> tuple[int, int]:
     return info.size or 0, info.mtime_ns or 0
 
 

@@ -153,8 +153,7 @@ class ProgramVariables:
         """Find out which variables differ between members of these ranks, who came to a call with different ones. All
         members call this together. Raises ExchangeBroken."""
         generation = self._context.generation
-        mine = self._named if generation.rank in ranks else {}
-        compared = TextComparison(generation, mine, ranks)
+        compared = TextComparison(generation, self._named if generation.rank in ranks else {}, ranks)
         self._not_everywhere |= compared.not_everywhere
         for name in compared.differing:
             finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
