@@ -6,8 +6,8 @@ Workers are forked by a server that has torch loaded, so that a play of a small 
 """
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from multiprocessing.connection import Connection, wait
@@ -33,7 +33,7 @@ from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.program_check.background import CheckWorkspace
-from ringleader.train.run import run
+from ringleader.train.run import function_of, run
 
 CHECKS = 2
 """A worker checks its program so often at most."""
@@ -52,7 +52,7 @@ def act(
     try:
         end: Any = run(
             spec=script.spec,
-            function=script.train,
+            function=script.train or function_of(script.spec),
             coordinator=prompter,
             sink=prompter,
             server=server,
@@ -77,13 +77,14 @@ class Cast:
     """The stage: the membership machine with processes at its edge.
 
     Attributes:
+        train: the training function; None: that of the job file's entrypoint.
         joiners_follow: joiners ask and follow a member while the group goes on, so nobody may `hold` for them.
         beside: where the program is checked beside the job; forwards wait for the check.
         nodes: who believes to live elsewhere than on node 0: members of different nodes share no memory.
     """
 
     spec: JobSpec
-    train: Callable[[Session], None]
+    train: Callable[[Session], None] | None
     cues: FaultPlan = field(default_factory=FaultPlan)
     artifacts: Path = Path("unused")
     nodes: Mapping[str, int] = field(default_factory=dict)
@@ -93,7 +94,6 @@ class Cast:
     beside: CheckWorkspace | None = None
 
     def play(self) -> Play:
-        self._store = open_room()
         self._play = Play()
         self._pipes: dict[str, Connection] = {}
         self._processes: dict[str, Any] = {}
@@ -124,17 +124,26 @@ class Cast:
         self._state, instructions = begin(
             rules, workers_min=workers.min, workers_max=workers.max, now=time.monotonic()
         )
-        try:
-            self._carry_out(instructions)
-            give_up_at = time.monotonic() + HANG_GUARD_S
-            while not self._play.outcome:
-                assert time.monotonic() < give_up_at, f"the play hangs: {self._state}"
-                self._listen()
-        finally:
-            for process in self._processes.values():
-                process.kill()
-                process.join(10)
+        with self._room() as self._store:
+            try:
+                self._carry_out(instructions)
+                give_up_at = time.monotonic() + HANG_GUARD_S
+                while not self._play.outcome:
+                    assert time.monotonic() < give_up_at, f"the play hangs: {self._state}"
+                    self._listen()
+                    if self._play.plans:  # what is asked for at step 0 comes before anybody commits
+                        self._resize(0)
+            finally:
+                for process in self._processes.values():
+                    process.kill()
+                    process.join(10)
         return self._play
+
+    @contextmanager
+    def _room(self) -> Iterator[tuple[str, int]]:
+        """Where members meet, while the play lasts: open after it, its socket and thread would stay for good."""
+        with closing(open_room()) as store:
+            yield LOOPBACK, store.port
 
     def _listen(self) -> None:
         sentinels = {p.sentinel: name for name, p in self._processes.items()}
@@ -178,7 +187,7 @@ class Cast:
                 if worker is not None and worker.phase is Phase.FOLLOWING and said.call > worker.call:
                     self._play.briefed.append(name)
                 place = (said.generation, said.applied, said.step)
-                program = (said.followed, said.astray, said.call, said.caught_up)
+                program = (said.followed, said.astray, said.call, said.caught_up, said.phases)
                 self._handle(ev.Parked(name, *place, said.why, now, *program))
             case "in_sync":
                 self._play.in_sync.append(name)
@@ -199,6 +208,8 @@ class Cast:
             case "metrics":
                 self._play.values.append(content)
                 self._settle(self._settled)
+            case "artifact":
+                self._play.artifacts.append(content)
             case "ledger":
                 self._play.rows.append(content)
             case "finished":
@@ -275,10 +286,16 @@ class Cast:
 
     def _start(self, worker: str, server: bool) -> None:
         here, there = processes().Pipe()
-        store = (LOOPBACK, self._store.port)
         process = processes().Process(
             target=act,
-            args=(worker, there, store, replace(self, artifacts=self.artifacts), server, self.artifacts),
+            args=(
+                worker,
+                there,
+                self._store,
+                replace(self, artifacts=self.artifacts),
+                server,
+                self.artifacts,
+            ),
             name=worker,
         )
         process.start()

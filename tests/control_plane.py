@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -11,10 +11,13 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import pytest
+from anyio import sleep
 from fastapi.testclient import TestClient
 
 from ringleader_api.app import create_app
 from ringleader_api.backend import Launch, NobodyThere
+from ringleader_api.clock import Pause
 from ringleader_api.control import Control
 from ringleader_api.scheduling import Demand, NodeShape, Seen, WorkerNeed
 from ringleader_api.settings import Settings
@@ -250,21 +253,53 @@ def migrate(home: Path) -> None:
         (home / DATABASE).write_bytes(_as_migrated())
 
 
+DATABASES = ("sqlite", "postgresql")
+
+
 class Database:
     """Where the control planes of a test keep what they know: SQLite in their home, unless `of` says another."""
 
     of: Callable[[Path], str] = staticmethod(lambda home: "")
 
 
-def stage(home: Path, cluster: FakeCluster | None = None, **settings: Any) -> Stage:
+@contextmanager
+def stage_over(request: pytest.FixtureRequest, home: Path) -> Iterator[Stage]:
+    """A stage over the database that the fixture's parameter names: one of DATABASES."""
+    with ExitStack() as held:
+        if request.param == "postgresql":
+            lent = held.enter_context(request.getfixturevalue("databases").lent())
+            held.enter_context(pytest.MonkeyPatch.context()).setattr(Database, "of", lent.__getitem__)
+        here = stage(home)
+        held.callback(here.control.close)
+        yield here
+
+
+_opened: list[Control] = []
+
+
+@contextmanager
+def closed_behind() -> Iterator[None]:
+    """Closes the control plane of every stage made in the block."""
+    before = len(_opened)
+    yield
+    while len(_opened) > before:
+        _opened.pop().close()
+
+
+async def no_pause(_: float) -> None:
+    """Answers that are held back come at once."""
+
+
+def stage(home: Path, cluster: FakeCluster | None = None, *, pause: Pause = sleep, **settings: Any) -> Stage:
     """An application whose threads do not run: tests call `tick`."""
     cluster = cluster or FakeCluster()
     time = Time()
     settings.setdefault("database_url", Database.of(home))
     if not settings["database_url"]:
         migrate(home)
-    made = create_app(Settings(home=home, public_url=URL, **settings), cluster, time)
+    made = create_app(Settings(home=home, public_url=URL, **settings), cluster, time, pause=pause)
     control: Control = made.state.control
+    _opened.append(control)
     token = (home / "token").read_text()
     client = TestClient(
         made, base_url=URL, headers={"Authorization": f"Bearer {token}"}, raise_server_exceptions=False

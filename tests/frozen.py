@@ -4,8 +4,11 @@ its objects are no garbage. Else each process would read, look through and so co
 import gc
 from pathlib import Path
 
+import spares
+
 from ringleader.train.source.loop_bodies import text_of
 
 text_of(str(Path(__file__).parent / "conformance" / "programs.py"))
+spares.look_through()
 gc.collect()
 gc.freeze()

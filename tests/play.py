@@ -10,11 +10,12 @@ from ringleader.comm.timeline import TimelineStretch
 from ringleader.elastic import instructions as do
 from ringleader.elastic.plan import Plan
 from ringleader.train.run import WorkerResult
+from ringleader.wire.artifacts import SavedArtifact
 
 
 @dataclass
 class Play:
-    """What came of it. `values` and `rows` are what rank 0 let out, in the order it did."""
+    """What came of it. `values`, `rows` and `artifacts` are what rank 0 let out, in the order it did."""
 
     outcome: str = ""
     reason: str = ""
@@ -24,6 +25,7 @@ class Play:
     reports: list[do.Report] = field(default_factory=list)
     values: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     rows: list[tuple[int, np.ndarray, np.ndarray]] = field(default_factory=list)
+    artifacts: list[SavedArtifact] = field(default_factory=list)
     pids: dict[str, int] = field(default_factory=dict)
     checkpoints: list[CheckpointMade] = field(default_factory=list)
     stretches: list[tuple[str, TimelineStretch]] = field(default_factory=list)

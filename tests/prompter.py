@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 from faults import ANY, Cue
 from rooms import ROOM, SECRET
+from waiting import wait_for
 
 from ringleader.checkpoint.folder import MANIFEST
 from ringleader.checkpoint.manifest import SavedPart
@@ -28,6 +28,7 @@ from ringleader.train.generation.joining.donor import DONOR, JOINER
 from ringleader.train.ports import FollowTask, ParkReport, Seat
 from ringleader.train.program_check.background import CHECK
 from ringleader.train.time_split import TimeSplit
+from ringleader.wire.artifacts import SavedArtifact
 
 LOOPBACK = "127.0.0.1"
 HANG_GUARD_S = 90.0
@@ -120,6 +121,9 @@ class Prompter:
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         self._say(("event", do.Report(kind, generation, data)))
+
+    def artifact(self, artifact: SavedArtifact) -> None:
+        self._unsaid.append(("artifact", artifact))
 
     def saved(self, saved: SavedPart) -> None:
         self._say(("saved", saved))
@@ -264,9 +268,11 @@ class Prompter:
 
 
 def await_checkpoint(folder: Path) -> None:
-    until = time.monotonic() + HANG_GUARD_S
-    while not folder.is_file() and not [*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")]:
-        assert time.monotonic() < until, f"no checkpoint came into {folder}"
+    wait_for(
+        f"checkpoint in {folder}",
+        lambda: folder.is_file() or [*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")],
+        HANG_GUARD_S,
+    )
 
 
 def await_check() -> None:
@@ -278,6 +284,4 @@ def await_check() -> None:
 
 
 def await_file(path: Path) -> None:
-    until = time.monotonic() + HANG_GUARD_S
-    while not path.exists():
-        assert time.monotonic() < until, f"nobody made {path}"
+    wait_for(f"file {path}", path.exists, HANG_GUARD_S)

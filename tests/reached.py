@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ringleader.parsing import parse
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"platform": "ringleader", "api": "ringleader_api", "jobs": "ringleader_jobs"}
 PRODUCT = tuple(f"{folder}/{package}/" for folder, package in PACKAGES.items())
@@ -72,7 +74,7 @@ def tests() -> Iterator[str]:
 def imported(file: str) -> tuple[str, ...]:
     """Dotted names that a test file imports, wherever in it: modules, or what lies in one."""
     names = []
-    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+    for node in ast.walk(parse((ROOT / file).read_text())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,8 @@ HERE = str(Path(__file__).parent)
 ABOVE = 1000
 """Descriptors that come over a socket lie there until they get the numbers that they have in the worker."""
 _spare: list[tuple[int, socket.socket]] = []
+_of_the_play: list[str] = []
+_looked_through_to = ""
 
 
 def keep(number: int) -> None:
@@ -91,7 +93,7 @@ def _take(got: list[int], numbers: list[int]) -> None:
 
 def _run(text: str) -> int:
     """As an interpreter would that has loaded nothing of the play. Returns its exit status."""
-    for name in [name for name, module in sys.modules.items() if _of_the_play(vars(module))]:
+    for name in _modules_of_the_play():
         del sys.modules[name]
     main = sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -104,5 +106,18 @@ def _run(text: str) -> int:
     return 0
 
 
-def _of_the_play(names: Mapping[str, Any]) -> bool:
-    return str(names.get("__file__")).startswith(HERE)
+def _modules_of_the_play() -> list[str]:
+    """Those that were looked through before the fork are not again: each look copies the page where a module lies."""
+    later = takewhile(lambda name: name != _looked_through_to, reversed(sys.modules))
+    return [*_of_the_play, *(name for name in later if _is_of_the_play(sys.modules[name]))]
+
+
+def look_through() -> None:
+    """Note which of the modules that are loaded so far are the play's; in the server that processes are forked from."""
+    global _of_the_play, _looked_through_to
+    _of_the_play = [name for name, module in sys.modules.items() if _is_of_the_play(module)]
+    _looked_through_to = next(reversed(sys.modules))
+
+
+def _is_of_the_play(module: ModuleType) -> bool:
+    return str(vars(module).get("__file__")).startswith(HERE)

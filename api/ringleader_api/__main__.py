@@ -23,6 +23,7 @@ from ringleader_api.backend import Backend, RayBackend
 from ringleader_api.control import Control
 from ringleader_api.edge.connections import Bounds, Connections, descriptors, raise_descriptors
 from ringleader_api.edge.credentials import require_set_up
+from ringleader_api.edge.head_turns import HeadTurns
 from ringleader_api.edge.protocol import Http
 from ringleader_api.log import to_stderr
 from ringleader_api.settings import Settings
@@ -94,8 +95,8 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
     among = Connections(Bounds.within(descriptors()))
     return uvicorn.Config(
         app,
-        # uvicorn makes the protocol itself, with its own arguments only; `among` has to be bound beforehand.
-        http=cast(type[asyncio.Protocol], partial(Http, among=among)),
+        # uvicorn makes the protocol itself, with its own arguments only; what all share has to be bound beforehand.
+        http=cast(type[asyncio.Protocol], partial(Http, among=among, heads=HeadTurns())),
         loop="uvloop",
         # uvicorn would replace our format with its own; `edge/requests.py` writes a line for each request.
         log_config=None,

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
 
+from anyio import sleep
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
@@ -15,17 +16,20 @@ from starlette.routing import Match
 from ringleader import __version__
 from ringleader.errors import FINDINGS_TOLD, PackageRefused, RingleaderError, SpecInvalid, and_more
 from ringleader.spec import JobSpec
+from ringleader.spec.sweep import SweepSpec
 from ringleader.wire.views import Problem
+from ringleader_api.assembly import build
 from ringleader_api.backend import Backend
-from ringleader_api.clock import Clock, utc_now
-from ringleader_api.control import build
+from ringleader_api.clock import Clock, Pause, utc_now
 from ringleader_api.edge.body_limit import BodyLimit
 from ringleader_api.edge.guard import Guard
 from ringleader_api.edge.requests import API, METHODS, REQUEST_ID, Requests
 from ringleader_api.log import Log
 from ringleader_api.problems import Refused, problem
 from ringleader_api.routes import (
+    alerts,
     cluster,
+    curves,
     details,
     docs,
     feeds,
@@ -35,6 +39,7 @@ from ringleader_api.routes import (
     mlflow,
     packages,
     page,
+    sweeps,
 )
 from ringleader_api.routes.dependencies import refusals
 from ringleader_api.routes.users import audit, login, projects, secrets, tokens, users
@@ -43,8 +48,11 @@ from ringleader_api.settings import Settings
 log = Log("ringleader.app")
 
 
-def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> FastAPI:
-    """The whole control plane. Its threads run between start-up and shutdown of the application."""
+def create_app(
+    settings: Settings, backend: Backend, now: Clock = utc_now, *, pause: Pause = sleep
+) -> FastAPI:
+    """The whole control plane. Its threads run between start-up and shutdown of the application; `pause` is the wait
+    before an answer that is held back."""
     control = build(settings, backend, now)
 
     @asynccontextmanager
@@ -63,7 +71,7 @@ def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> Fa
         docs_url=None,  # FastAPI's pages load scripts from a CDN
         redoc_url=None,
     )
-    app.state.control = control
+    app.state.control, app.state.pause = control, pause
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     _add_routes(app)
     _add_errors(app)
@@ -76,6 +84,7 @@ def create_app(settings: Settings, backend: Backend, now: Clock = utc_now) -> Fa
         now=now,
         hosts=settings.hosts,
         requests_per_s=settings.requests_per_s,
+        pause=pause,
     )
     app.add_middleware(Requests, observe=control.telemetry.observe, tls=settings.url.startswith("https://"))
     return app
@@ -86,6 +95,7 @@ def _add_routes(app: FastAPI) -> None:
         jobs,
         feeds,
         details,
+        curves,
         ingest,
         packages,
         cluster,
@@ -94,7 +104,9 @@ def _add_routes(app: FastAPI) -> None:
         tokens,
         projects,
         secrets,
+        alerts,
         audit,
+        sweeps,
         docs,
     )
     for part in ours:
@@ -221,7 +233,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = document["components"]["schemas"]
         _refuse_as_problems(document)
-        for model in (JobSpec, Problem):
+        for model in (JobSpec, SweepSpec, Problem):
             shape = model.model_json_schema(ref_template="#/components/schemas/{model}")
             # OpenAPI keeps all shapes in one place, to which the references of this one point.
             schemas.update(shape.pop("$defs", {}))

@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -11,6 +11,7 @@ from ringleader_api.log import Log
 
 log = Log("ringleader.clock")
 Clock = Callable[[], datetime]
+Pause = Callable[[float], Awaitable[None]]
 
 FOLLOWED = 0.05
 """The rate at which `SteadyClock` runs fast or slow while it follows a clock that was set, as a share of the time that

@@ -1,4 +1,4 @@
-"""Everything a route may call, built once per application, and the threads that run beside it."""
+"""Everything a route may call, and the threads that run beside it."""
 
 import threading
 import time
@@ -14,46 +14,43 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from ringleader.wire.states import State
+from ringleader_api.alerting.sender import EVERY_S, Alerting
 from ringleader_api.backend import Backend
-from ringleader_api.clock import Clock, utc_now
-from ringleader_api.edge.connections import Bounds, descriptors
-from ringleader_api.edge.credentials import Credentials, first_token
+from ringleader_api.clock import Clock
+from ringleader_api.edge.credentials import Credentials
 from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Allowance, Streams
 from ringleader_api.edge.refusals import COUNTED_EVERY_S, Refusals
 from ringleader_api.edge.request_turns import RequestTurns
 from ringleader_api.log import Log
 from ringleader_api.reconciling import (
-    AttemptLauncher,
-    Autoscaling,
     Reconciler,
-    Retention,
-    RoleLeasedBackend,
-    SpoolRecovery,
 )
+from ringleader_api.services.alerts import Alerts
 from ringleader_api.services.jobs.changes import Jobs
 from ringleader_api.services.jobs.checkpoints import Exports
 from ringleader_api.services.jobs.faults import Faults
+from ringleader_api.services.jobs.listing import JobList
 from ringleader_api.services.jobs.submission import Submissions
-from ringleader_api.services.package_quota import PackageQuota
+from ringleader_api.services.occupancy import Occupancy
 from ringleader_api.services.packages import Packages
 from ringleader_api.services.records.artifacts import Artifacts
 from ringleader_api.services.records.feeds import Feeds
 from ringleader_api.services.records.ingest import Intake
 from ringleader_api.services.records.metrics import Curves
 from ringleader_api.services.secrets import Secrets
-from ringleader_api.services.users.accounts import Accounts
+from ringleader_api.services.sweeps.sweeps import Sweeps
 from ringleader_api.services.users.audit import AuditLog
 from ringleader_api.services.users.projects import Projects
 from ringleader_api.services.users.signin import SignIn
 from ringleader_api.services.users.tokens import Tokens
 from ringleader_api.services.users.users import Users
 from ringleader_api.settings import Settings
-from ringleader_api.store import Fenced, RoleLease, Store, lease_for, log_failure, require_shared
+from ringleader_api.store import RoleLease, Store, log_failure
 from ringleader_api.store.tables import Job
 from ringleader_api.telemetry import Telemetry
-from ringleader_api.tracing import Traces, traces_to
-from ringleader_api.tracking import Exporter, Mlflow
+from ringleader_api.tracing import Traces
+from ringleader_api.tracking import Exporter
 
 log = Log("ringleader.control")
 BEAT_LIMIT_S = 30.0
@@ -89,9 +86,13 @@ class Control:
     tokens: Tokens
     projects: Projects
     secrets: Secrets
+    alerts: Alerts
     audit: AuditLog
     submissions: Submissions
     jobs: Jobs
+    sweeps: Sweeps
+    listing: JobList
+    occupancy: Occupancy
     faults: Faults
     intake: Intake
     feeds: Feeds
@@ -102,6 +103,7 @@ class Control:
     streams: Streams
     reconciler: Reconciler
     exporter: Exporter | None
+    alerting: Alerting
     provider: Provider | None
     signin: SignIn | None
     leases: Sequence[RoleLease] = ()
@@ -112,6 +114,8 @@ class Control:
     """Turns of an address at looking up the tokens of log-ins: each takes a thread and a query."""
     large: Semaphore = field(default_factory=lambda: Semaphore(1))
     """Held while a large body is checked."""
+    looking: Semaphore = field(default_factory=lambda: Semaphore(1))
+    """Held while somebody is told who takes what of the cluster."""
     sending: Semaphore = field(default_factory=lambda: Semaphore(SENT_A_TURN))
     sending_long: Semaphore = field(default_factory=lambda: Semaphore(1))
     """Held for a turn of the event loop while a piece of a stream is sent, a short one or a long one."""
@@ -125,11 +129,12 @@ class Control:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Start the reconciler, the exporter, the count of refusals, and the copying of the database's log."""
+        """Start all that runs beside the requests."""
         self._spawn("refusals", self.refusals.run, COUNTED_EVERY_S)
         if not self.store.shared:
             self._spawn("log", self._copy_log, LOG_COPIED_EVERY_S)
         self._spawn("reconciler", self.reconciler.run, self.settings.tick_s)
+        self._spawn("alerts", self.alerting.run, EVERY_S)
         if self.exporter is not None:
             self._spawn("exporter", self.exporter.run, self.settings.export_every_s)
 
@@ -139,6 +144,7 @@ class Control:
         self.leaving.set()
         self.refusals.stop()
         self.reconciler.stop()
+        self.alerting.stop()
         if self.exporter is not None:
             self.exporter.stop()
         # One deadline for all together: a thread that is stuck must not use up the grace period of the process.
@@ -215,179 +221,3 @@ class Control:
         thread = threading.Thread(target=run, args=(every_s,), name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
-
-
-@dataclass(frozen=True, slots=True)
-class _Foundation:
-    """The parts that others are built on.
-
-    Attributes:
-        backend: behind the reconciler's lease, as `ours` is: a replica that has lost the role does nothing.
-        ours: the store for what the reconciler writes.
-    """
-
-    settings: Settings
-    now: Clock
-    accounts: Accounts
-    store: Store
-    lease: RoleLease
-    ours: Fenced
-    backend: RoleLeasedBackend
-    telemetry: Telemetry
-    traces: Traces
-    exports: RoleLease
-    packages: Packages
-    secrets: Secrets
-
-
-def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control:
-    """Open the home folder and the database, and assemble the parts."""
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    base = _foundation(settings, backend, now)
-    intake = Intake(
-        base.store,
-        now,
-        base.telemetry,
-        base.secrets,
-        base.traces,
-        logs_kept=settings.logs_kept,
-        logs_kept_bytes=settings.logs_kept_bytes,
-    )
-    return _control(base, intake)
-
-
-def _foundation(settings: Settings, backend: Backend, now: Clock) -> _Foundation:
-    home = settings.home
-    accounts = Accounts.of(settings)
-    store = Store.at(home, settings.database_url)
-    require_shared(store, home)
-    lease = lease_for(store, home, "reconciler", settings.lease_s)
-    quota = PackageQuota(settings.packages_per_user, settings.package_bytes_per_user)
-    kept = timedelta(days=settings.packages_kept_days)
-    return _Foundation(
-        settings=settings,
-        now=now,
-        accounts=accounts,
-        store=store,
-        lease=lease,
-        # Writes of the reconciler go through its lease, so that a replica that has lost the role commits nothing.
-        ours=Fenced(store, lease),
-        backend=RoleLeasedBackend(backend, lease),
-        telemetry=Telemetry(store, now),
-        traces=traces_to(settings.otlp_endpoint),
-        exports=lease_for(store, home, "exporter", settings.lease_s),
-        packages=Packages(store, now, home, settings.max_package_bytes, kept, quota=quota),
-        secrets=Secrets(store, now, home),
-    )
-
-
-def _control(base: _Foundation, intake: Intake) -> Control:
-    settings, store, now = base.settings, base.store, base.now
-    provider = _provider(settings)
-    return Control(
-        settings=settings,
-        backend=base.backend,
-        store=store,
-        telemetry=base.telemetry,
-        traces=base.traces,
-        now=now,
-        credentials=Credentials(first_token(settings.home), store, now),
-        refusals=Refusals(store, now),
-        users=Users(store, now),
-        tokens=Tokens(store, now, timedelta(days=settings.oidc_token_days)),
-        projects=Projects(store, now),
-        secrets=base.secrets,
-        audit=AuditLog(store),
-        submissions=Submissions(store, now, base.secrets, base.accounts),
-        jobs=Jobs(store, now, settings.url, grows=settings.reach is not None),
-        faults=Faults(store, base.backend, now, allowed=settings.allow_faults),
-        intake=intake,
-        feeds=Feeds(store),
-        curves=Curves(store),
-        packages=base.packages,
-        artifacts=Artifacts(store, settings.home),
-        exports=Exports(store, accounts=base.accounts),
-        streams=_streams(settings),
-        reconciler=_reconciler(base, intake),
-        exporter=_exporter(settings, store, base.exports),
-        leases=[base.lease, base.exports],
-        provider=provider,
-        signin=SignIn(store, now, provider) if provider is not None else None,
-    )
-
-
-def _reconciler(base: _Foundation, intake: Intake) -> Reconciler:
-    settings, backend, now = base.settings, base.backend, base.now
-    growing = Autoscaling(
-        backend,
-        settings.reach,
-        now,
-        cool_down_s=settings.autoscale_cool_down_s,
-        patience_s=settings.autoscale_patience_s,
-    )
-    return Reconciler(
-        base.ours,
-        backend,
-        _launcher(base),
-        growing,
-        now,
-        inheriting=SpoolRecovery(backend, intake, settings.home),
-        forgetting=_retention(base),
-        lease=base.lease,
-        limits=settings.limits,
-        cluster_seen=base.telemetry.cluster_up.set,
-        took=base.telemetry.round_s.observe,
-    )
-
-
-def _launcher(base: _Foundation) -> AttemptLauncher:
-    return AttemptLauncher(
-        base.ours,
-        base.backend,
-        base.packages,
-        base.secrets,
-        telemetry=base.telemetry,
-        traces=base.traces,
-        now=base.now,
-        ingest_base=base.settings.ingest_url,
-        home=base.settings.home,
-        accounts=base.accounts,
-    )
-
-
-def _retention(base: _Foundation) -> Retention:
-    settings = base.settings
-    return Retention(
-        base.ours,
-        base.backend.forget,
-        settings.home,
-        bool(settings.mlflow_url),
-        base.now,
-        kept=timedelta(days=settings.jobs_kept_days) if settings.jobs_kept_days else None,
-        packages_kept=timedelta(days=settings.packages_kept_days),
-        open_home=settings.run_as_folder if settings.run_as else None,
-    )
-
-
-def _exporter(settings: Settings, store: Store, lease: RoleLease) -> Exporter | None:
-    if not settings.mlflow_url:
-        return None
-    return Exporter(Fenced(store, lease), Mlflow(settings.mlflow_url), lease, store.shared)
-
-
-def _streams(settings: Settings) -> Streams:
-    """The counts of open streams. Each holds a connection: no user, nor all of them together, may take the descriptors
-    that everything else needs."""
-    bounds = Bounds.within(descriptors())
-    return Streams(min(settings.streams_per_user, bounds.of_user), together=bounds.streams)
-
-
-def _provider(settings: Settings) -> Provider | None:
-    if not settings.oidc_issuer:
-        return None
-    return Provider(
-        settings.oidc_issuer,
-        settings.oidc_client_id,
-        settings.oidc_client_secret,
-        f"{settings.url}/login/oidc/callback",
-    )

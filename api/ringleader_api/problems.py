@@ -81,15 +81,21 @@ class Unprocessable(Refused):
 
 
 def wrong_key(
-    pointer: str, value: Any, allowed: str, message: str, *, code: str = "spec_invalid", hint: str = ""
+    pointer: str,
+    value: Any,
+    allowed: str,
+    message: str,
+    *,
+    code: str = "spec_invalid",
+    hint: str = "",
+    where: str = "the job file",
 ) -> Unprocessable:
-    """A job-file error that only the server can detect. `message` continues the sentence that begins with the value."""
+    """An error of a job file, or of a part of one, that only the server can detect. `message` continues the sentence
+    that begins with the value."""
     shown = _cut(value) if isinstance(value, str) else value
     whole = f"{shown!r} {message}; allowed: {allowed}"
     finding = {"pointer": pointer, "value": value, "allowed": allowed, "message": whole}
-    return Unprocessable(
-        f"the job file is refused: {pointer}: {whole}", code=code, hint=hint, errors=[finding]
-    )
+    return Unprocessable(f"{where} is refused: {pointer}: {whole}", code=code, hint=hint, errors=[finding])
 
 
 class TooMany(Refused):

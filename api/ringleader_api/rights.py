@@ -17,6 +17,7 @@ class Action(StrEnum):
     STEER = "change other users' jobs"
     BREAK = "inject faults"
     KEEP_SECRETS = "set or delete secrets"
+    KEEP_ALERTS = "set, test or delete alerts"
     GRANT = "grant or remove roles"
     AUDIT = "read the audit log"
     # ---
@@ -33,6 +34,7 @@ NEEDS: Mapping[Action, Role] = {
     Action.STEER: Role.OPERATOR,
     Action.BREAK: Role.OPERATOR,
     Action.KEEP_SECRETS: Role.OPERATOR,
+    Action.KEEP_ALERTS: Role.OPERATOR,
     Action.GRANT: Role.ADMIN,
     Action.AUDIT: Role.ADMIN,
     Action.WATCH: Role.VIEWER,

@@ -11,7 +11,10 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ringleader.errors import RingleaderError
+from ringleader.spec.alerts import MAIL
 from ringleader.wire.package import MAX_PACKED_BYTES
+from ringleader_api.alerting.addresses import Allowed
+from ringleader_api.alerting.mail import MailServer, Security
 from ringleader_api.scheduling import Limits, Reach
 
 PREFIX = "RINGLEADER_"
@@ -52,6 +55,13 @@ class Settings(BaseModel):
             than an eighth of the descriptors that the process may have.
         export_every_s: between two looks for records that MLflow does not have yet.
         otlp_endpoint: where traces go, OTLP over HTTP, e.g. `http://127.0.0.1:4318/v1/traces`; empty: nowhere.
+        alert_hosts: what alerts may be sent to inside: names of hosts and networks, by commas; empty: addresses
+            outside only, so neither loopback nor private ones.
+        alerts_kept_days: an alert that was sent or given up stays so long in the history.
+        smtp_host, smtp_port: the mail server for alerts; empty: alerts by mail are refused.
+        smtp_security: TLS for it: `starttls`, `tls` from the beginning, or `none`.
+        smtp_user, smtp_password: how it knows us; empty: it does not ask.
+        smtp_from: the sender of mails; has to be set with smtp_host.
         jobs_kept_days: an ended job is deleted with everything of it after so long; empty: by its users only.
         packages_kept_days: an uploaded package that no job refers to stays so long after it was last asked for.
         packages_per_user, package_bytes_per_user: packages that one user has uploaded and that are still here, whether
@@ -95,6 +105,14 @@ class Settings(BaseModel):
     frozen_after_s: Seconds = 60.0
     export_every_s: Seconds = 1.0
     otlp_endpoint: str = ""
+    alert_hosts: str = ""
+    alerts_kept_days: Annotated[float, Field(gt=0, le=3660)] = 30.0
+    smtp_host: str = ""
+    smtp_port: Annotated[int, Field(ge=1, le=65535)] = 587
+    smtp_security: Security = "starttls"
+    smtp_user: str = ""
+    smtp_password: Annotated[str, Field(repr=False)] = ""
+    smtp_from: Annotated[str, Field(pattern=rf"{MAIL}|^$")] = ""
     jobs_kept_days: Annotated[float, Field(gt=0)] | None = None
     packages_kept_days: Annotated[float, Field(gt=0)] = 1.0
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
@@ -156,6 +174,18 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _named_receivers(self) -> Self:
+        try:
+            Allowed.of(self.alert_hosts)
+        except ValueError as error:
+            raise ValueError(
+                f"RINGLEADER_ALERT_HOSTS must list names of hosts or networks, separated by commas ({error})"
+            ) from None
+        if bool(self.smtp_host) != bool(self.smtp_from):
+            raise ValueError("RINGLEADER_SMTP_HOST and RINGLEADER_SMTP_FROM must be set together")
+        return self
+
+    @model_validator(mode="after")
     def _named_proxies(self) -> Self:
         for proxy in self.proxies:
             try:
@@ -211,6 +241,20 @@ class Settings(BaseModel):
     def proxies(self) -> list[str]:
         """The proxies whose X-Forwarded-For is believed."""
         return [proxy.strip() for proxy in self.trusted_proxies.split(",") if proxy.strip()]
+
+    @property
+    def mail_server(self) -> MailServer | None:
+        """The server that mail goes out through; None: there is none."""
+        if not self.smtp_host:
+            return None
+        return MailServer(
+            self.smtp_host,
+            self.smtp_port,
+            self.smtp_from,
+            user=self.smtp_user,
+            password=self.smtp_password,
+            security=self.smtp_security,
+        )
 
     @property
     def ingest_url(self) -> str:

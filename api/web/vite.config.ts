@@ -17,5 +17,5 @@ export default defineConfig({
     fs: { allow: ["../.."] },
     proxy: { "/api": api, "/login": api, "/mlflow": api, "/guide": api },
   },
-  test: { environment: "node", include: ["src/**/*.test.{ts,tsx}"] },
+  test: { environment: "node", css: true, include: ["src/**/*.test.{ts,tsx}"] },
 });

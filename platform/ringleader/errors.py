@@ -23,15 +23,15 @@ class RingleaderError(Exception):
 
 
 class SpecInvalid(RingleaderError):
-    """The job file is wrong. `errors` holds one {pointer, value, allowed, message} a finding, of the first
-    `FINDINGS_TOLD`; the message says how many more there are."""
+    """The job file, or the sweep file, is wrong. `errors` holds one {pointer, value, allowed, message} a finding, of
+    the first `FINDINGS_TOLD`; the message says how many more there are."""
 
     code = "spec_invalid"
 
-    def __init__(self, errors: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, errors: Iterable[dict[str, Any]], *, file: str = "job file") -> None:
         self.errors, left = first_findings(errors)
         lines = [f"{e['pointer']}: {e['message']}" for e in self.errors]
-        super().__init__("the job file is not valid: " + "; ".join(lines) + and_more(left))
+        super().__init__(f"the {file} is not valid: " + "; ".join(lines) + and_more(left))
 
 
 def first_findings(found: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

@@ -1,7 +1,8 @@
-"""Small files that survive a power cut: whole or not there, and readable by their owner only."""
+"""Small files that survive a power cut: whole or not there, and readable by their owner only; and private folders."""
 
 import os
 import secrets
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,14 @@ def write_over(path: Path, text: str) -> None:
     """Make the file, replacing the one that is there."""
     _partial(path, text).replace(path)
     _kept(path.parent)
+
+
+def not_private(folder: Path) -> bool:
+    """Make the folder, unless it exists. Returns whether it is another account's, or open to others."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # In a folder for temporary files anybody may have made it before, or a link in its place, which lstat tells.
+    found = folder.lstat()
+    return not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or bool(found.st_mode & 0o022)
 
 
 def _partial(path: Path, text: str) -> Path:

@@ -19,8 +19,6 @@ def parse(source: str | bytes) -> ast.Module:
         for _ in range(TRIES):
             try:
                 return ast.parse(source)
-            except (
-                SystemError
-            ):  # so did a finaliser, or a thread of a library or of the program, without the lock
+            except SystemError:  # so did a finaliser, or a thread that does not ask for the lock
                 continue
         return ast.parse(source)

@@ -45,6 +45,7 @@ PASSED_ON = frozenset(
     {
         ("api/ringleader_api/reconciling/launcher.py", "error.code"),
         ("api/ringleader_api/reconciling/starter.py", "error.code"),
+        ("api/ringleader_api/reconciling/sweeping.py", "refused.code"),
     }
 )
 """Reasons that pass on the code of an error."""
@@ -102,7 +103,7 @@ def reasons() -> list[Given]:
         if name is not None and name not in set(Reason):
             hint = template_of(words["hint"]) if "hint" in words else ""
             found.add(Given(name, template_of(_text(words["message"])), hint))
-    return sorted(found, key=lambda one: (one.code, one.message))
+    return sorted(found, key=lambda one: (one.code, one.message, one.hint))
 
 
 def unread() -> list[tuple[str, str]]:

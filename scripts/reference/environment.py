@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from reference.docstrings import entries_of, parts_of
-from reference.environment_words import DEMO, NODES, OWN, USERS
+from reference.environment_words import BENCH, DEMO, NODES, OWN, PROGRAMS, USERS
 from reference.markdown import code, page, prose, sentence, table
 from reference.sources import Module, modules, text_of
 
@@ -17,19 +17,25 @@ BY_NAME = frozenset(
     {
         ("api/ringleader_api/settings.py", "PREFIX + f.upper()"),
         ("platform/ringleader/comm/transports/nccl.py", "name"),
+        ("platform/ringleader/runtime/hosted/ray_train_driver.py", "name"),
         ("platform/ringleader/train/local.py", "name"),
         ("platform/ringleader/train/program_check/sandbox.py", "name"),
     }
 )
-"""Reads of variables whose names are not in the call: the settings, NCCL's (`OURS`), a job's `env`, and caches
-(`CACHES`)."""
+"""Reads of variables whose names are not in the call: the settings, NCCL's (`OURS`), a job's `env` (twice), and
+caches (`CACHES`)."""
 
 
 def environment_page() -> str:
     sections = {
         "Of the SDK and the command line": (USERS, ""),
         "Of a node": (NODES, ""),
+        "Given to hosted programs": (
+            PROGRAMS,
+            "Beside those that torchrun gives: [Host training code](../how-to/host-training-code.md).",
+        ),
         "Of `make demo`": (DEMO, ""),
+        "Of benchmarks": (BENCH, ""),
         "Between processes": (OWN, "Set by one process of Ringleader or Ray for another one: not for users."),
     }
     parts = [
@@ -53,7 +59,7 @@ def described() -> set[str]:
     from ringleader_api.settings import PREFIX
 
     settings = {PREFIX + name.upper() for name in _setting_words()}
-    return {*settings, *USERS, *NODES, *DEMO, *OWN}
+    return {*settings, *USERS, *NODES, *PROGRAMS, *DEMO, *BENCH, *OWN}
 
 
 def undescribed_settings() -> set[str]:

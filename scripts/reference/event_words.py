@@ -29,7 +29,12 @@ MOVED = {
 ENDING = MOVED | {"target": "the state that it will end in"}
 EVENTS: dict[str, EventWords] = {
     "job.queued": EventWords(
-        "It waits for room: submitted, resumed, preempted, or to be tried again.", MOVED
+        "It waits for room: submitted, resumed, preempted, or to be tried again.",
+        MOVED
+        | {
+            "framework": "of a job file that says `auto`, what was chosen",
+            "framework_why": "the reason for that choice",
+        },
     ),
     "job.starting": EventWords("An attempt has places, and its supervisor is being started.", MOVED),
     "job.running": EventWords("At least `workers.min` members can commit.", MOVED),
@@ -54,6 +59,14 @@ EVENTS: dict[str, EventWords] = {
     "priority.changed": EventWords(
         "Somebody has set its priority.",
         {"who": "the user", "from": "the priority before", "priority": "the priority from now on"},
+    ),
+    "labels.changed": EventWords(
+        "Somebody has changed its labels.",
+        {
+            "who": "the user",
+            "set": "the labels with new values",
+            "removed": "the keys of those it has no more",
+        },
     ),
     "fault.injected": EventWords(
         "A fault was injected on purpose.",
@@ -140,7 +153,7 @@ EVENTS: dict[str, EventWords] = {
         {"worker": WORKER, "pid": PID, "what": "what differed", "why": "how that comes about"},
     ),
     "recovered": EventWords(
-        "The first step after a loss is committed. Times in seconds.",
+        "The first step after a loss is committed; of a hosted job, its program runs again. Times in seconds.",
         {
             "detect_s": "from the first sign to knowing who was lost",
             "decide_s": "to the new plan",
@@ -148,12 +161,26 @@ EVENTS: dict[str, EventWords] = {
             "heal_s": "until all had the newest state",
             "redo_s": "until the next step was committed",
             "total_s": "all of it",
-            "steps_lost": "committed steps that have to be trained again",
+            "steps_lost": "committed steps that have to be trained again; not told of a hosted job",
         },
     ),
     "member.differed": EventWords(
         "A member's state was not that of the others; it was given theirs before that did harm.",
         {"worker": WORKER, "what": "what differed", "why": "how that comes about"},
+    ),
+    "artifact.saved": EventWords(
+        "The program saved a file at a settled step (`session.save`, `log_image`, `log_histogram`, `log_text`).",
+        {
+            "name": "its name in the program",
+            "file": "its name among the artifacts",
+            "kind": "`object`, `image`, `histogram` or `text`",
+            "step": STEP,
+            "size_bytes": "its size",
+        },
+    ),
+    "artifact.failed": EventWords(
+        "What the program saved is not kept, and other files for the same reason. Training goes on.",
+        {"file": "the first such file", "step": STEP, "why": "the reason", "hint": "what to do"},
     ),
     "checkpoint.saved": EventWords(
         "A checkpoint is whole, and a later attempt can start from it.",
@@ -212,6 +239,21 @@ EVENTS: dict[str, EventWords] = {
             "ways": "by schedule: the number of buckets, and their least and most bytes",
             "costs": "what was measured: latency and bytes a second, inside a node and between nodes",
         },
+    ),
+    "program.failed": EventWords(
+        "The program of a hosted job has failed by itself, and starts anew on all members unless it has too often.",
+        {
+            "worker": WORKER,
+            "pid": PID,
+            "rank": RANK,
+            "why": "how it ended, and its last lines",
+            "failures": "failures spent so far",
+            "most": "`max_failures` of the job",
+        },
+    ),
+    "framework.chosen": EventWords(
+        "The first worker has found what `framework: auto` stands for: nothing had chosen when the job was submitted.",
+        {"framework": "what was chosen", "framework_why": "the reason for that choice"},
     ),
     "program.differs": EventWords(
         "A variable of the program is not what it would be on another number of workers.",

@@ -110,18 +110,23 @@ def _values(one: Mapping[str, Any]) -> str:
     if "enum" in one:
         return ", ".join(code(str(value)) for value in one["enum"])
     kind = one.get("type")
-    if kind == "array" and one["items"].get("type") == "array":
-        return "list of pairs: " + ", ".join(map(_values, one["items"]["prefixItems"]))
+    if kind == "array":
+        return _list_of(one["items"])
     if kind in ("integer", "number"):
         return f"{'whole number' if kind == 'integer' else 'number'}{_bounds(one)}"
     words = {
         "string": "text",
         "boolean": "`true`, `false`",
         "null": "`null`",
-        "array": "list of text",
         "object": "names with values",
     }
     return words.get(str(kind), "any value")
+
+
+def _list_of(item: Mapping[str, Any]) -> str:
+    if item.get("type") == "array":
+        return "list of pairs: " + ", ".join(map(_values, item["prefixItems"]))
+    return "list of mappings" if "$ref" in item else "list of text"
 
 
 def _bounds(one: Mapping[str, Any]) -> str:

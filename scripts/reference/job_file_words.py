@@ -2,7 +2,15 @@
 
 WORDS: dict[str, str] = {
     "name": "The job's name. Several jobs may have the same; commands take one that a single job has.",
-    "entrypoint": "The training function as `module:function`, in `working_dir` or in an installed package.",
+    "entrypoint": "The training function as `module:function`, in `working_dir` or in an installed package. With "
+    "`framework: torchrun` a script in `working_dir` with its arguments, which no shell reads.",
+    "framework": "The library that the entrypoint is written for. `native`: it takes the session. `ray_train`: it is "
+    "a function of Ray Train, run by this engine with `params` as `train_loop_config`. `torchrun`: a script, run as it "
+    "is, which restarts from what it saves itself. `ray_train_hosted`: the same for a function of Ray Train, with a "
+    "real `TorchTrainer`. `auto`: chosen by the program's text when the job is submitted: a function of Ray Train as "
+    "`ray_train` where a session keeps what it does, and else as `ray_train_hosted`; `torchrun` for a script that "
+    "makes a process group; else `native`.",
+    "framework_why": "Why the framework was chosen: `ringleader submit` writes it where the job file says `auto`.",
     "working_dir": "The folder that is packed and uploaded, relative to the job file. Left out: nothing "
     "is uploaded.",
     "requirements": "Packages of the job: a file of pinned packages in the working directory, or a list of "
@@ -29,11 +37,13 @@ WORDS: dict[str, str] = {
     "priority": "Of the jobs that wait, a higher one is served first, and may preempt a lower one. Above "
     "0 it takes the role operator.",
     "max_failures": "The failure budget. Planned changes, preemptions and lost nodes spend none of it; "
-    "ten committed steps give one back.",
+    "ten committed steps give one back. A hosted program that fails spends one, too.",
     "max_runtime_s": "The running time of all attempts together, in seconds, after which the job fails. "
     "Jobs that say it can be let go before others.",
     "policy": "See [policy](#policy).",
     "debug": "See [debug](#debug).",
+    "alerts": "Who is told when something happens to the job: rules, each with `name`, `when` and `channels`. "
+    "[Get alerts](../how-to/get-alerts.md).",
     "workers.min": "The gang: so many start together or not at all, and fewer do not train.",
     "workers.max": "As many at most; those above `min` come and go with the room there is.",
     "workers.cpus": "CPUs that each reserves; as many threads compute in it, at least one.",
@@ -76,10 +86,14 @@ WORDS: dict[str, str] = {
     "`token_ring`: rounds that a worker may have in flight when it begins another; left out: 2.",
     "data.distribution": "Whether workers read files of data sets from the source, or from a copy of the "
     "whole on their node.",
-    "data.order": "How `session.batches` shuffles. `shuffled`: all rows, by a list of them. `row`: all rows, without a "
+    "data.order": "How `session.batches` shuffles. `auto`: files as `block`, in windows of at most 1 GiB together, and "
+    "everything else as `shuffled`. `shuffled`: all rows, by a list of them. `row`: all rows, without a "
     "list. `block`: blocks of files (row groups), and rows within windows of them, so that a block is read once an "
     "epoch. Each is a function of the seed and the epoch.",
-    "data.window_blocks": "With `order: block`: blocks of a window. Left out: 16.",
+    "data.window_blocks": "Where rows are shuffled by blocks: blocks of a window. Left out: 16; with `order: auto` "
+    "fewer where blocks are large.",
+    "data.sets": "Files by the names that `ray.train.get_dataset_shard` gives them by, with `framework: ray_train`: a "
+    "path or URI of Parquet, Arrow IPC, JSONL, WebDataset tars or MDS, for each.",
     "data.skip": "Steps that are left out, as [first, last] by the numbers that charts and the row ledger of a job "
     "without it have: their rows are not computed, and all other steps keep theirs.",
     "checkpoint.every_steps": "A checkpoint after so many committed steps; `null`: not by steps, and by "

@@ -17,7 +17,8 @@ OF_A_JOB = """`GET /api/v1/jobs/{job_id}/metrics`, `job.metrics(name)`, `ringlea
 run in MLflow: one value for each settled step, and none that is rolled back. Besides these a job has what its
 program gives: the keyword values of `session.step`, and the scores of `session.evaluate`."""
 WORDS = {
-    "loss": "The weighted mean loss over all rows of the step.",
+    "loss": "The weighted mean loss over all rows of the step; of a step with phases that of the last one, and "
+    "`loss/0`, `loss/1`, … those of all.",
     "lr": "The learning rate of the update; `lr/0`, `lr/1`, … where optimisers have several parameter groups.",
     "samples_per_s": "Rows of the step by the time since the one before.",
     "world_size": "The number of workers.",

@@ -21,7 +21,10 @@ def sdk_page() -> str:
     import ringleader
     from ringleader import client, errors
 
-    records = [getattr(client, name) for name in client.__all__ if name not in ("Client", "Job")]
+    handles = [ringleader.Client, ringleader.Job, client.Sweep, client.Sweeps]
+    records = [
+        getattr(client, name) for name in client.__all__ if name not in {one.__name__ for one in handles}
+    ]
     raised = [
         errors.JobFailed,
         errors.WaitTimeout,
@@ -33,6 +36,4 @@ def sdk_page() -> str:
         "The client of a control plane, for scripts and notebooks: `pip install ringleader` brings it, without torch "
         "and Ray. Every error has a stable [code](codes.md#codes-of-errors-in-python) and a `hint`."
     )
-    return page(
-        "SDK", lead, *(described(one) for one in (ringleader.Client, ringleader.Job, *records, *raised))
-    )
+    return page("SDK", lead, *(described(one) for one in (*handles, *records, *raised)))

@@ -12,6 +12,7 @@ from base_install import ROOT, build, link_needed
 BASE_USE = """
 import sys
 import ringleader, ringleader.client, ringleader.cli.main, ringleader.spec, ringleader.wire.package
+import ringleader.cli.terminal.follow
 assert ringleader.Client.__name__ == "Client"
 assert ringleader.JobSpec.load(__import__("pathlib").Path(sys.argv[1])).name == "digits"
 assert ringleader.cli.main.main(["validate", sys.argv[1]]) == 0

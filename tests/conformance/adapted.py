@@ -20,7 +20,7 @@ from ringleader.train import Session
 from ringleader.train.local import RecordedOutput, run_local
 from ringleader.train.program_check.two_runs import check
 from ringleader.train.rows.order.cursor import Epoch
-from ringleader.train.run import WEIGHTS, WorkerResult
+from ringleader.train.run import WEIGHTS, WorkerResult, function_of
 
 BATCH, SHARDS, EPOCHS = 16, 4, 3
 Program = Callable[[Session], None]
@@ -61,17 +61,19 @@ class SessionOrder(Sampler[int]):
         return iter(epoch.order.tolist())
 
 
-def alone(program: Program, folder: Path) -> tuple[WorkerResult, dict[str, Tensor], RecordedOutput]:
-    """One process: the result, the weights, and what it reported."""
+def alone(
+    program: Program | None, folder: Path, spec: JobSpec = SPEC
+) -> tuple[WorkerResult, dict[str, Tensor], RecordedOutput]:
+    """One process: the result, the weights, and what it reported. Without a program that of the job file runs."""
     torch.set_num_threads(1)
-    result, told = run_local(SPEC, program, folder)
+    result, told = run_local(spec, program or function_of(spec), folder)
     return result, load_file(folder / WEIGHTS), told
 
 
-def disturbed(program: Program, steps: int, folder: Path, spec: JobSpec = SPEC) -> Play:
+def disturbed(program: Program | None, steps: int, folder: Path, spec: JobSpec = SPEC) -> Play:
     """Three workers, of which one is killed in the middle and another one leaves later."""
     # Where there are servers, these have the first names.
-    faults = FaultPlan().kill("w1" if spec is SPEC else "w3", at_step=steps // 3 + 1)
+    faults = FaultPlan().kill("w3" if spec.sync.server_count else "w1", at_step=steps // 3 + 1)
     faults = faults.resize(at_step=2 * steps // 3, workers_min=2, workers_max=2)
     play = Cast(spec, program, faults, artifacts=folder).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
@@ -88,18 +90,23 @@ def close(ours: dict[str, Tensor], theirs: dict[str, Any]) -> bool:
     return all(torch.allclose(ours[name], theirs[name], rtol=1e-6, atol=1e-6) for name in ours)
 
 
-def differing(entrypoint: str, place: Path) -> list[dict[str, str]]:
-    """What differs where the program runs once more as a joiner would run it: `ringleader check`'s two runs."""
+def differing(program: str | JobSpec, place: Path) -> list[dict[str, str]]:
+    """What differs where the program runs once more as a joiner would run it: `ringleader check`'s two runs.
+
+    Args:
+        program: an entrypoint, or the job file with it.
+    """
+    spec = program if isinstance(program, JobSpec) else SPEC.model_copy(update={"entrypoint": program})
     found = []
     for again in (False, True):
-        process = processes().Process(target=_checked, args=(entrypoint, place, again))
+        process = processes().Process(target=_checked, args=(spec, place, again))
         process.start()
         process.join()
         found += json.loads((place / f"{again}.json").read_text())
     return found
 
 
-def _checked(entrypoint: str, place: Path, again: bool) -> None:
+def _checked(spec: JobSpec, place: Path, again: bool) -> None:
     torch.set_num_threads(1)
-    found = check(SPEC.model_copy(update={"entrypoint": entrypoint}), place, again=again)
+    found = check(spec, place, again=again)
     (place / f"{again}.json").write_text(json.dumps(found))

@@ -198,6 +198,91 @@ def optimizer_that_counts(session: Session) -> None:
             session.step(F.cross_entropy(net(x), y))
 
 
+class ListedMomentum(torch.optim.Optimizer):
+    """As it is taught: a momentum for each weight, in a list."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+        self.momenta = [torch.zeros_like(p) for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for momentum, parameter in zip(self.momenta, self.param_groups[0]["params"], strict=True):
+            if parameter.grad is not None:
+                momentum.mul_(0.9).add_(parameter.grad)
+                parameter.sub_(momentum, alpha=self.param_groups[0]["lr"])
+
+
+def optimizer_with_a_list(session: Session) -> None:
+    net = session.model(norm_free())
+    session.optimizer(ListedMomentum(net.parameters()))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+
+class CountingGroup(torch.optim.Optimizer):
+    """Counts in its groups, as learning-rate-free optimisers do."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05, "k": 0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["k"] += 1
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad, alpha=group["lr"] / group["k"])
+
+
+def optimizer_that_counts_in_a_group(session: Session) -> None:
+    net = session.model(norm_free())
+    session.optimizer(CountingGroup(net.parameters()))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+
+class NoisyGradients(torch.optim.Optimizer):
+    """Wraps another optimiser, whose state is not its own."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad += 0.01 * torch.randn_like(parameter)
+        self.inner.step()
+
+
+def optimizer_that_wraps_another(session: Session) -> None:
+    net = session.model(norm_free())
+    session.optimizer(NoisyGradients(torch.optim.Adam(net.parameters(), lr=0.02)))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+
+class WholeNoisyGradients(NoisyGradients):
+    """A `state_dict` of its own has all of it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.inner.load_state_dict(state)
+
+
+def optimizer_that_saves_another(session: Session) -> None:
+    net = session.model(norm_free())
+    session.optimizer(WholeNoisyGradients(torch.optim.Adam(net.parameters(), lr=0.02)))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+
 class Meter:
     def __init__(self) -> None:
         self.sum, self.count = 0.0, 0
@@ -254,10 +339,17 @@ CARRIERS: dict[Callable[[Session], None], Told] = {
 UNSEEN_IN_TEXT: dict[Callable[[Session], None], Told] = {
     generator_of_its_own: ("mixup.draw", "self.draw = np.random.default_rng(1)"),
     loss_not_registered: ("criterion", "criterion = Centred()"),
-    optimizer_that_counts: ("CountingAdam.t", "self.t += 1"),
     average_in_the_body: ("average", "average = copy.deepcopy(net)"),
 }
 """What is seen only while it trains; its name, and the line that made it."""
+
+OPTIMIZERS = (
+    optimizer_that_counts,
+    optimizer_with_a_list,
+    optimizer_that_wraps_another,
+    optimizer_that_saves_another,
+)
+"""What an optimiser keeps outside of its state, or saves itself."""
 
 ALL: dict[Callable[[Session], None], Any] = {
     **CARRIERS,

@@ -1,12 +1,16 @@
-"""Training functions that register optimisers in place of others, between loops.
+"""Training functions that register optimisers in place of others between loops, and some from papers' code.
 
 Beside `programs.py`, whose own table of programs is in checkpoints that version 0.1 wrote, as a variable of theirs.
 """
 
+import copy
+
 import torch
-from programs import EPOCHS, PROGRAMS, Program, epoch, loss_by_hand, network, rows, sgd
+from programs import EPOCHS, PROGRAMS, Program, accuracy, epoch, loss_by_hand, network, rows, sgd
+from programs_by_phases import BY_PHASES
 from programs_by_steps import BY_STEPS
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim.lr_scheduler import StepLR
 
 from ringleader.train import Session
@@ -73,4 +77,53 @@ def optimizer_made_anew_in_another_order(session: Session) -> None:
         epoch(session, net, rows())
 
 
-ALL = PROGRAMS | MADE_ANEW | BY_STEPS
+@program
+def features_of_a_hook(session: Session) -> None:
+    """A forward hook leaves features in a dict, from which the loss takes them."""
+    net = session.model(network())
+    sgd(session, net)
+    features: dict[str, Tensor] = {}
+    net[2].register_forward_hook(lambda _module, _given, out: features.update(hidden=out))
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            out = net(x)
+            session.step(F.cross_entropy(out, y) + 0.01 * features["hidden"].pow(2).mean())
+
+
+@program
+def taught_by_the_epoch_before(session: Session) -> None:
+    """Each epoch learns from a frozen copy of what the one before it has made."""
+    net = session.model(network())
+    sgd(session, net)
+    teacher = None
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            out = net(x)
+            loss = F.cross_entropy(out, y)
+            if teacher is not None:
+                loss = loss + F.kl_div(out.log_softmax(1), teacher(x).softmax(1), reduction="batchmean")
+            session.step(loss)
+        teacher = copy.deepcopy(net).eval().requires_grad_(False)
+
+
+@program
+def averages_swapped_in_by_data(session: Session) -> None:
+    """Averages take the weights' place for a score, by `.data`, and at the end."""
+    net = session.model(network())
+    optimizer = sgd(session, net)
+    averages = {name: p.data.clone() for name, p in net.named_parameters()}
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        kept = {}
+        for name, p in net.named_parameters():
+            averages[name] = 0.5 * averages[name] + 0.5 * p.data
+            kept[name], p.data = p.data, averages[name]
+        score = accuracy(session, net)
+        for name, p in net.named_parameters():
+            p.data = kept[name]
+        optimizer.param_groups[0]["lr"] = 0.05 * (1.2 - score)
+    for name, p in net.named_parameters():
+        p.data = averages[name]
+
+
+ALL = PROGRAMS | MADE_ANEW | BY_STEPS | BY_PHASES

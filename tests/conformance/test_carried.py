@@ -3,11 +3,21 @@ result says that the bits are not the same."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import carriers
 import pytest
 import torch
-from carriers import ALL, CARRIERS, UNSEEN_IN_TEXT, hidden_state, shown_while_it_trains
+from carriers import (
+    ALL,
+    CARRIERS,
+    OPTIMIZERS,
+    UNSEEN_IN_TEXT,
+    hidden_state,
+    optimizer_that_counts_in_a_group,
+    optimizer_with_a_list,
+    shown_while_it_trains,
+)
 from cast import Cast
 from faults import FaultPlan
 from programs import BATCH, SHARDS
@@ -30,9 +40,15 @@ SPEC = JobSpec.parse(
 )
 
 
-def run(program: Callable[[Session], None], place: Path) -> tuple[WorkerResult, RecordedOutput]:
+def in_mode(sync: Any) -> JobSpec:
+    return JobSpec.parse(SPEC.model_dump(mode="json", exclude_unset=True) | {"sync": sync})
+
+
+def run(
+    program: Callable[[Session], None], place: Path, spec: JobSpec = SPEC
+) -> tuple[WorkerResult, RecordedOutput]:
     torch.set_num_threads(1)
-    return run_local(SPEC, program, place)
+    return run_local(spec, program, place)
 
 
 def line_of(text: str) -> str:
@@ -73,6 +89,15 @@ def test_what_changes_in_a_body_beside_the_session_is_told_by_name_and_line(
     assert told == [(name, line_of(text))]
 
 
+@pytest.mark.parametrize("sync", ["ring", "local_sgd"])
+@pytest.mark.parametrize("program", OPTIMIZERS, ids=lambda program: program.__name__)
+def test_what_an_optimizer_keeps_outside_of_its_state_is_committed(
+    program: Callable[[Session], None], sync: str, tmp_path: Path
+) -> None:
+    finished, recorded = run(program, tmp_path, in_mode(sync))
+    assert (finished.reproducible_why, warned(recorded)) == ("", [])
+
+
 def test_what_a_body_only_shows_may_go_on_from_turn_to_turn(tmp_path: Path) -> None:
     finished, recorded = run(shown_while_it_trains, tmp_path)
     assert (finished.reproducible_why, warned(recorded)) == ("", [])
@@ -82,6 +107,25 @@ def test_what_a_body_only_shows_may_go_on_from_turn_to_turn(tmp_path: Path) -> N
 def test_an_ordinary_body_carries_nothing(name: str, tmp_path: Path) -> None:
     finished, recorded = run(ORDINARY[name], tmp_path)
     assert (finished.reproducible_why, warned(recorded)) == ("", [])
+
+
+def test_workers_hear_what_a_server_finds_in_an_optimizer(tmp_path: Path) -> None:
+    servers = {"inter_node": "parameter_server", "intra_node": "parameter_server", "servers": 2}
+    play = Cast(in_mode(servers), optimizer_with_a_list, FaultPlan(), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert {
+        (end.reproducible, "ListedMomentum.momenta" in end.reproducible_why) for end in play.finished.values()
+    } == {(False, True)}
+
+
+def test_settings_that_a_step_changes_on_a_server_are_refused_before_workers_differ(tmp_path: Path) -> None:
+    plays = [
+        Cast(in_mode(sync), optimizer_that_counts_in_a_group, FaultPlan(), artifacts=tmp_path).play()
+        for sync in ("ring", "parameter_server")
+    ]
+    assert [play.outcome for play in plays] == ["succeeded", "failed"]
+    assert {end.reproducible_why for end in plays[0].finished.values()} == {""}
+    assert "CountingGroup.step() changes the setting 'k'" in plays[1].message
 
 
 def test_workers_that_nothing_happens_to_say_that_their_bits_are_others(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from faults import FaultPlan
 from play import Play
 from programs import EPOCHS, epoch, network, rows, sgd
 from test_programs import DAILY, Cast, job
+from undisturbed import undisturbed
 
 from ringleader.train import Session
-from ringleader.train.local import run_local
 
 Program = Callable[[Session], None]
 
@@ -66,10 +66,9 @@ def scored(session: Session) -> None:
             session.evaluate(rows(), lambda batch: {"right": (net(batch[0]).argmax(1) == batch[1]).float()})
 
 
-def digest_alone(program: Program, mode: str, place: Path) -> str:
+def digest_alone(program: Program, mode: str) -> str:
     torch.set_num_threads(1)
-    finished, _ = run_local(job(mode, least=1, most=3, saved_every=None), program, place)
-    return finished.digest
+    return undisturbed(job(mode, least=1, most=3, saved_every=None), program)[0].digest
 
 
 def play(
@@ -87,7 +86,7 @@ def play(
 def test_lines_in_inference_mode_keep_the_bits(program: Program, mode: str, tmp_path: Path) -> None:
     end = play(program, mode, FaultPlan(), tmp_path, count=2)
     assert end.outcome == "succeeded", (end.reason, end.message)
-    assert {f.digest for f in end.finished.values()} == {digest_alone(program, mode, tmp_path)}
+    assert {f.digest for f in end.finished.values()} == {digest_alone(program, mode)}
     assert {f.reproducible_why for f in end.finished.values()} == {""}
 
 
@@ -98,5 +97,5 @@ def test_so_do_those_that_run_again_behind_a_pause(program: Program, mode: str, 
     assert first.outcome == "paused", (first.reason, first.message)
     end = play(program, mode, FaultPlan(), tmp_path, count=3, attempt=2)
     assert end.outcome == "succeeded", (end.reason, end.message)
-    assert {f.digest for f in end.finished.values()} == {digest_alone(program, mode, tmp_path)}
+    assert {f.digest for f in end.finished.values()} == {digest_alone(program, mode)}
     assert {f.reproducible_why for f in end.finished.values()} == {""}

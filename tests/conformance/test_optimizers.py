@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from torch import Tensor, nn, optim
 from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
+from undisturbed import undisturbed
 
 from ringleader.optim import LAMB, LARS, WarmUp
 from ringleader.spec import JobSpec
@@ -102,10 +102,13 @@ def trainer(name: str, seen: list[Tensor] | None = None) -> Callable[[Session], 
 
 
 @cache
+def program(name: str) -> Callable[[Session], None]:
+    return trainer(name)
+
+
 def alone(name: str, mode: str) -> str:
     """The digest of one process that computes every shard itself."""
-    with TemporaryDirectory() as place:
-        return run_local(job(mode), trainer(name), Path(place))[0].digest
+    return undisturbed(job(mode), program(name))[0].digest
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "killed"])

@@ -20,6 +20,7 @@ from cast import Cast
 from faults import ANY, FaultPlan
 from play import Play
 from programs import BATCH, BY_HAND, RATES, SHARDS, UNSETTLED
+from programs_by_phases import BY_PHASES
 from programs_by_steps import BY_STEPS, SET_IN_A_BODY
 from programs_made_anew import ALL, MADE_ANEW
 from programs_on_gpu import ON_GPU
@@ -73,14 +74,19 @@ class RecordedPhases(RecordedOutput):
         self.calls = max(call, self.calls)
 
 
-@cache
 def alone_with_phases(name: str, mode: str) -> tuple[WorkerResult, RecordedPhases]:
     """One process that nothing happens to, and what it passed through."""
+    return _alone_with_phases(name, alone(job(mode, least=1, most=3, saved_every=None)).model_dump_json())
+
+
+@cache
+def _alone_with_phases(name: str, source: str) -> tuple[WorkerResult, RecordedPhases]:
+    """Jobs that differ in their servers alone are the same one in a single process."""
     torch.set_num_threads(1)
-    spec, phases = job(mode, least=1, most=3, saved_every=None), RecordedPhases()
+    spec, phases = JobSpec.model_validate_json(source), RecordedPhases()
     with TemporaryDirectory() as place:
         finished = run(
-            spec=alone(spec),
+            spec=spec,
             function=(ALL | ON_GPU)[name],
             coordinator=SingleMember(spec.shards),
             sink=phases,
@@ -173,22 +179,22 @@ def resumed(outcome: str) -> Callable[[list[Play], str], bool]:
     return shows
 
 
-def kill(step: int, phase: str = "forward") -> Moment:
-    """One of three dies there, and the first one waits for who comes for it."""
+def kill(step: int, phase: str = "forward", past: int = 0) -> Moment:
+    """One of three dies there, having come there so often before, and the first one waits for who comes for it."""
 
     def play(name: str, mode: str, place: Path) -> list[Play]:
-        faults = waits(dies(mode, step, phase), mode, comes=3)
+        faults = waits(dies(mode, step, phase, past), mode, comes=3)
         return [played(name, job(mode, least=2, most=3), faults, place)]
 
     return Moment(play, replaced(1, by=3), step, phase, dies=True)
 
 
-def dies(mode: str, step: int, phase: str = "forward") -> FaultPlan:
+def dies(mode: str, step: int, phase: str = "forward", past: int = 0) -> FaultPlan:
     """The second worker does, at an odd step of local SGD within the round that the step is in; where it has nothing to
     do at that step, at the next one."""
-    past = within_round(mode, step, phase)
+    odd = within_round(mode, step, phase)
     return FaultPlan().kill(
-        worker(mode, 1), at_step=step - past, phase=phase, past=past, later=phase == "forward"
+        worker(mode, 1), at_step=step - odd, phase=phase, past=past + odd, later=phase == "forward"
     )
 
 
@@ -343,9 +349,17 @@ REFUSED: dict[
 ] = {  # in words: tests/unit/test_late_registration.py, test_body_settings.py and others
     "servers": BY_HAND | SET_IN_A_BODY,
     "copies": BY_HAND | SET_IN_A_BODY,
-    "leased": UNSETTLED | set(MADE_ANEW) | RATES | BY_HAND | set(BY_STEPS),
+    "local_sgd": set(BY_PHASES),
+    "leased": UNSETTLED | set(MADE_ANEW) | RATES | BY_HAND | set(BY_STEPS) | set(BY_PHASES),
 }
 TABLE = [(name, mode) for name, mode in product(ALL, MODES) if name not in REFUSED.get(mode, ())]
+WITHIN_A_STEP: dict[str, Moment] = {
+    f"kill-{step}-{phase}-{past}": kill(step, phase, past)
+    for step in (4, 9)
+    for phase in ("forward", "exchange", "committed")
+    for past in (0, 1)
+}
+"""In the first phase of a step and in its second one."""
 COMMONEST = [
     "schedule_by_hand",
     "cosine_by_hand",
@@ -402,6 +416,33 @@ def test_each_of_two_servers_resumes_with_its_part_of_what_the_program_kept(tmp_
     keeps_its_bits("optimizer_state_kept_and_put_back", "servers", "pause-12", tmp_path)
 
 
+EVERY_DAY_WITHIN_A_STEP = [
+    (name, ("ring", "servers")[(number + turn) % 2], moment)
+    for number, name in enumerate(BY_PHASES)
+    for turn, moment in enumerate(WITHIN_A_STEP)
+]
+"""Each program at each moment, and each moment in both modes: the others of the product are `make chaos`'s, since
+tests/unit/test_phases.py kills a member in each of these phases in every mode."""
+
+
+@pytest.mark.parametrize(("name", "mode", "moment"), EVERY_DAY_WITHIN_A_STEP)
+def test_a_kill_in_any_phase_of_a_step_keeps_the_bits(
+    name: str, mode: str, moment: str, tmp_path: Path
+) -> None:
+    keeps_its_bits(name, mode, moment, tmp_path)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    ("name", "mode", "moment"),
+    sorted({*product(BY_PHASES, ("ring", "servers"), WITHIN_A_STEP)} - {*EVERY_DAY_WITHIN_A_STEP}),
+)
+def test_a_kill_in_any_phase_of_a_step_keeps_the_bits_in_the_other_mode(
+    name: str, mode: str, moment: str, tmp_path: Path
+) -> None:
+    keeps_its_bits(name, mode, moment, tmp_path)
+
+
 QUARTER = [
     (*pair, moment)
     for number, (pair, moment) in enumerate(product(TABLE, MOMENTS))
@@ -416,7 +457,7 @@ def test_a_program_keeps_its_bits_at_every_moment(name: str, mode: str, moment: 
 
 
 def keeps_its_bits(name: str, mode: str, moment: str, place: Path) -> None:
-    what, (expected, phases) = MOMENTS[moment], alone_with_phases(name, mode)
+    what, (expected, phases) = (MOMENTS | WITHIN_A_STEP)[moment], alone_with_phases(name, mode)
     plays = what.play(name, mode, place)
     last = plays[-1]
     assert last.outcome == "succeeded", [(play.outcome, play.reason, play.message) for play in plays]

@@ -17,7 +17,7 @@ from ringleader.bench.training.modes import MODES, Mode
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.modes.local_sgd.outer_step import OUTER
-from ringleader.train.rows.order.shard_spans import shard_span
+from ringleader.train.rows.order.batch_sizes import shard_span
 
 torch.set_num_threads(1)
 WORKERS, SHARDS = 4, 6

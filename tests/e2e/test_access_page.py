@@ -1,42 +1,17 @@
 """The page for access in a real browser, and the way through an identity provider on another site and back."""
 
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from control_plane import FakeCluster
 from oidc_provider import CLIENT, provider
 from playwright.sync_api import sync_playwright
-from waiting import wait_for
+from served import FLAGS, served
 
-from ringleader_api.app import create_app
 from ringleader_api.routes.page import STATIC
-from ringleader_api.settings import Settings
 
-FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]  # root in a container
 ADA = "ada@example.org"
-
-
-@contextmanager
-def served(home: Path, issuer: str) -> Iterator[str]:
-    """The control plane over a cluster in memory, listening. Yields its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    settings = Settings(home=home, public_url=url, oidc_issuer=issuer, oidc_client_id=CLIENT)
-    server = uvicorn.Server(uvicorn.Config(create_app(settings, FakeCluster()), log_config=None))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    try:
-        wait_for("control plane that listens", lambda: server.started)
-        yield url
-    finally:
-        server.should_exit = True
-        thread.join(15)
 
 
 def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
@@ -45,7 +20,11 @@ def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
     if not (STATIC / "index.html").is_file():
         pytest.skip("the page has not been built")
     # Another host name is another site: a strict cookie alone would be left behind on the way back.
-    with provider("localhost") as idp, served(tmp_path, idp.issuer) as url, sync_playwright() as playwright:
+    with (
+        provider("localhost") as idp,
+        served(tmp_path, FakeCluster(), oidc_issuer=idp.issuer, oidc_client_id=CLIENT) as url,
+        sync_playwright() as playwright,
+    ):
         idp.claims = {"email": ADA, "email_verified": True}
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         page = browser.new_page()

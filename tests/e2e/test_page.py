@@ -27,6 +27,7 @@ WIDE, NARROW = ViewportSize(width=1280, height=900), ViewportSize(width=390, hei
 BROWSER_FLAGS = ("--no-sandbox", "--disable-dev-shm-usage")  # root in a container
 LONG = "epochs: 20000"
 FIRST_STEP_S = 150
+LOSS = '[data-testid="plot"][data-name="Loss"]'
 
 pytestmark = pytest.mark.timeout(420)  # whichever comes first starts the stack
 
@@ -77,6 +78,11 @@ def page(browser: Browser, stack: Running) -> Iterator[Page]:
     context.close()
 
 
+def points_drawn(page: Page) -> int:
+    """Those of the loss's curve."""
+    return int(page.locator(LOSS).get_attribute("data-points") or 0) if page.locator(LOSS).count() else 0
+
+
 def number_in(page: Page, test_id: str, attribute: str) -> int:
     found = page.get_by_test_id(test_id)
     return int(found.get_attribute(attribute) or 0) if found.count() else 0
@@ -106,7 +112,7 @@ def kill_a_worker(job: Job) -> None:
 MARKER = """() => {
   const chart = document.querySelector('[data-testid="charts"]');
   const marker = chart.querySelector('[data-testid="lost-marker"]');
-  const dot = marker.querySelector('.lost-dot').getBoundingClientRect();
+  const dot = marker.getBoundingClientRect();
   const [left, right, low, high] = ['plotLeft', 'plotRight', 'xMin', 'xMax'].map((name) => Number(chart.dataset[name]));
   const share = (Number(marker.dataset.step) - low) / (high - low);
   return [dot.x + dot.width / 2, chart.getBoundingClientRect().x + left + share * (right - left)];
@@ -125,7 +131,7 @@ def test_a_job_is_submitted_watched_hurt_resized_and_cancelled_in_the_browser(
     complaints = Complaints(page)
     job = stack.client.job(submit_in_the_form(page, "page-digits"))
     try:
-        wait_for("plotted points", lambda: number_in(page, "series-loss", "data-points") >= 10, FIRST_STEP_S)
+        wait_for("plotted points", lambda: points_drawn(page) >= 10, FIRST_STEP_S)
         steps_rise_and_points_are_added(page)
         a_killed_worker_is_marked_at_its_step(page, job)
         a_replacement_is_drawn(page, job)
@@ -139,9 +145,9 @@ def test_a_job_is_submitted_watched_hurt_resized_and_cancelled_in_the_browser(
 
 
 def steps_rise_and_points_are_added(page: Page) -> None:
-    step, points = step_shown(page), number_in(page, "series-loss", "data-points")
+    step, points = step_shown(page), points_drawn(page)
     wait_for("higher step", lambda: step_shown(page) > step)
-    wait_for("more points", lambda: number_in(page, "series-loss", "data-points") > points)
+    wait_for("more points", lambda: points_drawn(page) > points)
 
 
 def a_killed_worker_is_marked_at_its_step(page: Page, job: Job) -> None:
@@ -166,7 +172,7 @@ def generations_drawn(page: Page) -> list[str | None]:
     return [mark.get_attribute("data-generation") for mark in page.get_by_test_id("generation").all()]
 
 
-def photograph(page: Page, of: str = "", there: str = "series-loss") -> None:
+def photograph(page: Page, of: str = "", there: str = "plot") -> None:
     """Screenshots of job page, where `there` shows, and list at both widths; nothing may stick out sideways."""
     SHOTS.mkdir(exist_ok=True)
     here = page.url
@@ -179,7 +185,7 @@ def photograph(page: Page, of: str = "", there: str = "series-loss") -> None:
         page.screenshot(path=SHOTS / f"page-list{of}-{size['width']}.png", full_page=True)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.locator(f'a[href="{urlsplit(here).path}"]').click()
-        page.get_by_test_id(there).wait_for()
+        page.get_by_test_id(there).first.wait_for()
     page.set_viewport_size(WIDE)
 
 

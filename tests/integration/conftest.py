@@ -29,10 +29,9 @@ def cluster(home: Path) -> Iterator[RayCluster]:
 def ingest(cluster: RayCluster) -> Iterator[IngestServer]:
     server = IngestServer()
     yield server
-    for (
-        job,
-        attempt,
-    ) in cluster.supervisors():  # of a test that failed: it must not take the next one's places
+    print(server.status, *server.every("events"), sep="\n")  # shown where the test fails
+    # Those of a test that failed must not take the next one's places.
+    for job, attempt in cluster.supervisors():
         cluster.release(job, attempt)
     server.close()
 

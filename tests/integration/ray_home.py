@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ray_environ import ray_environ
 from waiting import wait_for
 
-from ringleader.cli.stack import guard
+from ringleader.guard import guarded
 from ringleader.wire.ingest import Ingest
 
 TOKEN = secrets.token_hex(32)
@@ -57,7 +57,7 @@ def begin_head(home: Path, num_cpus: int) -> "subprocess.Popen[str]":
         str(num_cpus),
     ]
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", guard.__file__, str(home / "head.json"), str(GRACE_S), *command],
+        guarded(command, grace_s=GRACE_S, record=home / "head.json"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -191,6 +191,11 @@ class IngestServer:
 
     def events(self, kind: str, attempt: int = 1) -> list[dict[str, Any]]:
         return [e["data"] for e in self.stream("events", attempt) if e["type"] == kind]
+
+    def every(self, name: str) -> list[dict[str, Any]]:
+        """The records of a stream, of all attempts."""
+        with self._lock:
+            return [record for (_, stream), kept in self.records.items() if stream == name for record in kept]
 
     def outcome(self, attempt: int = 1) -> dict[str, Any] | None:
         return next(iter(self.stream("outcome", attempt)), None)

@@ -111,6 +111,7 @@ def test_processes_that_load_change_no_bit(source: Path, undisturbed: str, tmp_p
 def test_the_order_is_part_of_the_result(source: Path, undisturbed: str, tmp_path: Path) -> None:
     digests = {
         order: run_local(spec(source, 1, data={"order": order}), train, tmp_path / order)[0].digest
-        for order in ("shuffled", "row", "block")
+        for order in ("auto", "shuffled", "row", "block")
     }
+    assert digests.pop("auto") == digests["block"]
     assert len({*digests.values(), undisturbed}) == 4

@@ -22,4 +22,4 @@ def test_processes_that_join_while_the_group_goes_on_end_with_the_same_bits(tmp_
     assert play.worlds == [1, 4, 2, 3]
     assert healed(play) == set()
     assert sorted(play.in_sync) == ["w1", "w2", "w3", "w4"]
-    assert play.digest == undisturbed(tmp_path, dropout=0.3)
+    assert play.digest == undisturbed(dropout=0.3)

@@ -77,5 +77,5 @@ def test_each_row_is_settled_once_through_a_kill_a_resize_and_a_restart(
     assert rows_of(first, second) == sorted(list(range(ROWS)) * EPOCHS)
     assert max(step for step, _ in second.values) == STEPS
     assert second.digest == undisturbed
-    copied = [len(list(tmp_path.glob(f"second/copies/node-{n}/*.parquet"))) for n in (0, 1)]
+    copied = [len(list(tmp_path.glob(f"second/copies/node-{n}/*.arrow"))) for n in (0, 1)]
     assert copied == ([FILES, FILES] if distribution == "replicated" else [0, 0])

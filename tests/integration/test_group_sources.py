@@ -3,6 +3,8 @@ counts once, with the bits of one process."""
 
 import io
 import json
+import re
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -135,4 +137,57 @@ def test_each_position_is_settled_once_with_the_bits_of_one_process(
     second = again.play()
     assert second.outcome == "succeeded", (second.reason, second.message)
     assert rows_of(first, second) == sorted([*range(rows)] * EPOCHS)
+    assert second.digest == undisturbed.digest
+
+
+def spoilt(session: Session) -> None:
+    """The file changes once, when the first step is over; nothing of it is kept in memory."""
+    kind, folder, spoil = (session.params[name] for name in ("kind", "folder", "spoil"))
+    source = (
+        WebDatasetSource(f"{folder}/a.tar", block_samples=7)
+        if kind == "webdataset"
+        else MdsSource(folder, block_samples=7)
+    )
+    data = FileDataset(source, columns=["index"], cache_bytes=1)
+    net = session.model(nn.Linear(1, 1))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=1e-5, momentum=0.9))
+    for _ in range(EPOCHS):
+        for batch in session.batches(data):
+            session.step(net(batch["index"].float()[:, None]).square().mean())
+            if session.global_step >= 4 and Path(spoil).exists():
+                Path(spoil).rename(Path(folder, FILES[kind]))
+
+
+FILES = {"webdataset": "a.tar", "mds": "0.mds"}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_that_changes_while_it_is_read_ends_the_job_by_name_and_nothing_is_lost(
+    kind: str, folder: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "files"
+    shutil.copytree(folder, mine)
+    spoil = tmp_path / "spoil"
+    keys: dict[str, Any] = {
+        "params": {"kind": kind, "folder": str(mine), "spoil": str(spoil)},
+        "data": {"order": "block", "window_blocks": 1},
+        "batch": {"global_size": 10, "logical_shards": 2},
+        "checkpoint": {"every_steps": 1},
+        "workers": {"min": 2, "max": 2},
+    }
+    undisturbed, _ = run_local(job(**keys), spoilt, tmp_path / "alone")
+    path = mine / FILES[kind]
+    whole = path.read_bytes()
+    spoil.write_bytes(whole[:-1100])
+    checkpoints = str(tmp_path / SAVED)
+    first = Cast(job(**keys), spoilt, FaultPlan(), tmp_path / "first", checkpoints=checkpoints).play()
+    assert (first.outcome, first.reason) == ("failed", "entrypoint_raised"), first.message
+    assert re.search(
+        rf"{path}, samples \d+ to \d+ cannot be read: it has changed since it was first read", first.message
+    )
+    path.write_bytes(whole)
+    again = Cast(job(**keys), spoilt, FaultPlan(), tmp_path / "second", attempt=2, checkpoints=checkpoints)
+    second = again.play()
+    assert second.outcome == "succeeded", (second.reason, second.message)
+    assert rows_of(first, second) == sorted([*range(ROWS)] * EPOCHS)
     assert second.digest == undisturbed.digest

@@ -38,6 +38,12 @@ def exporter(here: Stage) -> Exporter:
     return Exporter(here.control.store, Mlflow(here.control.settings.mlflow_url))
 
 
+def copier(here: Stage) -> Exporter:
+    """One that copies artifacts too."""
+    mlflow = Mlflow(here.control.settings.mlflow_url)
+    return Exporter(here.control.store, mlflow, home=here.home)
+
+
 def train(here: Stage, job_id: str, steps: range) -> None:
     """Post some settled steps and one recovery."""
     seq = steps.start + 1
@@ -101,6 +107,35 @@ def test_a_job_is_one_run_with_params_metrics_recoveries_and_its_end(here: Stage
     job = here.job(job_id)
     assert job["result"]["run_id"] == job["tracking"]["run_id"]
     assert job["tracking"]["url"].startswith(f"{URL}/mlflow/#/experiments/")
+
+
+def test_artifacts_lie_beside_the_metrics_once_whatever_was_told(here: Stage) -> None:
+    job_id = here.running()
+    folder = here.home / "jobs" / job_id / "artifacts"
+    folder.mkdir(parents=True)
+    for file in ("net-00000002.txt", "net-00000004.txt"):
+        (folder / file).write_text(file)
+    (here.home / "secret.txt").write_text("hush")
+    (folder / "link.txt").symlink_to(here.home / "secret.txt")
+    told = [("net", "net-00000002.txt"), ("up", "../../../secret.txt"), ("..", "net-00000002.txt"), (1, None)]
+    told += [("link", "link.txt"), ("gone", "gone.txt")]
+    here.post(
+        job_id,
+        records=[event(k, "artifact.saved", name=n, file=f) for k, (n, f) in enumerate(told, start=1)],
+    )
+    copier(here).round()
+    here.post(job_id, records=[event(9, "artifact.saved", name="net", file="net-00000004.txt")])
+    for _ in range(2):  # each as after a crash
+        copier(here).round()
+    folder_url = f"{here.control.settings.mlflow_url}/api/2.0/mlflow/artifacts/list"
+    query = {"run_id": here.job(job_id)["tracking"]["run_id"]}
+
+    def held(**path: str) -> list[str]:
+        answer = httpx.get(folder_url, params={**query, **path}, trust_env=False, timeout=HANG_S)
+        return sorted(each["path"] for each in answer.json().get("files", []))
+
+    assert held() == ["net"]
+    assert held(path="net") == ["net/net-00000002.txt", "net/net-00000004.txt"]
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_killed_worker_is_replaced_while_the_others_keep_their_processes(
     run.until_world(3)
     run.until_step(20)
     before = run.pids()
-    assert len(list(copies_of(run.launch.scratch.name).glob("*/*.parquet"))) == 1
+    assert len(list(copies_of(run.launch.scratch.name).glob("*/*.arrow"))) == 1
     wait_for("what became of the time", lambda: (ingest.status.get("spent") or {}).get("wall_s", 0.0) > 0.0)
     run.open_gate(20)  # at their pace they are without it before a replacement can be there
     os.kill(before["w1"], signal.SIGKILL)

@@ -97,7 +97,8 @@ class FakeApi(httpx.BaseTransport):
     workers: list[dict[str, Any]] = field(default_factory=list)
     points: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     faults: list[Exception | httpx.Response] = field(default_factory=list)
-    history: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    history: dict[str, list[Any]] = field(default_factory=dict)
+    """What changes of a job when it is looked at, one a look; an exception is raised instead."""
     streams: list[httpx.Response] = field(default_factory=list)
     seen: list[httpx.Request] = field(default_factory=list)
     page: int = 2
@@ -133,6 +134,7 @@ class FakeApi(httpx.BaseTransport):
             ("POST /jobs/[^/]+/faults", self._fault),
             ("GET /jobs/[^/]+/workers", lambda request: httpx.Response(200, json={"items": self.workers})),
             ("GET /jobs/[^/]+/metrics", self._metrics),
+            ("GET /curves", self._curves),
             ("GET /jobs/[^/]+/artifacts/(.+)", self._artifact),
             (
                 "GET /jobs/[^/]+/checkpoints/newest/weights",
@@ -166,13 +168,18 @@ class FakeApi(httpx.BaseTransport):
         for at, job in enumerate(self.jobs):
             if job["id"] == ident:
                 if self.history.get(ident):
-                    self.jobs[at] = job | self.history[ident].pop(0)
+                    change = self.history[ident].pop(0)
+                    if isinstance(change, Exception):
+                        raise change
+                    self.jobs[at] = job | change
                 return httpx.Response(200, json=self.jobs[at])
         return problem(404, "not_found", f"there is no job {ident}")
 
     def _patch(self, request: httpx.Request, ident: str) -> httpx.Response:
         job = next(job for job in self.jobs if job["id"] == ident)
         change = json.loads(request.content)
+        merged = job["labels"] | change.pop("labels", {})
+        job["labels"] = {key: value for key, value in merged.items() if value is not None}
         job["spec"] |= change | {"workers": job["spec"]["workers"] | change.get("workers", {})}
         return httpx.Response(200, json=job)
 
@@ -218,6 +225,21 @@ class FakeApi(httpx.BaseTransport):
         if name is None:
             return httpx.Response(200, json={"names": sorted(self.points)})
         return httpx.Response(200, json={"points": self.points.get(name, [])})
+
+    def _curves(self, request: httpx.Request) -> httpx.Response:
+        asked = request.url.params
+        curves = [
+            {
+                "job": asked["jobs"],
+                "name": name,
+                "steps": [point["step"] for point in self.points[name]],
+                "times": [0.0 for _ in self.points[name]],
+                "values": [point["value"] for point in self.points[name]],
+            }
+            for name in asked["names"].split(",")
+            if name in self.points
+        ]
+        return httpx.Response(200, json={"jobs": [], "curves": curves, "left_out": []})
 
     def _artifact(self, request: httpx.Request, name: str) -> httpx.Response:
         if name not in self.artifacts:

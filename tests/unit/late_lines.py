@@ -9,11 +9,11 @@ from faults import FaultPlan
 from play import Play
 from test_leaving import job
 from threaded_cast import Killed, ThreadedCast
+from undisturbed import undisturbed
 from waiting import wait_for
 
 from ringleader.elastic.plan import Plan
 from ringleader.train import Session
-from ringleader.train.local import run_local
 
 GUARD_S, ASKED_BY = 20.0, 13
 Lines = Callable[["Notes", str, int], None]
@@ -49,10 +49,10 @@ class Notes:
         self.stage = ThreadedCast(spec, self.program, faults, artifacts=place, joiners_follow=True)
         return self.stage.play()
 
-    def undisturbed(self, place: Path) -> str:
+    def undisturbed(self) -> str:
         """The digest of one process."""
         _now[:] = [Notes(self.program, self.sync)]
-        return run_local(job(self.sync, workers={"min": 1, "max": 1}), self.program, place)[0].digest
+        return undisturbed(job(self.sync, workers={"min": 1, "max": 1}), self.program)[0].digest
 
     @property
     def formed(self) -> list[Plan]:

@@ -119,6 +119,13 @@ def clips_undeclared(accelerator: Any, net: Any, optimizer: Any, loader: Any) ->
         accelerator.clip_grad_norm_(net.parameters(), 1.0)
 
 
+def clips_other_parameters_later(accelerator: Any, net: Any, optimizer: Any, loader: Any) -> None:
+    accelerator.clip_norm = 1.0  # as it is declared at the top
+    for turn, batch in enumerate(loader):
+        accelerator.backward(loss_of(net, batch))
+        accelerator.clip_grad_norm_(net.parameters() if turn < 2 else [net.weight], 1.0)
+
+
 def clips_values(accelerator: Any, net: Any, optimizer: Any, loader: Any) -> None:
     accelerator.clip_grad_value_(net.parameters(), 1.0)
 
@@ -175,6 +182,7 @@ def steps_a_schedule_between_loops(accelerator: Any, net: Any, optimizer: Any, l
         ),
         (changes_gradients, "weight.grad is read or changed"),
         (clips_undeclared, r"no clip_norm is declared .*ElasticAccelerator\(session, clip_norm=1\)"),
+        (clips_other_parameters_later, "other parameters than those of one prepared optimizer"),
         (clips_values, "register_hook"),
         (gathers_in_training, r"gather in a training loop .*accelerator\.log"),
         (logs_behind_backward, "before accelerator.backward"),

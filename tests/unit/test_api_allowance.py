@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from control_plane import Stage, stage
+from control_plane import Stage, no_pause, stage
 from test_api_guard import stranger
 
 from ringleader_api.edge.rate import Allowance
@@ -34,7 +34,8 @@ def test_who_asks_too_often_waits_and_holds_up_nobody_else(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("no_refill")
-def test_guesses_at_tokens_are_slowed_and_the_right_token_is_not(here: Stage) -> None:
+def test_guesses_at_tokens_are_slowed_and_the_right_token_is_not(tmp_path: Path) -> None:
+    here = stage(tmp_path, pause=no_pause)
     client = stranger(here)
     guesses = [client.post("/api/v1/login", json={"token": "x"}).status_code for _ in range(25)]
     assert guesses == [401] * 20 + [429] * 5

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract import Contract, operations
-from control_plane import SPEC, Database, Stage, stage
+from control_plane import DATABASES, SPEC, Stage, stage, stage_over
 
 from ringleader.wire.views import JobView
 
@@ -89,17 +88,12 @@ HOSTILE: list[tuple[int, str, str, Any, dict[str, str]]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=DATABASES)
 def beset(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Stage, str, str]]:
     """A control plane over either database, a job that waits and one that was cancelled."""
-    with ExitStack() as held:
-        if request.param == "postgresql":
-            lent = held.enter_context(request.getfixturevalue("databases").lent())
-            held.enter_context(pytest.MonkeyPatch.context()).setattr(Database, "of", lent.__getitem__)
-        here = stage(tmp_path_factory.mktemp("beset"))
-        held.callback(here.control.close)
+    with stage_over(request, tmp_path_factory.mktemp("beset")) as here:
         queued, ended = (here.submit(labels={"a": "1"}) for _ in range(2))
         here.client.post(f"/api/v1/jobs/{ended}/cancel")
         yield here, queued, ended

@@ -15,7 +15,7 @@ from test_api_protocol import listening, served, until
 
 from ringleader.wire.views import LogLine
 from ringleader_api import control
-from ringleader_api.routes.follow import PING, items
+from ringleader_api.routes.streams.follow import PING, items
 
 HANG_S = 30
 CROWD = 40
@@ -35,7 +35,7 @@ def test_a_long_history_is_read_and_encoded_once_for_all_that_catch_up_with_it(
 ) -> None:
     lines, kept = 300, 10
     for name, most in (("KEPT", kept), ("CHUNK_BYTES", 4000)):
-        monkeypatch.setattr(f"ringleader_api.routes.channel.{name}", most)
+        monkeypatch.setattr(f"ringleader_api.routes.streams.channel.{name}", most)
     job_id = here.running()
     here.post(job_id, records=[line(n, "x" * 50) for n in range(1, lines + 1)])
     read: Counter[int] = Counter()
@@ -83,7 +83,7 @@ def test_the_end_of_a_job_is_looked_up_only_for_a_stream_that_is_resumed(here: S
 def test_a_follower_that_goes_takes_nothing_from_those_who_wait_for_the_same(
     here: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringleader_api.routes.channel.KEPT", 1)
+    monkeypatch.setattr("ringleader_api.routes.streams.channel.KEPT", 1)
     job_id = here.running()
     here.post(job_id, records=[line(n, "x") for n in range(1, 9)])
 
@@ -114,7 +114,7 @@ def test_a_channel_that_ends_while_older_lines_are_read_leaves_no_error(
     here: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reads that are cancelled together end in the same turn of the event loop."""
-    monkeypatch.setattr("ringleader_api.routes.channel.KEPT", 1)
+    monkeypatch.setattr("ringleader_api.routes.streams.channel.KEPT", 1)
     job_id = here.running()
     here.post(job_id, records=[line(n, "x") for n in range(1, 9)])
     release, errors = threading.Event(), list[str]()

@@ -84,9 +84,9 @@ def test_wrong_tokens_of_one_address_are_looked_up_a_few_at_a_time_and_known_one
 @pytest.mark.parametrize("kind", ["tokens", "sessions"])
 @pytest.mark.usefixtures("no_refill")
 def test_who_shows_wrong_credentials_again_and_again_waits_for_each_refusal_and_nobody_else_does(
-    here: Stage, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, kind: str
 ) -> None:
-    monkeypatch.setattr(guard, "LATER_S", HANG_S)
+    here = stage(tmp_path, pause=lambda _: asyncio.sleep(HANG_S))
     app, at_once = here.client.app, int(guard.WRONG_AT_ONCE)
 
     def wrong(n: int) -> Ask:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from control_plane import AT, RESULT, Stage, event, line, metric, outcome, place, stage, status
+from httpx import Response
 
 from ringleader.wire.ingest import MANY
 from ringleader_api.edge.body_limit import INGEST_BYTES
@@ -164,6 +165,8 @@ def test_a_thinned_curve_keeps_its_ends_its_peak_and_its_dip(here: Stage) -> Non
 def test_a_value_that_is_no_number_is_left_out(here: Stage) -> None:
     job_id = here.running()
     here.post(job_id, records=[metric(1, 0, loss=None, accuracy=0.5)])
+    nan = json.dumps({"attempt": 1, "records": [metric(2, 1, loss=float("nan"), accuracy=0.5, big=1e999)]})
+    assert posted(here, job_id, nan).status_code == 200
     assert here.client.get(f"/api/v1/jobs/{job_id}/metrics").json() == {"names": ["accuracy"]}
 
 
@@ -285,17 +288,40 @@ def nested(deep: int) -> dict[str, Any]:
 )
 def test_an_event_that_could_not_be_told_is_refused(here: Stage, data: dict[str, Any], expect: int) -> None:
     job_id = here.running()
-    token = here.cluster.alive[job_id, 1].ingest_token
-    answer = here.client.post(
-        f"/api/v1/jobs/{job_id}/ingest",
-        content=json.dumps({"attempt": 1, "records": [event(1, "recovered", **data)]}),
-        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-    )
+    answer = posted(here, job_id, json.dumps({"attempt": 1, "records": [event(1, "recovered", **data)]}))
     assert answer.status_code == expect, answer.text
     path = f"/api/v1/jobs/{job_id}/events"
     assert here.client.get(path).json()["items"][-1]["type"] == (
         "recovered" if expect == 200 else "job.running"
     )
+
+
+def posted(here: Stage, job_id: str, body: str) -> Response:
+    """The answer to a post whose body is no JSON that a client would write."""
+    token = here.cluster.alive[job_id, 1].ingest_token
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    return here.client.post(f"/api/v1/jobs/{job_id}/ingest", content=body, headers=headers)
+
+
+SENT: dict[str, dict[str, Any]] = {
+    "status": {"status": {"state": "running", "generation": 1, "world_size": 1, "progress": {}, "workers": [
+        {"id": "w\ud800", "role": "worker", "rank": 0, "pid": 7, "node": "n", "state": "running", "generation": 1,
+         "shards": [0, 1]}
+    ]}},
+    "metric": {"records": [metric(1, 1, **{"\ud800": 0.5})]},
+    "line": {"records": [{**line(1, "x"), "worker": "\ud800"}]},
+    "reason": {"records": [outcome(1, "failed", reason={"code": "x", "message": "\ud800"})]},
+    "result": {"records": [outcome(1, "succeeded", result={**RESULT, "scores": {"\ud800": 1.0}})]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_half_a_character_is_refused_wherever_it_stands_in_a_post(here: Stage, name: str) -> None:
+    job_id = here.running()
+    answer = posted(here, job_id, json.dumps({"attempt": 1, **SENT[name]}))
+    assert answer.status_code == 422, answer.text
+    assert here.client.get(f"/api/v1/jobs/{job_id}/workers").status_code == 200
+    assert here.client.get(f"/api/v1/jobs/{job_id}").json()["state"] == "running"
 
 
 def test_no_post_of_a_supervisor_is_larger_than_two_megabytes(here: Stage) -> None:

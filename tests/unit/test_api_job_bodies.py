@@ -64,6 +64,16 @@ def test_a_body_that_is_no_job_file_is_a_problem(here: Stage, body: bytes) -> No
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+def test_there_is_no_depth_of_a_body_at_which_we_fail(here: Stage) -> None:
+    as_json = {"Content-Type": "application/json"}
+    told = set()
+    # Just below what Python reads: a frame more or less decides who of several readers fails.
+    for deep in range(990, 920, -1):
+        body = '{"name": ' + "[" * deep + "]" * deep + "}"
+        told.add(here.client.post("/api/v1/tokens", content=body.encode(), headers=as_json).status_code)
+    assert told == {400, 422}, "some are too deep, and some are no name"
+
+
 TWICE = [
     ('{"name": "a", "entrypoint": "m:f", "name": "b"}', "/name", "b"),
     ('{"name": "a", "workers": {"min": 1, "max": 2, "min": 2}}', "/workers/min", 2),

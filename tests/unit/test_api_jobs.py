@@ -39,6 +39,24 @@ def test_an_accepted_job_is_answered_with_its_address_and_waits(here: Stage) -> 
     assert here.events(job.id) == ["job.queued"]
 
 
+def test_a_framework_that_was_chosen_is_told_with_its_reason(here: Stage) -> None:
+    chosen = {"framework": "ray_train_hosted", "framework_why": "line 4: two backwards"}
+    job = {"name": "a", "entrypoint": "train:main", **chosen}
+    job_id = here.client.post("/api/v1/jobs", json=job).json()["id"]
+    assert here.job(job_id)["spec"].items() >= chosen.items()
+    (event,) = here.client.get(f"/api/v1/jobs/{job_id}/events").json()["items"]
+    assert event["data"] == {"who": "admin", **chosen}
+    named = here.client.post("/api/v1/jobs", json={**SPEC, "framework": "native"}).json()["id"]
+    (event,) = here.client.get(f"/api/v1/jobs/{named}/events").json()["items"]
+    assert event["data"] == {"who": "admin"}
+
+
+def test_a_script_for_which_nobody_chose_a_framework_is_refused(here: Stage) -> None:
+    answer = here.client.post("/api/v1/jobs", json={**SPEC, "framework": "auto", "entrypoint": "train.py"})
+    assert answer.status_code == 422
+    assert "framework: torchrun" in answer.json()["errors"][0]["message"]
+
+
 def test_the_number_of_shards_is_fixed_when_the_job_is_accepted(here: Stage) -> None:
     job_id = here.submit()
     assert here.job(job_id)["spec"]["batch"]["logical_shards"] == 3

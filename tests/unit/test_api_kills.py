@@ -16,10 +16,12 @@ from sqlalchemy.orm import Session
 from ringleader_api.reconciling import (
     AttemptLauncher,
     Autoscaling,
+    ClusterSampling,
     Reconciler,
     Retention,
     RoleLeasedBackend,
     SpoolRecovery,
+    Sweeping,
 )
 from ringleader_api.scheduling import Limits
 from ringleader_api.store import Fenced, RoleLease, Store, lease_for
@@ -199,6 +201,8 @@ def reconciler_over(here: Stage, store: Store, lease: RoleLease | None = None) -
         here.time,
         inheriting=SpoolRecovery(cluster, control.intake, here.home),
         forgetting=Retention(ours, cluster.forget, here.home, False, here.time, kept=None),
+        sweeping=Sweeping(ours, control.submissions, here.time),
+        sampling=ClusterSampling(ours, here.time),
         lease=lease,
         limits=Limits(),
         cluster_seen=lambda up: None,

@@ -3,13 +3,12 @@
 import base64
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import Database, Stage, stage
+from control_plane import DATABASES, Stage, stage, stage_over
 
 from ringleader_api.store.people import Project, Secret, Token, User
 
@@ -61,14 +60,9 @@ LISTS = [
 each_list = pytest.mark.parametrize("of", LISTS, ids=lambda of: of.path.rpartition("/")[2])
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=DATABASES)
 def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
-    with ExitStack() as held:
-        if request.param == "postgresql":
-            lent = held.enter_context(request.getfixturevalue("databases").lent())
-            held.enter_context(pytest.MonkeyPatch.context()).setattr(Database, "of", lent.__getitem__)
-        here = stage(tmp_path)
-        held.callback(here.control.close)
+    with stage_over(request, tmp_path) as here:
         yield here
 
 

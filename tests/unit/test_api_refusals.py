@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import Stage, stage
+from control_plane import Stage, no_pause, stage
 from test_api_audit import told
 from test_api_stalls import Request
 
@@ -40,9 +40,9 @@ async def answered(app: Any, method: str, path: str, token: str) -> int:
 
 
 def test_a_flood_of_refusals_leaves_so_many_rows_and_their_number(
-    here: Stage, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "LATER_S", 0.0)
+    here = stage(tmp_path, pause=no_pause)
     monkeypatch.setattr(here.control.refusals, "_rows", Allowance(1, PER_MINUTE, lambda: 0.0))
     nobody = here.user("nobody")
     before, version = told(here), here.control.store.version
@@ -60,14 +60,14 @@ def test_a_flood_of_refusals_leaves_so_many_rows_and_their_number(
 
 
 def test_who_is_refused_again_and_again_is_answered_later_and_nobody_else(
-    here: Stage, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
 
     async def later(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr(guard, "sleep", later)
+    here = stage(tmp_path, pause=later)
     monkeypatch.setattr(here.control.refusals, "_rows", Allowance(1, PER_MINUTE, lambda: 0.0))
     nobody, ada = here.user("nobody"), here.user("ada")
     while here.control.refusals._rows.take("nobody") == 0:
@@ -81,23 +81,22 @@ def test_who_is_refused_again_and_again_is_answered_later_and_nobody_else(
 
 
 def test_of_a_crowd_that_is_refused_again_and_again_a_few_wait_at_a_time_and_nobody_else(
-    here: Stage, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waiting, most, crowd, go = 0, 0, 5 * AT_ONCE, asyncio.Event()
+
+    async def later(_: float) -> None:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        await go.wait()
+        waiting -= 1
+
+    here = stage(tmp_path, pause=later)
     here.user("nobody")
     app, token, other = here.client.app, here.token(user="nobody"), here.token()
-    waiting, most, crowd = 0, 0, 5 * AT_ONCE
 
     async def flood() -> tuple[list[int], int]:
-        go = asyncio.Event()
-
-        async def later(_: float) -> None:
-            nonlocal waiting, most
-            waiting += 1
-            most = max(most, waiting)
-            await go.wait()
-            waiting -= 1
-
-        monkeypatch.setattr(guard, "sleep", later)
         asked = [asyncio.create_task(answered(app, "POST", "/api/v1/projects", token)) for _ in range(crowd)]
         async with asyncio.timeout(HANG_S):
             while waiting < AT_ONCE:

@@ -20,8 +20,8 @@ from test_api_reconciler import *  # noqa: F403
 from ringleader_api.problems import Conflict
 from ringleader_api.reconciling import RoleLeasedBackend
 from ringleader_api.rights import WHOLE, Caller
-from ringleader_api.services.jobs.changes import Filter
 from ringleader_api.services.jobs.claims import quota_left
+from ringleader_api.services.jobs.listing import Filter
 from ringleader_api.services.users import tokens
 from ringleader_api.store import Fenced, RoleLeaseLost, Store
 from ringleader_api.store.leases import FileLease, RowLease
@@ -258,7 +258,7 @@ def test_the_same_key_sent_to_two_at_once_is_one_job(tmp_path: Path) -> None:
     for sender in senders:
         sender.join(HANG_S)
     assert sorted(code for code, _ in answers) == [200] * 6 + [201] * 2
-    jobs = both[0].control.jobs.page(Filter(), 50, None, None).items
+    jobs = both[0].control.listing.page(Filter(), 50, None, None).items
     assert {job_id for _, job_id in answers} == {job.id for job in jobs}
     assert len(jobs) == 2
 

@@ -20,7 +20,7 @@ from ringleader_api.edge.guard import OPEN, PRINCIPAL
 from ringleader_api.edge.rate import FILTERED
 from ringleader_api.problems import TooMany
 from ringleader_api.rights import NEEDS, WHOLE, Action, Caller, may, role_in, roles_of, visible
-from ringleader_api.routes.follow import PING, _still, items, stream
+from ringleader_api.routes.streams.follow import PING, _still, items, stream
 from ringleader_api.services.records.feeds import Wanted
 
 
@@ -217,12 +217,33 @@ def test_a_user_without_a_role_opens_what_concerns_everybody_and_nothing_else(he
         if answer.status_code not in (401, 403, 404, 405):
             opened.add((method, path.replace("job_" + "0" * 26, "ID"), answer.status_code))
     assert opened == {
-        *(("GET", path, 200) for path in ("/", "/submit", "/access", "/jobs", "/jobs/ID", "/api/v1/docs")),
+        *(
+            ("GET", path, 200)
+            for path in (
+                "/",
+                "/submit",
+                "/access",
+                "/alerts",
+                "/cluster",
+                "/compare",
+                "/jobs",
+                "/jobs/ID",
+                "/sweeps",
+                "/sweeps/ID",
+                "/api/v1/docs",
+            )
+        ),
         *(
             ("GET", f"/api/v1/{path}", 200)
-            for path in ("me", "tokens", "projects", "secrets", "jobs", "cluster", "version")
+            for path in ("me", "tokens", "projects", "secrets", "jobs", "jobs/facets", "cluster", "version")
         ),
+        ("GET", "/api/v1/alerts", 200),  # none
         *((method, "/api/v1/openapi.json", 200) for method in ("GET", "HEAD")),
+        # Free and used resources are told to all, jobs and projects only to those who may read them.
+        *(("GET", f"/api/v1/cluster/{path}", 200) for path in ("occupancy", "history")),
+        ("GET", "/api/v1/curves", 422),  # it asks of which jobs
+        ("GET", "/api/v1/jobs/groups", 422),  # and by what
+        ("GET", "/api/v1/sweeps", 200),
         ("GET", "/api/v1/healthz", 200),
         ("GET", "/guide", 308),
         ("POST", "/api/v1/tokens", 201),  # their own, worth as little as they are
@@ -237,8 +258,9 @@ def test_a_stream_ends_when_its_follower_may_not_follow_any_more(here: Stage) ->
     allowed = [True]
 
     async def follow() -> tuple[bytes, list[bytes]]:
-        feed = items(here.control, job_id, 0, here.control.feeds.events, lambda: allowed[0])
-        first = await anext(feed)
+        feed = items(here.control, job_id, 0, here.control.feeds.events, lambda: allowed[0], ping_s=0.01)
+        while (first := await anext(feed)) == PING:
+            pass
         here.time.pass_s(31)
         assert await anext(feed) == PING, "who may still follow stays"
         allowed[0] = False

@@ -121,6 +121,14 @@ def test_a_gang_of_two_shapes_is_put_there_whole_or_not_at_all(
     assert all(room.fit(WorkerNeed(1e-9, 0, 0), i) >= 0 for i in range(len(room)))
 
 
+def test_servers_that_first_fit_finds_no_place_for_hold_their_room_all_the_same() -> None:
+    """Both are at work on 2 and 3 CPUs, and nobody knows where: servers of 2 CPUs fit behind the half ones no more."""
+    half, cluster = WorkerNeed(0.5, 0, 0), [NodeShape("n0", 2, 0, 2), NodeShape("n1", 3, 0, 2)]
+    served = Claim("served", half, 1, 1, servers=2, server_need=WorkerNeed(2, 0, 0))
+    snapshot = ClusterSnapshot(cluster, [Claim("small", half, 1, 1), served], [Claim("next", half, 1, 1)])
+    assert [type(said) for said in decide(snapshot)] == [Hold]
+
+
 @settings(max_examples=100, deadline=None)
 @given(CLUSTERS, claims(), st.data())
 def test_no_more_is_promised_than_the_cluster_has_with_servers_of_any_shape(

@@ -2,20 +2,23 @@
 
 import asyncio
 import json
+import time
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx
 import pytest
-from control_plane import SPEC, URL, Stage, metric, stage
+from control_plane import SPEC, URL, Stage, metric, no_pause, stage
 from test_api_guard import paths, stranger
 
 from ringleader.errors import FINDINGS_TOLD, SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader_api.edge import body_limit
 from ringleader_api.routes.bodies import bodies
-from ringleader_api.routes.users import login
+from ringleader_api.routes.bodies.duplicate_keys import named_twice
 
 MIB = 1 << 20
 NOBODYS_OWN = {("POST", "/api/v1/login"), ("POST", "/api/v1/tokens")}
@@ -104,13 +107,30 @@ def test_the_allowance_of_an_address_is_taken_before_the_body_of_its_log_in_is_r
 
 
 def test_a_right_token_opens_also_behind_a_flood_of_its_own_address(
-    here: Stage, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(login, "LATER_S", 0.0)
+    here = stage(tmp_path, pause=no_pause)
     while here.control.tried.take("testclient") == 0:
         pass
     right = {"token": (here.home / "token").read_text()}
     assert stranger(here).post("/api/v1/login", json=right).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/api/v1/jobs"), ("POST", "/api/v1/login"), ("GET", "/login/oidc/callback?state=x")],
+    ids=["a list", "a log-in", "back from the provider"],
+)
+def test_a_strangers_cookies_are_read_in_no_time_however_they_are_quoted(
+    here: Stage, method: str, path: str
+) -> None:
+    anybody = stranger(here)
+    name = here.control.credentials.cookie
+    odd = "\\101" * 10_000
+    told = {"Cookie": f'a="{odd}"; {name}="{odd}"; {name}_login="x"', "Origin": URL}
+    begun = time.process_time()
+    assert anybody.request(method, path, headers=told).status_code in (401, 403, 404, 422)
+    assert time.process_time() - begun < 3, "it took the one core for seven seconds"
 
 
 @pytest.mark.parametrize("path", ["/api/v1/login", "/api/v1/jobs"])
@@ -176,6 +196,52 @@ def test_of_many_findings_the_first_are_told_and_the_rest_is_counted(
     left = [f"… and {count - FINDINGS_TOLD:,} more" for count in (50_000, 99_999, 20_000, 300)]
     assert any(words in told["detail"] for words in left)
     assert len(answer.content) < 32_000
+
+
+MANY = 10_000
+AROUND = [
+    ('{"params": {"' + "k" * 20_000 + '": [', "]}}"),
+    ('{"params": ' + '{"a": ' * 200 + "[", "]" + "}" * 201),
+]
+
+
+@pytest.mark.parametrize(("head", "tail"), AROUND, ids=["a long key", "deep"])
+@pytest.mark.parametrize("part", ["0", "NaN", '"\\ud800"', "{}"])
+def test_how_deep_a_body_nests_does_not_multiply_with_how_much_it_holds(
+    head: str, tail: str, part: str
+) -> None:
+    body = f"{head}{', '.join([part] * MANY)}{tail}".encode()
+    tracemalloc.start()
+    try:
+        assert not named_twice(body).findings
+        with suppress(SpecInvalid):
+            JobSpec.parse({**SPEC, **json.loads(body)})
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_keys_that_come_again_below_a_long_one_are_counted_without_their_places() -> None:
+    again = ", ".join(['"a": 0'] * MANY)
+    tracemalloc.start()
+    try:
+        found = named_twice(f'{{"{"k" * 20_000}": [{{{again}}}]}}'.encode())
+        assert (len(found.findings), found.rest) == (
+            FINDINGS_TOLD,
+            f"; … and {MANY - 1 - FINDINGS_TOLD:,} more",
+        )
+        assert found.findings[0]["pointer"] == f"/{'k' * 20_000}/0/a"
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_entrypoint_is_as_long_as_a_path_may_be_before_anything_reads_it() -> None:
+    begun = time.process_time()
+    for entrypoint in ("a." * 300_000 + ":f", "a" * 600_000, "'" + "a" * 600_000):
+        with pytest.raises(SpecInvalid, match="module:function"):
+            JobSpec.parse({**SPEC, "entrypoint": entrypoint})
+    assert time.process_time() - begun < 5, "it took 20 seconds of a core"
 
 
 @pytest.mark.parametrize(

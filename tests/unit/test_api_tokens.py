@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from control_plane import URL, Stage, stage
 
-from ringleader_api.control import build
+from ringleader_api.assembly import build
 from ringleader_api.edge.credentials import TokenWeak, first_token
 from ringleader_api.services.users import tokens
 

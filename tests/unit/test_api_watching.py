@@ -23,9 +23,9 @@ from sqlalchemy.event import listens_for
 from sqlalchemy.exc import IntegrityError
 
 from ringleader.wire.views import LogLine
-from ringleader_api import control
-from ringleader_api.routes.channel import Channel
-from ringleader_api.routes.follow import PING, items
+from ringleader_api import assembly, control
+from ringleader_api.routes.streams.channel import Channel
+from ringleader_api.routes.streams.follow import PING, items
 from ringleader_api.services.records.feeds import Wanted
 from ringleader_api.store import database
 from ringleader_api.store.tables import Fact
@@ -168,14 +168,11 @@ def test_a_reconciler_that_fails_each_round_is_not_ready(here: Stage) -> None:
     assert reconciler.beat_at == before
 
 
-def test_a_number_to_come_of_the_first_follower_takes_nothing_from_the_others(
-    here: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ringleader_api.routes.follow.PING_S", 0.01)
+def test_a_number_to_come_of_the_first_follower_takes_nothing_from_the_others(here: Stage) -> None:
     job_id = here.running()
 
     def feed(after: int) -> AsyncIterator[bytes]:
-        return items(here.control, job_id, after, here.control.feeds.events, lambda: True)
+        return items(here.control, job_id, after, here.control.feeds.events, lambda: True, ping_s=0.01)
 
     async def follow() -> tuple[bytes, bytes, bytes]:
         first, second = feed((1 << 63) - 1), feed(0)
@@ -199,7 +196,7 @@ def test_what_is_kept_for_followers_is_bounded_in_bytes_and_nothing_is_lost(
     here: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, size_bytes in (("KEPT_BYTES", 4000), ("CHUNK_BYTES", 2000)):
-        monkeypatch.setattr(f"ringleader_api.routes.channel.{name}", size_bytes)
+        monkeypatch.setattr(f"ringleader_api.routes.streams.channel.{name}", size_bytes)
     job_id = here.running()
     here.post(job_id, records=[line(n + 1, f"{n}" * 500) for n in range(9)])
     more = [line(n + 1, f"{n}" * 300) for n in range(9, 29)]
@@ -258,7 +255,7 @@ def test_followers_that_catch_up_take_no_thread_of_other_requests_and_each_gets_
 def test_lines_that_a_follower_has_not_chosen_are_read_once(
     here: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringleader_api.routes.channel.LOOK_ANYWAY_S", 0)
+    monkeypatch.setattr("ringleader_api.routes.streams.channel.LOOK_ANYWAY_S", 0)
     job_id = here.running()
     asked: list[int] = []
 
@@ -350,7 +347,7 @@ def test_a_trace_leads_from_the_request_to_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans = InMemorySpanExporter()
-    monkeypatch.setattr(control, "traces_to", lambda endpoint: TracedRequest(spans, at_once=True))
+    monkeypatch.setattr(assembly, "traces_to", lambda endpoint: TracedRequest(spans, at_once=True))
     here = stage(tmp_path)
     job_id = here.submit()
     here.time.pass_s(2)

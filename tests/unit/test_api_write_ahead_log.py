@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from control_plane import DATABASE, stage
+from control_plane import DATABASE, closed_behind, stage
 from sqlalchemy import text
 from waiting import wait_for
 
@@ -52,3 +52,12 @@ def test_a_control_plane_copies_the_log_by_itself(tmp_path: Path) -> None:
         before = file.stat().st_size
         written(here.control.store, "some", 100)
         wait_for("the copy of the log", lambda: file.stat().st_size >= before + 100 * PAGE_BYTES)
+
+
+def test_stages_of_tests_leave_no_descriptor_open(tmp_path: Path) -> None:
+    with closed_behind():
+        for number in range(3):
+            stage(tmp_path / str(number)).tick()
+    descriptors = Path("/proc/self/fd")
+    opened = [str(file.readlink()) for file in descriptors.iterdir() if file.is_symlink()]
+    assert not [path for path in opened if path.startswith(str(tmp_path))]

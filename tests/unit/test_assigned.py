@@ -5,6 +5,7 @@ from textwrap import dedent
 
 import pytest
 
+from ringleader.parsing import parse
 from ringleader.train.source.assigned_names import assigned_at
 
 STATEMENTS: dict[str, list[str]] = {
@@ -43,21 +44,21 @@ STATEMENTS: dict[str, list[str]] = {
 
 @pytest.mark.parametrize("program", STATEMENTS)
 def test_a_statement_is_known_by_what_it_sets_or_passes_on_to(program: str) -> None:
-    tree = ast.parse(dedent(program))
+    tree = parse(dedent(program))
     here = next(node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "HERE")
     assert assigned_at(tree, (here.lineno, here.col_offset)) == STATEMENTS[program]
 
 
 def test_without_a_column_the_line_has_to_do() -> None:
-    tree = ast.parse("if late:\n    best = f(\n        net\n    )\n")
+    tree = parse("if late:\n    best = f(\n        net\n    )\n")
     assert assigned_at(tree, (3, -1)) == ["best"]
 
 
 def test_what_is_gone_when_a_function_returns_is_not_named() -> None:
-    tree = ast.parse("total = self.last = net.norm()")
+    tree = parse("total = self.last = net.norm()")
     assert assigned_at(tree, (1, 0), gone={"total"}) == ["self.last"]
 
 
 def test_of_no_text_nothing_is_known() -> None:
     assert assigned_at(None, (1, 0)) == []
-    assert assigned_at(ast.parse("a = 1"), (7, 0)) == []
+    assert assigned_at(parse("a = 1"), (7, 0)) == []

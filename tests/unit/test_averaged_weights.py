@@ -7,10 +7,11 @@ import pytest
 import torch
 from faults import FaultPlan
 from test_leaving import RING, job, made, rows, worker
-from test_steps import MODES, alone, hits, refused
+from test_steps import MODES, hits, refused
 from threaded_cast import ThreadedCast
 from torch import nn
 from torch.nn import functional as F
+from undisturbed import undisturbed
 
 from ringleader.train import Session
 
@@ -60,7 +61,7 @@ def averaging_by_hand(session: Session) -> None:
 def test_an_average_of_weights_is_that_by_hand_in_one_process(
     sync: dict[str, Any], at: int, tmp_path: Path
 ) -> None:
-    by_hand, told = alone(averaging_by_hand, sync, tmp_path)
+    by_hand, told = undisturbed(job(sync), averaging_by_hand)
     faults = FaultPlan().kill(worker(sync, 1), at_step=at, phase="committed" if at == 5 else "forward")
     play = ThreadedCast(job(sync), averaging, faults, artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)

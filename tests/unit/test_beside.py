@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from forks import processes
-from processes import children
+from processes import children, is_alive
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 from waiting import wait_for
@@ -304,7 +304,7 @@ def test_no_check_outlives_a_worker_that_is_killed(job: Job) -> None:
     assert children(worker.pid) == [child]
     os.kill(worker.pid, signal.SIGKILL)
     worker.join(PATIENCE_S)
-    wait_for("an end of the check", lambda: not alive(child))
+    wait_for("an end of the check", lambda: not is_alive(child))
 
 
 def forever(place: Path) -> None:
@@ -314,13 +314,6 @@ def forever(place: Path) -> None:
 def waits_for_its_check(session: Session) -> None:
     session.on_commit(await_check)
     hangs_elsewhere(session)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 def test_a_job_may_ask_for_none(job: Job, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,10 +2,13 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fake_api import (
     AT,
@@ -23,6 +26,7 @@ from fake_api import (
     sse,
     stream,
 )
+from rich.cells import cell_len
 
 from ringleader.cli.main import main
 from ringleader.client import Client
@@ -66,8 +70,9 @@ SPELT = r"a\x1b]0;owned\x07\x1b[2J\rb\x9b2J\u202ec" + "\td"
 
 @pytest.mark.parametrize("command", [("logs",), ("events",), ("describe",), ("metrics",), ("jobs",)])
 def test_control_characters_of_a_job_do_not_reach_a_terminal(
-    api: FakeApi, run: Run, command: tuple[str, ...]
+    api: FakeApi, run: Run, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # nothing is cut
     api.jobs[0] |= {
         "name": HARM,
         "reason": {"code": "x", "message": HARM, "hint": ""},
@@ -79,7 +84,7 @@ def test_control_characters_of_a_job_do_not_reach_a_terminal(
     shown = Terminal()
     with redirect_stdout(shown):
         run(*arguments)
-    assert SPELT in shown.getvalue()
+    assert SPELT.replace("\t", " ") in shown.getvalue().replace("\t", " ")
     assert not set(shown.getvalue()) & set("\x1b\x07\r\x9b\u202e")
     assert HARM.partition("\x1b")[0] in run(*arguments)[1], "a pipe gets them as they are"
 
@@ -113,6 +118,45 @@ def test_jobs_are_a_table_with_the_reason_for_waiting(api: FakeApi, run: Run) ->
     assert first.split()[:4] == [job_id(1), "digits-1", "running", "7/920"]
     assert second.endswith("3 CPUs are free, 4 needed")
     assert header.index("STATE") == first.index("running") == second.index("queued")
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_a_table_fits_the_terminal_and_what_is_cut_of_an_id_still_finds_the_job(
+    columns: int, api: FakeApi, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    api.jobs = [
+        job_view(
+            1, id="job_01AAAAAAAAAAAAAAAAAAAAAAAA", reason={"code": "x", "message": "數" * 90, "hint": ""}
+        ),
+        job_view(2, id="job_02BBBBBBBBBBBBBBBBBBBBBBBB", name="a-name-of-many-letters"),
+    ]
+    shown = Terminal()
+    with redirect_stdout(shown):
+        run("jobs")
+    lines = shown.getvalue().splitlines()
+    assert max(map(cell_len, lines)) <= columns
+    first, second = (line.split()[0] for line in lines[1:])
+    assert first.endswith("…") is (columns < 200)
+    for text, name in ((first, "digits-1"), (second, "a-name-of-many-letters")):
+        assert json.loads(run("describe", text, "-o", "json")[1])["name"] == name
+
+
+def test_a_list_is_asked_for_in_the_words_of_the_api_and_shows_metrics(api: FakeApi, run: Run) -> None:
+    api.jobs[0]["metrics"] = {"val/loss": {"last": 0.25, "min": 0.125, "max": 2.0, "step": 9}}
+    asked = ("--search", "dig", "--owner", "ada", "--label", "a=b", "--label", "c=d", "--param", "lr=0.1")
+    code, out, _ = run(
+        "jobs", *asked, "--sort", "-metric:val/loss:min", "--metric", "val/loss", "--metric", "x"
+    )
+    header, first, second = out.splitlines()
+    assert code == 0
+    assert header.split()[-3:] == ["val/loss", "x", "REASON"]
+    assert (first.split()[-3], second.split()[-3]) == ("0.25", "-")
+    assert list(api.seen[0].url.params.multi_items()) == [
+        ("owner", "ada"), ("search", "dig"),
+        ("sort", "-metric:val/loss:min"), ("label", "a=b"), ("label", "c=d"), ("param", "lr=0.1"),
+        ("metrics", "val/loss,x"), ("limit", "100"),
+    ]  # fmt: skip
 
 
 def test_json_is_what_the_rest_api_says(api: FakeApi, run: Run) -> None:
@@ -158,6 +202,24 @@ def test_a_dry_run_says_what_would_come_of_it_and_submits_nothing(
     assert json.loads(run("submit", job_file, "--dry-run", "-o", "json")[1])["starts_now"] is False
 
 
+def test_a_dry_run_says_how_well_the_files_of_data_sets_are_mixed(run: Run, tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"label": [n // 100 for n in range(1000)]}), tmp_path / "a.parquet", row_group_size=10
+    )
+    spec = {
+        "name": "mixed",
+        "entrypoint": "m:train",
+        "framework": "ray_train",
+        "batch": {"global_size": 64},
+        "data": {"sets": {"train": str(tmp_path / "a.parquet")}},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(spec))
+    code, out, err = run("submit", str(tmp_path / "job.yaml"), "--dry-run")
+    assert code == 0
+    assert re.search(r"mixing of train +0\.\d\d of a full shuffle", out)
+    assert "warning: data.sets train: the files are sorted by label, and sorted files shuffle worse" in err
+
+
 @pytest.mark.parametrize("options", [("--timeout", "5"), ("--dry-run", "--wait")])
 def test_options_that_mean_nothing_together_are_wrong_usage(
     api: FakeApi, run: Run, job_file: str, options: tuple[str, ...]
@@ -192,6 +254,19 @@ def test_describe_and_a_dry_run_say_where_surplus_comes_from(api: FakeApi, run: 
     api.jobs[0]["surplus"] = "workers above min (1) use free capacity only: this cluster does not autoscale"
     assert f"surplus       {api.jobs[0]['surplus']}" in run("describe", "digits-1")[1]
     assert f"workers above min (2) use {free}" in run("submit", job_file, "--dry-run")[1]
+
+
+def test_describe_says_what_the_nodes_have_found_auto_to_be(api: FakeApi, run: Run) -> None:
+    api.jobs[0]["spec"] |= {"framework": "auto"}
+    assert "chosen because" not in run("describe", "digits-1")[1]
+    why = "the module imports ray.train, and a session keeps what train does: loop.py on the node"
+    api.feeds["events"] = [event(1, "framework.chosen", framework="ray_train", framework_why=why)]
+    assert f"ray_train, chosen because {why}" in run("describe", "digits-1")[1]
+
+
+def test_describe_says_which_framework_was_chosen_and_why(api: FakeApi, run: Run) -> None:
+    api.jobs[0]["spec"] |= {"framework": "ray_train_hosted", "framework_why": "line 4: two backwards"}
+    assert "ray_train_hosted, chosen because line 4: two backwards" in run("describe", "digits-1")[1]
 
 
 def test_describe_says_each_warning_once_with_what_to_do(api: FakeApi, run: Run) -> None:
@@ -332,6 +407,16 @@ def test_pause_and_resume(api: FakeApi, run: Run) -> None:
     api.jobs = [job_view(1)]
     assert run("pause", "digits-1")[:2] == (0, f"{job_id(1)}: paused\n")
     assert run("resume", "digits-1")[:2] == (0, f"{job_id(1)}: queued\n")
+
+
+def test_labels_are_set_and_removed_as_kubectl_has_it(api: FakeApi, run: Run) -> None:
+    told = f"{job_id(1)}: team=vision, note=a=b\n"
+    assert run("label", "digits-1", "team=vision", "old=1", "note=a=b")[0] == 0
+    assert run("label", "digits-1", "old-")[:2] == (0, told)
+    assert run("label", "digits-1", "team-", "note-")[1] == f"{job_id(1)}: no labels\n"
+    code, _, error = run("label", "digits-1", "team")
+    assert code == 2
+    assert "KEY=VALUE" in error
 
 
 def test_resize_cancel_delete(api: FakeApi, run: Run) -> None:

@@ -1,7 +1,6 @@
 """What a function of a notebook uses is written down as source where that makes the same again; a prompt without
 source, and a program that came by a pipe, are refused in a sentence."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from ringleader.client import Client
 from ringleader.client.cells import _import_of
 from ringleader.client.function import FunctionRefused
 from ringleader.client.values import source_of
+from ringleader.parsing import parse
 from ringleader.wire.package import unpack
 
 KEPT = pytest.mark.skipif(sys.version_info >= (3, 13), reason="from 3.13 on Python keeps what is typed")
@@ -134,5 +134,5 @@ def test_a_requirements_file_does_not_go_with_a_function() -> None:
 
 
 def test_a_module_is_not_taken_for_a_name_that_another_module_lacks() -> None:
-    tree = ast.parse("import sys\nfrom math import *")
+    tree = parse("import sys\nfrom math import *")
     assert _import_of("sys", sys, [tree]) == ("import sys", "sys")

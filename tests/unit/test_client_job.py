@@ -49,6 +49,13 @@ def test_wait_returns_the_result_as_attributes_and_as_a_mapping(api: FakeApi, jo
         result.steps = 1  # type: ignore[misc]
 
 
+def test_a_job_is_watched_to_its_end_and_outages_are_shown(api: FakeApi) -> None:
+    job = Client(URL, TOKEN, transport=api, patience_s=0).job(job_id(1))
+    api.history[job.id] = [{"state": "queued"}, httpx.ConnectError("refused"), {}, SUCCEEDED]
+    seen = [view.state if view is not None else None for view in job.watch(timeout=20)]
+    assert seen == ["queued", None, "queued", "succeeded"]
+
+
 def test_wait_raises_the_reason_and_the_last_log_lines(api: FakeApi, job: Job) -> None:
     api.feeds["logs"] = [log(seq) for seq in range(1, 31)]
     api.history[job.id] = [FAILED]

@@ -50,6 +50,19 @@ def test_a_wrong_job_file_is_refused_before_anything_is_sent(client: Client, api
     assert api.seen == []
 
 
+def test_the_framework_that_auto_stands_for_is_chosen_before_anything_is_sent(
+    client: Client, api: FakeApi, tmp_path: Path
+) -> None:
+    text = "import ray.train\nimport torch\ndef main(config):\n    torch.distributed.barrier()\n"
+    (tmp_path / "train.py").write_text(text)
+    job = {"name": "a", "entrypoint": "train:main", "framework": "auto"}
+    client.submit(job, working_dir=tmp_path)
+    body = _body(api)
+    assert body["framework"] == "ray_train_hosted"
+    assert "line 4: torch.distributed.barrier: collectives of its own" in body["framework_why"]
+    assert {key: body[key] for key in ("name", "entrypoint")} == {"name": "a", "entrypoint": "train:main"}
+
+
 def test_a_working_dir_is_relative_to_its_job_file_packed_and_uploaded_once(
     client: Client, api: FakeApi, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ import torch
 from exchange_members import HANG_S, ROWS, Member, on_members, plan_of, slice_rows, small_net
 from torch import nn
 
+from ringleader.comm.transports import Transport
 from ringleader.comm.transports.inprocess import Hub
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.exchange import open_exchange
@@ -105,6 +106,59 @@ def test_each_of_two_parameters_whose_gradients_lie_in_the_same_memory_gets_its_
         for parameter, gradient in zip(net.parameters(), seen, strict=True):
             # The rows are added in another order: some units in the last place of float32.
             assert torch.allclose(gradient, parameter.grad, rtol=1e-5, atol=1e-4)
+
+
+class Adversaries(nn.Module):
+    """Two nets with buckets of their own, by turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.one, self.other = nn.Linear(6, 300, bias=False), nn.Linear(300, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(self.one(x))
+
+
+@pytest.mark.parametrize("servers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_of_a_phase_only_the_buckets_of_its_parameters_are_sent(workers: int, servers: int) -> None:
+    size = workers + servers
+
+    def run(members: list[Transport] | None, *, chosen: bool) -> list[dict[str, torch.Tensor]]:
+        def act(member: Member) -> dict[str, torch.Tensor]:
+            for step, net in enumerate([member.net.one, member.net.other] * 2):
+                stepped = list(net.parameters())
+                member.exchange.begin_step(frozenset(range(4)), stepped if chosen else None)
+                for shard in member.plan.shards_of(member.rank):
+                    member.exchange.begin_slice(shard)
+                    x, y = slice_rows(step, shard, 4)
+                    ((member.net(x) - y) ** 2).sum().backward(inputs=stepped)
+                    member.exchange.end_slice()
+                member.exchange.finish(torch.zeros(size))
+                if member.exchange.updates:
+                    for p in member.net.parameters():
+                        if not any(p is each for each in stepped):
+                            p.grad = None
+                    member.optimizer.step()
+                member.exchange.publish()
+            return {name: p.detach().clone() for name, p in member.net.named_parameters()}
+
+        # Named: to find the quickest schedule sends bytes too.
+        settings = {"make": Adversaries, "algorithm": "direct", "members": members, "shared": members is None}
+        return on_members(plan_of(workers, 4, servers), act, **settings)
+
+    hubs = [Hub(size) for _ in range(2)]
+    every, chosen = (
+        run([hub.transport(rank) for rank in range(size)], chosen=chosen)
+        for hub, chosen in zip(hubs, (False, True), strict=True)
+    )
+    for one, *others in zip(every, chosen, run(None, chosen=True), strict=True):
+        assert all(torch.equal(one[name], other[name]) for other in others for name in one)
+    gradient_bytes = 4 * (6 + 3) * 300
+    # Each of four phases leaves out one of the two nets' gradients, which each worker would have sent at least once.
+    saved = sum(hubs[0].bytes_sent) - sum(hubs[1].bytes_sent)
+    assert saved >= 2 * (workers - (servers == 0)) * gradient_bytes
 
 
 def test_a_merged_slice_of_an_absent_rank_is_skipped():

@@ -3,7 +3,7 @@
 import io
 import pickle
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,11 @@ from ringleader.exchange.side_channel import SideChannel
 from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.local_sgd.replicas import Replica
+from ringleader.train.modes.local_sgd.round_attributes import LEFT_TYPES, LeftAttributes
 from ringleader.train.modes.token_ring.gossip import Gossip
 from ringleader.train.modes.token_ring.node_group import GroupCall, GroupCallKind, NodeGroup
 from ringleader.train.modes.token_ring.regeneration import TokenCopy
+from ringleader.train.state.optimizers.attribute_values import ParameterName
 from ringleader.train.state.state_transfer import StateTransfer
 from ringleader.train.state.training_state import TrainingState
 
@@ -253,10 +255,16 @@ def test_what_members_of_a_node_group_say_comes_as_it_was_said():
 
 
 def test_a_replica_comes_with_its_reports():
+    values = {
+        ("sums",): defaultdict(list, {ParameterName("0.w"): deque([1.0], maxlen=3)}),
+        ("n",): Counter("a"),
+    }
+    left = LeftAttributes(0.25, {0: values}, {0: [torch.ones(2)]})
     replica = Replica(
-        {0: torch.ones(3)}, {2: SliceReport(1.0, torch.tensor(0.5), 7, 8, (torch.tensor(2.0),))}, None
+        {0: torch.ones(3)}, {2: SliceReport(1.0, torch.tensor(0.5), 7, 8, (torch.tensor(2.0),))}, None, left
     )
-    came = unpacked(packed(replica, SEAL), SEAL, Replica, SliceReport)
+    came = unpacked(packed(replica, SEAL), SEAL, Replica, SliceReport, *LEFT_TYPES)
+    assert came.attributes.values == {0: values}
     assert torch.equal(came.moves[0], torch.ones(3))
     assert (came.reports[2].checksum, float(came.reports[2].values[0]), came.left) == (7, 2.0, None)
 

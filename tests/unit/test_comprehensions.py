@@ -4,6 +4,7 @@ import ast
 
 import pytest
 
+from ringleader.parsing import parse
 from ringleader.train.source.loop_bodies import SourceText, name_apart
 
 
@@ -20,7 +21,7 @@ from ringleader.train.source.loop_bodies import SourceText, name_apart
     ],
 )
 def test_its_names_are_its_own(text: str, apart: str) -> None:
-    tree = ast.parse(text)
+    tree = parse(text)
     name_apart(tree)
     assert ast.unparse(tree) == apart
 

@@ -3,12 +3,17 @@
 import fcntl
 import multiprocessing
 import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +22,10 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 import ringleader
 from ringleader.data import CopyFailed, ParquetDataset
-from ringleader.data.copies import IN_USE, NodeCopies, remove_unused
+from ringleader.data.copies import IN_USE, KEPT, NodeCopies, remove_unused
 from ringleader.data.inside import read_copies
+from ringleader.data.kept_copies import KeptCopies
+from ringleader.data.sources.parquet import ParquetSource
 
 ROWS = 20
 GUARD_S = 30.0
@@ -48,7 +55,11 @@ def numbers(dataset: Any) -> list[int]:
 
 
 def copies_in(node: Path) -> list[Path]:
-    return sorted(node.glob("*.parquet"))
+    return sorted(node.glob("*.arrow"))
+
+
+def kept_in(node: Path) -> list[Path]:
+    return sorted((node.parent.parent / KEPT).glob("*.arrow"))
 
 
 @pytest.mark.parametrize("uri", [False, True], ids=["path", "uri"])
@@ -75,13 +86,161 @@ def test_workers_of_a_node_share_one_copy_of_each_file(source: Path, node: Path)
 
 def test_what_a_killed_worker_left_is_no_copy(source: Path, node: Path) -> None:
     copies = NodeCopies(node)
-    (name,) = {Path(copies.of(str(source / "a.parquet")))}
+    name = Path(copies.of(str(source / "a.parquet")))
     name.rename(name.with_suffix(".partial"))
     os.truncate(name.with_suffix(".partial"), 40)
     dataset = ParquetDataset(source / "a.parquet")
     dataset.read_copies(copies)
     assert numbers(dataset) == list(range(ROWS))
     assert copies_in(node) == [name]
+
+
+KILLED = """
+import resource, signal, sys
+from pathlib import Path
+from ringleader.data.copies import NodeCopies
+
+copies = NodeCopies(Path(sys.argv[1]))
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+copies.of(sys.argv[2])
+"""
+"""A worker that is killed by the byte behind the first 20,000 of any file."""
+
+
+def test_a_worker_killed_while_it_writes_leaves_no_copy_and_no_lock(tmp_path: Path, node: Path) -> None:
+    # Small as Parquet, 80,000 bytes as Arrow.
+    file = tmp_path / "zeros.parquet"
+    pq.write_table(pa.table({"n": [0] * 10_000}), file)
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(node), str(file)], check=False, timeout=GUARD_S * 4
+    )
+    assert ended.returncode == -signal.SIGXFSZ
+    assert (copies_in(node), kept_in(node), len(list(node.glob("*.partial")))) == ([], [], 1)
+    dataset = ParquetDataset(file)
+    dataset.read_copies(NodeCopies(node, stalled_s=0.0))
+    assert numbers(dataset) == [0] * 10_000
+    assert list(node.glob("*.partial")) == []
+
+
+def test_a_copy_left_by_another_job_is_taken_and_made_again_where_it_is_not_whole(
+    source: Path, node: Path
+) -> None:
+    file = source / "a.parquet"
+    ParquetDataset(file).read_copies(NodeCopies(node))
+    inode = kept_in(node)[0].stat().st_ino
+    shutil.rmtree(node.parent)  # as the supervisor does at an attempt's end
+    later = node.parent.with_name("later-a1") / "node"
+    ParquetDataset(file).read_copies(NodeCopies(later))
+    assert [path.stat().st_ino for path in copies_in(later)] == [inode]
+    os.truncate(kept_in(node)[0], 40)
+    last = node.parent.with_name("last-a1") / "node"
+    dataset = ParquetDataset(file)
+    dataset.read_copies(NodeCopies(last))
+    assert numbers(dataset) == list(range(ROWS))
+    made = copies_in(last)[0].stat().st_ino
+    assert made == kept_in(node)[0].stat().st_ino != inode
+    # A file that was written since, or has other rows, has a copy of its own.
+    again = node.parent.with_name("again-a1") / "node"
+    os.utime(file, ns=(1, 1))
+    ParquetDataset(file).read_copies(NodeCopies(again))
+    assert copies_in(again)[0].stat().st_ino != made
+    write(file, first=5)
+    changed = ParquetDataset(file)
+    changed.read_copies(NodeCopies(node.parent.with_name("changed-a1") / "node"))
+    assert numbers(changed) == list(range(5, 5 + ROWS))
+
+
+def test_no_copy_is_left_of_a_file_whose_source_does_not_say_when_it_changed(
+    source: Path, node: Path
+) -> None:
+    away = fsspec.filesystem("memory")
+    for first, job in ((0, node), (7, node.parent.with_name("later-a1") / "node")):
+        # Where values are stored as they are and without their extremes, both files have the same footer.
+        table = pa.table({"n": list(range(first, first + ROWS))})
+        pq.write_table(table, source / "a.parquet", write_statistics=False, use_dictionary=False)
+        away.pipe("/kept/a.parquet", (source / "a.parquet").read_bytes())
+        dataset = ParquetDataset("memory://kept/a.parquet")
+        dataset.read_copies(NodeCopies(job))
+        assert numbers(dataset) == list(range(first, first + ROWS))
+        assert (len(copies_in(job)), kept_in(job)) == (1, [])
+
+
+def test_what_no_job_uses_is_removed_longest_unused_first_and_nothing_that_one_uses(tmp_path: Path) -> None:
+    kept, used = KeptCopies(tmp_path / "kept", share=1.0), tmp_path / "used"
+    for name in ("old", "new"):
+        (tmp_path / name).write_bytes(b"0" * 8)
+        kept.keep(name, tmp_path / name)
+    assert kept.take("new", used)
+    for name in ("old", "new"):
+        (tmp_path / name).unlink()
+    KeptCopies(tmp_path / "kept", share=0.0).make_room()
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["new"]
+    used.unlink()
+    kept.make_room()
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["new"]
+    kept.make_room(1 << 60)
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_who_comes_next_removes_what_is_beyond_the_share_of_the_disk(node: Path) -> None:
+    kept = node.parent.parent / KEPT
+    kept.mkdir(parents=True, mode=0o700)
+    (kept / "large.arrow").touch()
+    os.truncate(kept / "large.arrow", shutil.disk_usage(kept).total // 2)  # sparse
+    NodeCopies(node)
+    assert kept_in(node) == []
+
+
+def test_a_copy_gives_the_batches_of_its_file_bit_for_bit(tmp_path: Path, node: Path) -> None:
+    columns = {
+        "whole": pa.array(range(ROWS), pa.int32()),
+        "text": [None if n % 5 == 0 else f"row {n}" for n in range(ROWS)],
+        "bytes": [bytes([n]) * n for n in range(ROWS)],
+        "list": [[0.1 * n] * (n % 3) for n in range(ROWS)],
+        "half": pa.array([n / 3 for n in range(ROWS)], pa.float32()),
+        "struct": [{"a": n, "b": [n]} for n in range(ROWS)],
+    }
+    table = pa.table(columns).replace_schema_metadata({"made": "here"})
+    pq.write_table(table, tmp_path / "all.parquet", row_group_size=6)
+    source, copy = (ParquetSource(tmp_path / "all.parquet") for _ in range(2))
+    copy.read_copies(NodeCopies(node))
+    assert (copy.copied, source.copied) == (True, False)
+    assert (copy.digest, copy.decoded_bytes(["text"])) == (source.digest, source.decoded_bytes(["text"]))
+    for names in (None, ["half", "text"], ["bytes"]):
+        for block in range(len(source.block_rows)):
+            ours, theirs = copy.read(block, names), source.read(block, names)
+            assert ours.equals(theirs, check_metadata=True)
+
+
+def test_a_file_with_a_dictionary_is_copied_as_it_is(tmp_path: Path, node: Path) -> None:
+    words = pa.array(["a", "b", "a", "c"]).dictionary_encode()
+    pq.write_table(pa.table({"word": words}), tmp_path / "words.parquet", row_group_size=2)
+    dataset = ParquetDataset(tmp_path / "words.parquet")
+    dataset.read_copies(NodeCopies(node))
+    (tmp_path / "words.parquet").unlink()
+    assert [dataset[row]["word"] for row in range(4)] == ["a", "b", "a", "c"]
+    assert (copies_in(node), len(list(node.glob("*.parquet")))) == ([], 1)
+
+
+@pytest.mark.parametrize("damaged", [0.0, 0.5], ids=["no pages", "half a page"])
+def test_a_file_with_a_column_that_cannot_be_decoded_is_copied_as_it_is(
+    damaged: float, tmp_path: Path, node: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "damaged.parquet"
+    table = pa.table({"n": list(range(ROWS)), "unread": [f"row {n}" for n in range(ROWS)]})
+    pq.write_table(table, file, compression="none", use_dictionary=False)
+    column = pq.read_metadata(file).row_group(0).column(1)
+    left = int(column.total_compressed_size * damaged)
+    with file.open("r+b") as opened:
+        opened.seek(column.data_page_offset + left)
+        opened.write(b"\xff" * (column.total_compressed_size - left))
+    for _ in range(2):  # workers
+        dataset = ParquetDataset(file, columns=["n"])
+        dataset.read_copies(NodeCopies(node))
+        assert numbers(dataset) == list(range(ROWS))
+    assert sorted(path.suffix for path in node.glob("[!.]*")) == [".lock", ".parquet", ".undecoded"]
+    assert capsys.readouterr().err.count("stays Parquet, as it cannot be decoded: ") == 1
 
 
 def test_a_worker_does_not_wait_for_ever_for_the_copy_of_another(source: Path, node: Path) -> None:

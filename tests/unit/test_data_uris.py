@@ -1,31 +1,51 @@
 """File systems by URI: those of fsspec beside pyarrow's, and what is said where there is none."""
 
 import http.server
+import io
+import pickle
+import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import aiohttp
 import fsspec
+import fsspec.config
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from ringleader.data import ParquetDataset
+from ringleader.data.sources.arrow import ArrowSource
 from ringleader.data.sources.jsonl import JsonlSource
-from ringleader.data.unreadable import FileUnreadable
-from ringleader.data.uris import UriUnusable, filesystem_of, hint_for
+from ringleader.data.sources.mds import MdsSource
+from ringleader.data.sources.parquet import ParquetSource
+from ringleader.data.sources.source import Source
+from ringleader.data.sources.webdataset import WebDatasetSource
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
+from ringleader.data.uris import SILENCE_S, UriUnusable, filesystem_of, hint_for
+
+SILENCE = 0
+"""In place of an answer's number: none comes."""
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Files of a folder, in ranges, for who has the word."""
+    """Files of a folder, in ranges, for who has the word; a site that its test may have answer otherwise."""
+
+    answer = 200
+    ended = threading.Event()
 
     def log_message(self, *_: object) -> None:
         pass
 
     def do_GET(self) -> None:
-        if "secret" in self.path:
-            self.send_error(403)
+        if self.answer == SILENCE:
+            self.ended.wait()
+            return
+        if self.answer != 200 or "secret" in self.path:
+            self.send_error(403 if self.answer == 200 else self.answer)
             return
         path = Path(self.translate_path(self.path))
         if not path.is_file():
@@ -53,8 +73,11 @@ def site(tmp_path: Path) -> Iterator[str]:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
+        Quiet.ended.set()
         server.shutdown()
         thread.join()
+    Quiet.answer = 200
+    Quiet.ended.clear()
 
 
 def test_files_are_read_over_http(tmp_path: Path, site: str) -> None:
@@ -69,6 +92,70 @@ def test_a_file_that_is_not_there_or_not_given_is_named(site: str) -> None:
     for name in ("none.jsonl", "secret.jsonl"):
         with pytest.raises(FileUnreadable, match=rf"{site}/{name} cannot be read"):
             JsonlSource(f"{site}/{name}")
+
+
+KINDS: dict[str, Callable[[str], Source]] = {
+    "parquet": lambda site: ParquetSource(f"{site}/a.parquet"),
+    "jsonl": lambda site: JsonlSource(f"{site}/a.jsonl"),
+    "arrow": lambda site: ArrowSource(f"{site}/a.arrow"),
+    "webdataset": lambda site: WebDatasetSource(f"{site}/a.tar"),
+    "mds": MdsSource,
+}
+ANSWERS = {401: "credentials", 403: "credentials", 500: "The server failed", 503: "The server failed"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_server_that_refuses_or_fails_is_told_from_a_file_that_is_not_there(
+    kind: str, answer: int, site: str
+) -> None:
+    Quiet.answer = answer
+    with pytest.raises(FileUnreadable, match=rf"{site}/\S+ cannot be read: {answer}") as told:
+        KINDS[kind](site)
+    assert ANSWERS[answer] in told.value.hint
+    Quiet.answer = 404
+    with pytest.raises((FileUnreadable, FileNotFoundError), match=rf"{site}.*(not exist|has no index)"):
+        KINDS[kind](site)
+
+
+@pytest.mark.parametrize(
+    ("answer", "hint"),
+    [
+        (401, "credentials"),
+        (500, "The server failed"),
+        (404, "do not change files"),
+        (SILENCE, "reaches that address"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["parquet", "webdataset"])
+def test_a_block_that_a_server_no_longer_gives_is_named(
+    kind: str, answer: int, hint: str, tmp_path: Path, site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = np.random.default_rng(0).integers(0, 1 << 60, 2 << 20)  # 16 MiB, of which fsspec reads 5 ahead
+    pq.write_table(pa.table({"x": numbers}), tmp_path / "a.parquet", row_group_size=1 << 20)
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in "ab":
+            info = tarfile.TarInfo(f"{name}.bin")
+            info.size = 8 << 20
+            tar.addfile(info, io.BytesIO(numbers.tobytes()))
+    source = KINDS[kind](site) if kind == "parquet" else WebDatasetSource(f"{site}/a.tar", block_samples=1)
+    Quiet.answer = answer
+    if answer == SILENCE:  # whoever opens the file now gives it up soon
+        impatient = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=0.2)}}
+        monkeypatch.setitem(fsspec.config.conf, "http", impatient)
+        source = pickle.loads(pickle.dumps(source))
+    with pytest.raises(
+        BlockUnreadable, match=rf"{site}/a.*(row group 1|samples b to b) cannot be read"
+    ) as told:
+        source.read(1, None)
+    assert hint in told.value.hint
+    Quiet.answer = 200
+
+
+def test_a_web_server_may_be_silent_for_a_while_and_no_longer(site: str) -> None:
+    filesystem, _ = filesystem_of(f"{site}/a.parquet")
+    timeout = filesystem.handler.fs.client_kwargs["timeout"]
+    assert (timeout.sock_read, timeout.sock_connect, timeout.total) == (SILENCE_S, SILENCE_S, None)
 
 
 def test_folders_of_fsspec_are_listed() -> None:
@@ -89,6 +176,20 @@ def test_a_package_that_is_missing_is_named() -> None:
         UriUnusable, match=r"az:// needs a package that is not installed .*requirements: adlfs"
     ):
         filesystem_of("az://container/a")
+
+
+def test_a_bucket_that_refuses_is_named_with_what_is_missing(
+    site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "wrong")
+    address = site.removeprefix("http://")
+    uri = f"s3://secret/a.parquet?endpoint_override={address}&scheme=http&region=x"
+    with pytest.raises(
+        FileUnreadable, match=r"s3://secret/a.parquet.* cannot be read: .*ACCESS_DENIED"
+    ) as told:
+        ParquetDataset(uri)
+    assert "credentials" in told.value.hint
 
 
 def test_hints_tell_refusals_from_networks() -> None:

@@ -10,7 +10,7 @@ from ringleader.cli.main import main
 from ringleader.client import Client
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.entrypoint import check_entrypoint
+from ringleader.spec.program.entrypoint import check_entrypoint
 
 HARMLESS = "import not_installed_anywhere\nraise SystemExit('imported')\n"
 

@@ -58,6 +58,91 @@ class Initialised(nn.Module):
         return x - self.loc
 
 
+class Ranged(nn.Module):
+    """As observers of quantisation: a range of the first rows, which moves with later ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("low", torch.zeros(()))
+        self.seen = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.seen:
+            self.low.copy_(x.detach().min())
+            self.seen = True
+        else:
+            self.low.lerp_(x.detach().min(), 0.1)
+        return x - self.low
+
+
+class RangedByAMethod(Ranged):
+    def follow(self, low: Tensor, part: float) -> None:
+        self.low += part * (low - self.low)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.seen:
+            self.follow(x.detach().min(), 0.1)
+            return x - self.low
+        self.seen = True
+        self.low = x.detach().min().clone()
+        return x - self.low
+
+
+class RangedByAFactor(Ranged):
+    def forward(self, x: Tensor) -> Tensor:
+        part = 0.1 if self.seen else 1.0
+        self.low.lerp_(x.detach().min(), part)
+        self.seen = True
+        return x - self.low
+
+
+class RangedByWhatFollows(Ranged):
+    def forward(self, x: Tensor) -> Tensor:
+        old = 0.9 if self.seen else 0.0
+        part = 1 - old
+        if part:
+            self.low += part * (x.detach().min() - self.low)
+        self.seen = True
+        return x - self.low
+
+
+class CheckedOnce(nn.Module):
+    """Has a running mean, and looks at its first rows without making anything of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.checked, self.width = False, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.checked:
+            assert x.dim() == 3
+            self.checked, self.width = True, x.shape[-1]
+        self.mean.lerp_(x.detach().mean((0, 1)), 0.1)
+        return x - self.mean
+
+
+class MeasuredOnce(CheckedOnce):
+    """The same, with a width that it measures in its first forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.lerp_(x.detach().mean((0, 1)), 0.1)
+        width = self.width if self.width else x.shape[-1]
+        self.width = width
+        return (x - self.mean) / width
+
+
+class ReturnedFromOnce(CheckedOnce):
+    """The same, with an end of its own for later forwards."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.lerp_(x.detach().mean((0, 1)), 0.1)
+        if self.checked:
+            return x - self.mean
+        self.checked = True
+        return x - self.mean
+
+
 class InitialisedForAll(nn.Module):
     """The same with the flag among the buffers."""
 
@@ -138,6 +223,18 @@ def first_forward(model: nn.Module, *rows: Tensor) -> FirstForwardState:
 
 
 ROWS = [torch.full((2, LENGTH, WIDTH), float(n)) for n in range(3)]
+
+
+@pytest.mark.parametrize("kind", [Ranged, RangedByAMethod, RangedByAFactor, RangedByWhatFollows])
+def test_a_flag_by_which_a_forward_decides_what_it_writes_into_a_buffer_is_named(kind: Any) -> None:
+    assert first_forward(kind(), *ROWS).why_other_bits == why_once("seen")
+
+
+@pytest.mark.parametrize(
+    "kind", [CheckedOnce, MeasuredOnce, ReturnedFromOnce, InitialisedForAll, lambda: nn.BatchNorm1d(LENGTH)]
+)
+def test_flags_beside_buffers_that_each_forward_writes_alike_are_not(kind: Any) -> None:
+    assert first_forward(kind(), *ROWS).why_other_bits == ""
 
 
 def test_who_resumes_and_sets_another_value_says_so() -> None:

@@ -15,9 +15,9 @@ from faults import FaultPlan
 from play import Play
 from test_leaving import COPIES, RING, ROUNDS, SERVER, SERVERS, job, train
 from threaded_cast import Killed, ThreadedCast
+from undisturbed import undisturbed
 
 from ringleader.comm.communicator import Communicator
-from ringleader.train.local import run_local
 
 torch.set_num_threads(1)
 CANONICAL = {"algorithm": "direct"}
@@ -100,9 +100,9 @@ def perform(
 def check(name: str, folder: Path, *, grows: bool, killed: bool, some: int | None) -> None:
     """At so many moments drawn by chance, or at all."""
     sync = MODES[name]
-    undisturbed, counts = perform(sync, folder / "undisturbed", grows=grows)
-    assert undisturbed.outcome == "succeeded", (undisturbed.reason, undisturbed.message)
-    digest = run_local(job(sync), train, folder / "alone")[0].digest if name in EXACT else None
+    whole, counts = perform(sync, folder / "undisturbed", grows=grows)
+    assert whole.outcome == "succeeded", (whole.reason, whole.message)
+    digest = undisturbed(job(sync), train)[0].digest if name in EXACT else None
     victims = [who for who in counts if not killed or who.startswith("w")]  # servers have no backups here
     moments = [(who, nth) for who in sorted(victims) for nth in range(1, counts[who] + 1)]
     for who, nth in moments if some is None else random.Random(0).sample(moments, some):
@@ -134,7 +134,7 @@ def test_a_loop_that_is_left_behind_a_round_whose_end_was_given_up_costs_nothing
 ) -> None:
     """Its replicas are finished: the loop body has no turn in which it could see that round's end."""
     sync = MODES["local_sgd"]
-    alone = run_local(job(sync), train, tmp_path / "alone")[0].digest
+    alone = undisturbed(job(sync), train)[0].digest
     for nth in range(14, 24):
         play, _ = perform(sync, tmp_path / str(nth), victim=who, nth=nth)
         assert play.outcome == "succeeded", (nth, play.reason, play.message)
@@ -148,7 +148,7 @@ def test_a_loop_that_is_left_behind_a_step_whose_end_reached_no_worker_costs_not
     """The servers have committed it. Each worker has one slice: its loop body sees that end only behind the next step,
     which must not have happened then."""
     sync = MODES[name]
-    alone = run_local(job(sync), train, tmp_path / "alone")[0].digest
+    alone = undisturbed(job(sync), train)[0].digest
     for nth in range(first, first + 8):
         play, _ = perform(sync, tmp_path / str(nth), workers=4, victim="w5", nth=nth)
         assert play.outcome == "succeeded", (nth, play.reason, play.message)

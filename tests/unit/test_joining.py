@@ -56,7 +56,7 @@ def test_who_joins_while_the_group_goes_on_ends_with_the_same_bits(tmp_path: Pat
     play = perform((1, 1), cues, tmp_path, adam=True)
     assert play.worlds == [1, 3]
     assert healed(play) == set()
-    assert play.digest == undisturbed(tmp_path, adam=True)
+    assert play.digest == undisturbed(adam=True)
 
 
 def test_a_joiner_whose_donor_is_killed_follows_another_one(tmp_path: Path):
@@ -68,7 +68,7 @@ def test_a_joiner_whose_donor_is_killed_follows_another_one(tmp_path: Path):
     assert [loss["worker"] for loss in play.reported("worker.lost")] == ["w1"]
     assert play.worlds[:2] == [2, 1]
     assert "w2" not in healed(play)
-    assert play.digest == undisturbed(tmp_path)
+    assert play.digest == undisturbed()
 
 
 def test_a_joiner_that_is_needed_is_healed_while_the_others_wait(tmp_path: Path):
@@ -78,7 +78,7 @@ def test_a_joiner_that_is_needed_is_healed_while_the_others_wait(tmp_path: Path)
     play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=2), tmp_path)
     assert play.plans[1].members == ("w0", "w2")
     assert "w2" in healed(play)
-    assert play.digest == undisturbed(tmp_path)
+    assert play.digest == undisturbed()
 
 
 def test_a_joiner_that_is_killed_while_it_follows_takes_nothing_along(tmp_path: Path):
@@ -88,7 +88,7 @@ def test_a_joiner_that_is_killed_while_it_follows_takes_nothing_along(tmp_path: 
     play = perform((2, 2), cues.dawdle("w0", from_step=3, for_generation=2), tmp_path)
     assert play.plans[1].members == ("w0", "w1", "w3")
     assert healed(play) == set()
-    assert play.digest == undisturbed(tmp_path)
+    assert play.digest == undisturbed()
 
 
 def test_a_joiner_that_is_too_slow_twice_is_healed_while_the_others_wait(
@@ -104,7 +104,7 @@ def test_a_joiner_that_is_too_slow_twice_is_healed_while_the_others_wait(
     play = perform((1, 1), cues, tmp_path)
     assert play.tries("w1") == 2
     assert healed(play) == {"w1"}
-    assert play.digest == undisturbed(tmp_path)
+    assert play.digest == undisturbed()
 
 
 def test_what_the_program_sets_in_a_parameter_group_reaches_who_follows(tmp_path: Path):
@@ -115,7 +115,7 @@ def test_what_the_program_sets_in_a_parameter_group_reaches_who_follows(tmp_path
     )
     play = perform((1, 1), cues, tmp_path, decays=True)
     assert healed(play) == set()
-    assert play.digest == undisturbed(tmp_path, decays=True)
+    assert play.digest == undisturbed(decays=True)
 
 
 @pytest.mark.parametrize("step", [2, 7], ids=["first epoch", "second epoch, after a rehearsal of the first"])
@@ -124,7 +124,7 @@ def test_what_the_program_changes_in_a_large_kept_object_reaches_who_follows(ste
     cues = cues.dawdle("w0", from_step=step + 1, for_generation=2)
     play = perform((1, 1), cues, tmp_path, shifts=True)
     assert healed(play) == set()
-    assert play.digest == undisturbed(tmp_path, shifts=True)
+    assert play.digest == undisturbed(shifts=True)
 
 
 @pytest.mark.usefixtures("unseen")
@@ -137,7 +137,7 @@ def test_who_follows_a_program_that_changes_weights_is_healed_while_the_others_w
     play = perform((1, 1), cues, tmp_path, touches=True)
     assert play.tries("w1") == 2
     assert healed(play) == {"w1"}
-    assert play.digest == undisturbed(tmp_path, touches=True)
+    assert play.digest == undisturbed(touches=True)
 
 
 def clamp(_step: int, net: nn.Module) -> None:
@@ -170,7 +170,7 @@ def test_weights_clamped_through_data_while_a_joiner_follows_cost_a_heal_and_no_
     ((worker, what),) = [(t["worker"], t["what"]) for t in play.reported("worker.astray")]
     assert worker == "w1"
     assert what in {"unused", "1.weight"}  # the first of all weights, where averages moved it before the copy
-    assert play.digest == undisturbed(tmp_path, **how)
+    assert play.digest == undisturbed(**how)
 
 
 class Once:
@@ -208,7 +208,7 @@ def test_a_weight_that_changed_once_through_data_after_the_copy_costs_a_heal_and
     play = perform((1, 1), cues, tmp_path, before=once)
     assert healed(play) == {"w1"}
     assert [told["what"] for told in play.reported("worker.astray")] == ["unused"]
-    assert play.digest == undisturbed(tmp_path, before=once)
+    assert play.digest == undisturbed(before=once)
 
 
 def test_statistics_that_are_set_behind_the_step_are_put_back_before_somebody_joins(tmp_path: Path):
@@ -219,7 +219,7 @@ def test_statistics_that_are_set_behind_the_step_are_put_back_before_somebody_jo
     )
     play = perform((1, 1), cues, tmp_path, behind=forget_statistics)
     assert healed(play) == set()
-    assert play.digest == undisturbed(tmp_path, behind=forget_statistics)
+    assert play.digest == undisturbed(behind=forget_statistics)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Objects may be registered between loops where all members are at the same step; elsewhere only at the top."""
 
+import copy
 import gc
+import weakref
 from collections import OrderedDict
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,8 @@ from torch.nn import functional as F
 from ringleader.errors import StepMisuse
 from ringleader.train import Session
 from ringleader.train.local import run_local
+from ringleader.train.state.optimizers.served_state import ServedOptimizerStates
+from ringleader.train.state.optimizers.state_loading import load
 from ringleader.train.state.training_state import TrainingState
 
 
@@ -104,12 +108,58 @@ def test_an_optimizer_without_hooks_for_its_state_may_be_registered(tmp_path: Pa
     assert finished.steps == 12
 
 
+class SavingWrapper(Wrapper):
+    """Saves and loads by the one that it wraps, as the usual Lookahead does."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.wrapped.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.wrapped.load_state_dict(state)
+        self.param_groups = self.wrapped.param_groups
+
+
+def test_an_optimizer_around_another_one_shares_groups_and_state_with_it_behind_a_load() -> None:
+    net = nn.Linear(5, 3)
+    optimizer = SavingWrapper(torch.optim.Adam(net.parameters(), lr=0.1))
+    net(torch.ones(2, 5)).sum().backward()
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer.step()
+    saved["param_groups"][0]["lr"] = 0.2
+    load(optimizer, saved)
+    assert optimizer.param_groups[0] is optimizer.wrapped.param_groups[0]
+    assert (optimizer.state is optimizer.wrapped.state, optimizer.param_groups[0]["lr"]) == (True, 0.2)
+    assert [state["step"].item() for state in optimizer.state.values()] == [1.0, 1.0]
+
+
+def test_an_optimizer_without_hooks_is_refused_on_servers_with_what_to_do() -> None:
+    optimizer = Wrapper(torch.optim.SGD(nn.Linear(5, 3).parameters(), lr=0.1))
+    with pytest.raises(StepMisuse, match=r"Wrapper never calls torch.optim.Optimizer.__init__"):
+        ServedOptimizerStates(TrainingState(), on=True).add(optimizer)
+
+
 def test_optimizers_that_were_replaced_go_with_their_states() -> None:
     held, net = TrainingState(), nn.Linear(5, 3)
     for _ in range(3):
         held.add_optimizer(torch.optim.SGD(net.parameters(), lr=0.1), None)
     gc.collect()
     assert list(held.replaced) == []
+
+
+def test_optimizers_that_have_stepped_and_were_replaced_go_too(tmp_path: Path) -> None:
+    made_anew: list[weakref.ref[Any]] = []
+
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 3))
+        for _ in range(4):
+            made_anew.append(weakref.ref(session.optimizer(torch.optim.Adam(net.parameters(), lr=0.01))))
+            loop(session, net)
+        gc.collect()
+        # The newest, and the one of the loop before.
+        assert [each() is not None for each in made_anew[:2]] == [False, False]
+
+    run_local(job(RING), train, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
+from undisturbed import undisturbed
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
@@ -88,8 +89,8 @@ def train(session: Session) -> None:
     session.evaluate(data, score)
 
 
-def check(play: Play, tmp_path: Path, sync: dict[str, Any]) -> None:
-    alone, _ = run_local(job(SERVER if sync is LEASED else sync), train, tmp_path / "alone")
+def check(play: Play, sync: dict[str, Any]) -> None:
+    alone, _ = undisturbed(job(SERVER if sync is LEASED else sync), train)
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert alone.steps == STEPS
     assert play.digest == alone.digest
@@ -100,7 +101,7 @@ def check(play: Play, tmp_path: Path, sync: dict[str, Any]) -> None:
 @pytest.mark.parametrize("sync", EXACT.values(), ids=EXACT)
 def test_a_loop_left_by_break_ends_for_all_at_that_step(sync: dict[str, Any], tmp_path: Path) -> None:
     play = ThreadedCast(job(sync), train, artifacts=tmp_path).play()
-    check(play, tmp_path, sync)
+    check(play, sync)
     assert play.worlds == [3]
 
 
@@ -110,7 +111,7 @@ def test_a_kill_near_the_break_costs_no_bit(sync: dict[str, Any], phase: str, tm
     # At the step of the break `exchange` is the agreement to leave, and `forward` the second loop's first slice.
     faults = FaultPlan().kill(worker(sync, 1), at_step=LEFT_AT, phase=phase)
     play = ThreadedCast(job(sync), train, faults, artifacts=tmp_path).play()
-    check(play, tmp_path, sync)
+    check(play, sync)
     assert len(play.plans) > 1
 
 
@@ -124,7 +125,7 @@ def test_who_joins_at_the_step_of_the_break_leaves_with_the_others(
     faults = faults.hold(worker(sync, 0), at_step=last, for_generation=2, phase="exchange")
     spec = job(sync, workers={"min": 1, "max": 2})
     play = ThreadedCast(spec, train, faults, artifacts=tmp_path).play()
-    check(play, tmp_path, sync)
+    check(play, sync)
     assert play.worlds == [2, 3]
     (joined,) = [one for one in play.reported("worker.joined") if one["step"] > 0]
     # Where items are leased a generation also ends in the middle of a batch, which is then computed again.

@@ -34,12 +34,12 @@ def train(session: Session) -> None:
         optimizer.param_groups[0]["lr"] = 0.1 / (1 + sum(norms) / len(norms))
 
 
-def check(play: Play, notes: Notes, place: Path) -> None:
+def check(play: Play, notes: Notes) -> None:
     """The program is over, with the bits of one process, and every line that ran again found what it had found."""
     assert play.outcome == "succeeded", (play.reason, play.message)
     for why in [finished.reproducible_why for finished in play.finished.values()]:
         assert not why or why.startswith("optimisers draw")  # all threads seed one generator
-    assert play.digest == notes.undisturbed(place / "alone")
+    assert play.digest == notes.undisturbed()
     assert play.reported("member.differed") == play.reported("program.differs") == []
 
 
@@ -59,7 +59,7 @@ def test_the_others_commit_steps_while_a_joiner_runs_lines(mode: str, tmp_path: 
 
     notes = Notes(train, sync, lines)
     play = notes.play(replaced(sync), tmp_path)
-    check(play, notes, tmp_path)
+    check(play, notes)
     assert joiner in play.plans[-1].members
     assert notes.seatless_lines_of(joiner)[:1] == [0]
     assert notes.lines_of(joiner) == list(range(EPOCHS))
@@ -75,7 +75,7 @@ def test_a_joiner_runs_on_with_the_calls_that_the_others_finish_meanwhile(mode: 
 
     notes = Notes(train, sync, lines)
     play = notes.play(replaced(sync), tmp_path)
-    check(play, notes, tmp_path)
+    check(play, notes)
     assert joiner in play.plans[-1].members
     assert notes.seatless_lines_of(joiner)[:2] == [0, 1]
     assert notes.lines_of(joiner) == list(range(EPOCHS))
@@ -94,7 +94,7 @@ def test_a_joiner_that_is_killed_in_its_lines_is_replaced(mode: str, tmp_path: P
 
     notes = Notes(train, sync, lines)
     play = notes.play(replaced(sync), tmp_path)
-    check(play, notes, tmp_path)
+    check(play, notes)
     assert notes.lines_of(joiner) == [0]
     assert [loss["worker"] for loss in play.reported("worker.lost")] == [lost, joiner]
     assert not any(joiner in plan.members for plan in play.plans)
@@ -120,7 +120,7 @@ def test_a_joiner_whose_donor_is_killed_while_it_runs_lines_asks_another_one(
     for each in (first, second):
         faults = faults.dawdle(each, from_step=8, for_generation=3)
     play = notes.play(faults, tmp_path, least=1, most=2)
-    check(play, notes, tmp_path)
+    check(play, notes)
     asked, *later = [pair.donor for pair in play.pairs if pair.worker == joiner]
     assert [loss["worker"] for loss in play.reported("worker.lost")] == [asked]
     assert later
@@ -141,7 +141,7 @@ def test_a_joiner_whose_donor_is_killed_before_it_answers_asks_another_one(mode:
         faults = faults.dawdle(each, from_step=8, for_generation=3)
     donor = members[1]  # the first pair's
     play = notes.play(faults.kill(donor, at_step=ANY, phase="met"), tmp_path, least=1, most=2)
-    check(play, notes, tmp_path)
+    check(play, notes)
     assert [loss["worker"] for loss in play.reported("worker.lost")] == [donor]
     assert joiner in play.plans[2].members
     assert notes.seatless_lines_of(joiner)[:1] == [0]
@@ -166,7 +166,7 @@ def test_a_program_ends_without_a_joiner_that_is_still_in_its_lines(mode: str, t
     earlier = set(threading.enumerate())  # plays before this one have workers of the same names
     play = notes.play(FaultPlan().kill(worker(sync, 1), at_step=8), tmp_path)
     over.set()
-    check(play, notes, tmp_path)
+    check(play, notes)
     assert play.worlds == [2, 1]
     assert left.wait(GUARD_S)
     for thread in [thread for thread in set(threading.enumerate()) - earlier if thread.name == joiner]:
@@ -194,7 +194,7 @@ def test_a_joiner_for_whom_there_is_no_seat_any_more_is_let_go_from_its_lines(
     notes = Notes(train, sync, lines)
     notes.awaited = joiner
     play = notes.play(FaultPlan().kill(lost, at_step=8), tmp_path)
-    check(play, notes, tmp_path)
+    check(play, notes)
     assert play.worlds == [2, 1]
     assert [loss["worker"] for loss in play.reported("worker.lost")] == [lost]
     assert notes.lines_of(joiner) == [0]
@@ -218,7 +218,7 @@ def test_who_is_needed_breaks_off_and_runs_the_other_lines_with_a_seat(mode: str
     # Or it might be there before the joiner is.
     faults = faults.hold(worker(sync, 3), at_step=ANY, phase="parked", for_generation=2)
     play = notes.play(faults, tmp_path, least=2, most=2)
-    check(play, notes, tmp_path)
+    check(play, notes)
     assert {first, joiner} <= set(play.plans[1].members)
     assert notes.seatless_lines_of(joiner) == [0]
     assert notes.lines_of(joiner) == list(range(EPOCHS))

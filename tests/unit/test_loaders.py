@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import is_alive
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 from waiting import wait_for
@@ -241,13 +242,6 @@ sys.stdin.read()
     worker.kill()
     worker.communicate(timeout=GUARD_S)
     wait_for("their end", lambda: not any(is_alive(pid) for pid in loading))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 class Locked:

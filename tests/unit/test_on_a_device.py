@@ -129,13 +129,13 @@ def test_an_operation_without_an_order_is_named_whatever_the_program_silences(
     kernels: DeterministicKernels,
 ) -> None:
     assert torch.is_deterministic_algorithms_warn_only_enabled()
-    assert kernels.why_other_bits == ""
+    assert kernels.found.why_other_bits == ""
     warnings.filterwarnings("ignore")
     kernels.begin_turn()
     warnings.warn("put_ does not have a deterministic implementation, but you set …", stacklevel=1)
     warnings.warn("Flash Attention defaults to a non-deterministic algorithm. To …", stacklevel=1)
     kernels.end_turn()
-    assert "Flash Attention, put_" in kernels.why_other_bits
+    assert "Flash Attention, put_" in kernels.found.why_other_bits
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_a_mode_of_the_program_is_named(kernels: DeterministicKernels, silenced:
         kernels.end_turn()
     finally:
         torch.backends.cudnn.benchmark = before
-    assert named in kernels.why_other_bits
+    assert named in kernels.found.why_other_bits
 
 
 def test_findings_outlive_the_member(kernels: DeterministicKernels) -> None:
-    kernels.restore(["put_"])
-    assert kernels.state() == ["put_"]
+    kernels.found.restore(["put_"])
+    assert kernels.found.state() == ["put_"]

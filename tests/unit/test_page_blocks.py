@@ -20,16 +20,19 @@ from pages import ROOT, Block, all_blocks, all_pages, blocks_of
 from ringleader.bench.registry import BENCHMARKS
 from ringleader.cli.main import cli
 from ringleader.spec import JobSpec
+from ringleader.spec.sweep import SweepSpec
 
-RUN_ELSEWHERE = {"setup", "yours", "train", "local", "recipe", "tour", "accelerate", "transformers"}
-PARSED_ELSEWHERE = {"recipe"}
+LIBRARIES = {"accelerate", "transformers", "lightning", "fabric"}
+OF_RAY = {"ray_train", "ray_train_local"}
+RUN_ELSEWHERE = {"setup", "yours", "train", "local", "recipe", "tour", *LIBRARIES, *OF_RAY}
+PARSED_ELSEWHERE = {"recipe", "sweep"}
 DRAWN = {"text"}
 ONLY_ON = {
     "recipe": "jobs/README.md",
     "yours": "docs/port-your-script.md",
     "local": "docs/port-your-script.md",
-    "accelerate": "docs/how-to/bring-training-code.md",
-    "transformers": "docs/how-to/bring-training-code.md",
+    **dict.fromkeys(LIBRARIES, "docs/how-to/bring-training-code.md"),
+    **dict.fromkeys(OF_RAY, "docs/how-to/run-ray-train.md"),
 }
 """Words whose test reads one page."""
 BESIDE = {"setup": "train", "file": "tour"}
@@ -88,6 +91,12 @@ def test_the_keys_of_a_job_file_are_valid(block: Block) -> None:
     JobSpec.parse(keys)
 
 
+@pytest.mark.parametrize("block", [block for block in all_blocks("yaml") if "sweep" in block.words], ids=str)
+def test_a_sweep_file_is_valid(block: Block) -> None:
+    sweep = SweepSpec.parse(yaml.safe_load(block.text))
+    JobSpec.parse(sweep.job_file(0, {}))
+
+
 @pytest.mark.parametrize(
     "block", [block for block in all_blocks("bash") if "tour" not in block.words], ids=str
 )
@@ -122,6 +131,8 @@ def check_command(command: click.Command, arguments: list[str]) -> None:
     """Fails where a command, an option or a number of arguments is none of ours; values are not looked at."""
     context = click.Context(command, info_name=command.name)
     if isinstance(command, click.Group):
+        if not arguments and command.invoke_without_command:
+            return
         assert arguments, f"{command.name} of what?"
         found = command.get_command(context, arguments[0])
         assert found is not None, f"{command.name} {arguments[0]}"

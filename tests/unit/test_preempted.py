@@ -32,7 +32,7 @@ def test_an_attempt_whose_machines_go_away_goes_on_elsewhere_with_the_same_bits(
     assert second.reported("checkpoint.restored")[0]["step"] == saved.manifest.position.step
     told = dict(first.values) | dict(second.values)
     assert sorted(told) == list(range(1, STEPS + 1))
-    assert second.digest == undisturbed(tmp_path)
+    assert second.digest == undisturbed()
 
 
 def test_the_end_waits_for_a_checkpoint_only_where_somebody_is_left_to_write_it(tmp_path: Path):

@@ -10,9 +10,9 @@ from waiting import wait_for
 from ringleader.data import FileDataset
 from ringleader.elastic.plan import owned
 from ringleader.spec.data import Data
+from ringleader.train.rows.blocks import STEPS, ReadAhead
 from ringleader.train.rows.order.block_order import Window
 from ringleader.train.rows.order.cursor import Epoch
-from ringleader.train.rows.read_ahead import STEPS, ReadAhead
 from ringleader.train.rows.slices import Slice, load
 
 SHARDS = 4

@@ -103,10 +103,13 @@ def test_the_job_files_of_the_pages_are_valid() -> None:
 
 
 def test_the_job_files_beside_the_recipes_are_valid() -> None:
-    files = sorted((ROOT / "jobs/ringleader_jobs").glob("*.yaml"))
-    assert [file.name for file in files] == ["digits.yaml", "image.yaml", "large_batch.yaml"]
+    folder = ROOT / "jobs/ringleader_jobs"
+    files = sorted(folder.glob("*.yaml"))
+    assert [file.stem for file in files] == sorted(
+        file.stem for file in folder.glob("*.py") if file.stem != "__init__"
+    )
     for file in files:
-        JobSpec.load(file)
+        assert JobSpec.load(file).entrypoint == f"ringleader_jobs.{file.stem}:train"
 
 
 def test_the_layout_names_every_room_of_the_platform() -> None:

@@ -131,7 +131,8 @@ def test_no_word_that_looks_like_an_event_is_unknown(scripts: Scripts) -> None:
     described = scripts.event_words.EVENTS.keys()
     firsts = "|".join(sorted({kind.partition(".")[0] for kind in described if "." in kind}))
     looks = re.compile(rf"({firsts})\.[a-z_]+")
-    others = {"weights.safetensors", "workers.gpus", "job.json"}
+    keys = {f"checkpoint.{key}" for key in ("every_s", "every_steps", "keep", "uri")}
+    others = {"weights.safetensors", "workers.gpus", "job.json", *keys}
     unknown: set[tuple[str, str]] = set()
     for module in scripts.sources.modules().values():
         logged = {

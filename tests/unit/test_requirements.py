@@ -130,7 +130,17 @@ def test_a_requirements_file_is_read_from_the_working_directory_with_its_hashes(
 
 
 @pytest.mark.parametrize(
-    "line", ["smallpkg", "smallpkg>=2", "-r more.txt", "-e .", "./wheel.whl", "smallpkg==2.*"]
+    "line",
+    [
+        "smallpkg",
+        "smallpkg>=2",
+        "-r more.txt",
+        "-e .",
+        "./wheel.whl",
+        "smallpkg==2.*",
+        "--no-index -e .",
+        "--find-links x -r more.txt",
+    ],
 )
 def test_what_is_not_pinned_or_comes_from_elsewhere_is_refused_by_name(tmp_path: Path, line: str) -> None:
     (tmp_path / "lock.txt").write_text(f"tinypkg==1.0\n{line}\n")
@@ -159,6 +169,7 @@ def test_a_file_that_is_not_there_or_lies_outside_is_refused(tmp_path: Path) -> 
         (["smallpkg==2.0", "tinypkg>=1"], "/requirements/1"),
         (["smallpkg"], "/requirements/0"),
         ([3], "/requirements/0"),
+        (["smallpkg==2.0; python_version>'3'\r-e ."], "/requirements/0"),
         ("../lock.txt", "/requirements"),
         ("/lock.txt", "/requirements"),
         ({"smallpkg": "2.0"}, "/requirements"),

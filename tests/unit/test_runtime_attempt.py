@@ -142,16 +142,15 @@ def given_up(attempt: "Attempt") -> list[str]:
 
 @pytest.mark.usefixtures("reserved")
 def test_who_waits_for_the_disk_of_its_supervisor_is_not_frozen_and_who_beats_no_more_behind_that_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     clock, entered, goes_on = Clock(), threading.Event(), threading.Event()
-    monkeypatch.setattr("ringleader.runtime.supervisor.attempt.monotonic", clock)
 
     def stuck() -> None:
         entered.set()
         assert goes_on.wait(30)
 
-    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2, clock=clock)
     beat = at_work(attempt, worker_group, Busy(lambda: None))
     beat(1)
     attempt._open(cast("Any", worker_group), cast("Any", Busy(stuck)))
@@ -169,14 +168,13 @@ def test_who_waits_for_the_disk_of_its_supervisor_is_not_frozen_and_who_beats_no
 
 
 @pytest.mark.usefixtures("reserved")
-def test_who_tells_a_full_disk_is_not_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_tells_a_full_disk_is_not_frozen(tmp_path: Path) -> None:
     clock = Clock()
-    monkeypatch.setattr("ringleader.runtime.supervisor.attempt.monotonic", clock)
 
     def full() -> None:
         raise OSError("it takes no more")
 
-    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=2, clock=clock)
     beat = at_work(attempt, worker_group, Busy(lambda: None))
     beat(1)
     attempt._open(cast("Any", worker_group), cast("Any", Busy(full)))

@@ -15,7 +15,7 @@ from ringleader.comm.transports.meeting import DEVICE_KINDS, GLOO, KINDS, NEAR_K
 from ringleader.elastic import Meeting, Plan
 from ringleader.runtime.messages import MemberTask, ProcessIdentity, RunEnded
 from ringleader.runtime.nodes.node_scratch import SCRATCH, copies_of
-from ringleader.runtime.worker.member import MemberProcess, beside, call_of
+from ringleader.runtime.worker.member import MemberProcess, beside, call_of, training_function
 from ringleader.spec import JobSpec
 from ringleader.train.program_check.background import WORK
 from ringleader.wire.package import pack
@@ -113,3 +113,25 @@ def test_what_trains_has_no_part_of_ray_in_it():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("framework", "worker", "told"),
+    [
+        ("auto", "w0", [("native", "the module imports nothing of ray.train: chosen_here.py on the node")]),
+        ("auto", "w1", []),
+        ("native", "w0", []),
+    ],
+)
+def test_the_first_worker_reports_what_auto_is_where_nothing_has_chosen_before(
+    framework: str, worker: str, told: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "chosen_here.py").write_text("def train(session):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = JobSpec.parse({"name": "member", "entrypoint": "chosen_here:train", "framework": framework})
+    task = MemberTask("job", 1, worker, "worker", spec, tmp_path / "artifacts", tmp_path / "job-a1", "")
+    events: list[tuple[str, int, dict[str, str]]] = []
+    reporter: Any = SimpleNamespace(event=lambda *told: events.append(told))
+    training_function(task, tmp_path, reporter)
+    data = [{"framework": name, "framework_why": why} for name, why in told]
+    assert events == [("framework.chosen", 0, each) for each in data]

@@ -26,10 +26,12 @@ from ringleader.runtime.messages import (
     WorkerEvent,
     spool_of,
 )
+from ringleader.runtime.records.artifact_files import ArtifactFiles, NotWritten
 from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.records.spool import Spool, unposted
 from ringleader.runtime.records.uploader import Uploader
 from ringleader.spec import JobSpec
+from ringleader.wire.artifacts import MOST_BYTES, SavedArtifact
 
 SUCCEEDED = End("succeeded")
 HANG_GUARD_S = 60.0
@@ -42,10 +44,10 @@ def server() -> Iterator[IngestServer]:
     server.close()
 
 
-def open_record_log(server: IngestServer, home: Path, **debug: Any) -> RecordLog:
+def open_record_log(server: IngestServer, home: Path, attempt: int = 1, **debug: Any) -> RecordLog:
     launch = AttemptLaunch(
         job_id="job_a",
-        attempt=1,
+        attempt=attempt,
         spec=JobSpec.parse({"name": "a", "entrypoint": "m:f", "debug": debug}),
         package=None,
         ingest_url=server.url,
@@ -157,6 +159,70 @@ def test_what_a_killed_supervisor_had_answered_is_there_and_what_is_told_again_c
     for record_log in (first, second, third):
         record_log.discard()
     assert not (tmp_path / "jobs" / "job_a" / "ledger").exists()
+
+
+def saved(step: int, **changes: Any) -> SavedArtifact:
+    plain = {"name": "net", "step": step, "kind": "text", "suffix": "txt", "content": b"hi"}
+    return SavedArtifact(**plain | changes)
+
+
+def test_an_artifact_is_written_and_told_of_once_however_often_it_comes(server: IngestServer, tmp_path: Path):
+    folder = tmp_path / "jobs" / "job_a" / "artifacts"
+    first = open_record_log(server, tmp_path)
+    first.beat(beat(1, range(1, 3), artifacts=(saved(1),)))
+    # Another worker speaks now, and does not know what was stored.
+    first.beat(replace(beat(1, range(1, 4)), worker="w1", artifacts=(saved(1, content=b"other"), saved(2))))
+    second = open_record_log(server, tmp_path)
+    second.beat(beat(1, range(1, 3), artifacts=(saved(1),)))
+    second.beat(replace(beat(2, range(4, 5)), worker="w1", artifacts=(saved(2), saved(3))))
+    second.outcome(SUCCEEDED, finished())
+    assert second.uploader.drained(60)
+    told = server.events("artifact.saved")
+    assert [(each["file"], each["step"], each["size_bytes"]) for each in told] == [
+        (f"net-0000000{step}.txt", step, 2) for step in (1, 2, 3)
+    ]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {e["file"]: b"hi" for e in told}
+    for record_log in (first, second):
+        record_log.discard()
+    later = open_record_log(server, tmp_path, attempt=2)
+    later.beat(beat(1, range(3, 5), artifacts=(saved(3), saved(4))))
+    assert later.uploader.drained(60)
+    assert [each["step"] for each in server.events("artifact.saved", attempt=2)] == [4]
+    later.discard()
+
+
+def test_what_is_no_artifact_is_refused_in_words_and_the_rest_is_taken(server: IngestServer, tmp_path: Path):
+    record_log = open_record_log(server, tmp_path)
+    strange = (
+        saved(1, name="../../up"),
+        saved(1, suffix="t/../../x"),
+        saved(1, kind="code"),
+        saved(1, suffix="html"),
+        saved(1, kind="image", suffix="svg"),
+        saved(1, content=b"a" * (MOST_BYTES + 1)),
+    )
+    record_log.beat(beat(1, range(1, 2), artifacts=(*strange, saved(1))))
+    assert record_log.uploader.drained(60)
+    assert [each["why"] for each in server.events("artifact.failed")] == [
+        "a worker sent what is no artifact."
+    ]
+    kept = [path.name for path in tmp_path.rglob("*") if path.suffix in (".txt", ".html", ".svg")]
+    assert kept == ["net-00000001.txt"]
+    assert [m["step"] for m in server.stream("metrics")] == [1]
+    record_log.discard()
+
+
+def test_a_job_keeps_so_many_artifacts_and_no_more(tmp_path: Path):
+    files = ArtifactFiles(tmp_path, most_files=2)
+    files.write(saved(1))
+    files.write(saved(2))
+    with pytest.raises(NotWritten, match="at most 2 artifacts"):
+        files.write(saved(3))
+    files.write(saved(2))  # it is there
+    with pytest.raises(NotWritten, match="of 0 MiB together"):
+        ArtifactFiles(tmp_path, most_bytes=5).write(saved(3))
+    with pytest.raises(NotWritten, match="File exists"):
+        ArtifactFiles(tmp_path / saved(1).file).write(saved(3))
 
 
 def test_what_the_disk_did_not_take_is_not_acknowledged_and_counts_once_when_it_is_told_again(

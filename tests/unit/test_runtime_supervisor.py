@@ -30,7 +30,7 @@ def returning(monkeypatch: pytest.MonkeyPatch, errors: list[Exception]) -> "Supe
 
     supervisor = Supervisor.__new__(Supervisor)
     supervisor._released = threading.Event()
-    supervisor._worker_group = None
+    supervisor._worker_group = supervisor._torch_stores = None
     supervisor._launch = supervisor._record_log = Notes()  # type: ignore[assignment]
     monkeypatch.setattr(supervisor, "_find_pool", find_pool)
     monkeypatch.setattr(supervisor, "_keep_pool", lambda: None)

@@ -1,9 +1,10 @@
 """Which places an attempt gives back when it shrinks, without Ray: groups are numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -99,14 +100,16 @@ def reserved(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     return there
 
 
-def attempt_of(folder: Path, *, workers_min: int, workers_max: int) -> tuple["Attempt", FakeWorkerGroup]:
+def attempt_of(
+    folder: Path, *, workers_min: int, workers_max: int, clock: Callable[[], float] = monotonic
+) -> tuple["Attempt", FakeWorkerGroup]:
     from ringleader.runtime.supervisor.attempt import Attempt
     from ringleader.runtime.supervisor.placement import BundlePlaces
 
     workers = {"min": workers_min, "max": workers_max}
     batch = {"global_size": 8, "logical_shards": 8}
     spec = JobSpec.parse({"name": "a", "entrypoint": "m:f", "workers": workers, "batch": batch})
-    attempt = Attempt(AttemptLaunch("job", 1, spec, None, "", "", folder), lambda: HERE)
+    attempt = Attempt(AttemptLaunch("job", 1, spec, None, "", "", folder), lambda: HERE, clock=clock)
     worker_group = FakeWorkerGroup(BundlePlaces("job", spec.workers, servers=0))
     attempt._open(cast("Any", worker_group), cast("Any", Disk()))
     attempt._begin()

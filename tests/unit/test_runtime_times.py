@@ -65,11 +65,10 @@ def parts(spent: Spent) -> float:
 
 @pytest.mark.usefixtures("reserved")
 def test_an_attempt_whose_oldest_worker_is_killed_each_time_has_lasted_since_the_first_was_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     clock, disk = Clock(), Notes()
-    monkeypatch.setattr("ringleader.runtime.supervisor.attempt.monotonic", clock)
-    attempt, worker_group = attempt_of(tmp_path, workers_min=1, workers_max=7)
+    attempt, worker_group = attempt_of(tmp_path, workers_min=1, workers_max=7, clock=clock)
     attempt._open(cast("Any", worker_group), cast("Any", disk))
     cast("Any", worker_group).met = lambda worker, identity: None
     gang = [f"w{number}" for number in range(7)]

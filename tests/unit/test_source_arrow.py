@@ -1,6 +1,7 @@
 """Arrow files and streams as a source: written by pyarrow, and as Hugging Face `datasets` lays a saved set out."""
 
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -139,6 +140,18 @@ def test_a_damaged_batch_is_named(tmp_path: Path, kind: str) -> None:
         damaged.read(1, None)
     assert damaged.read(0, None).num_rows == BATCH
     assert source.digest == damaged.digest  # of the places of batches, not of what is in them
+
+
+def test_a_mapped_file_that_is_cut_off_is_named_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table({"n": list(range(100_000))})
+    with pa.ipc.new_file(path, table.schema) as out:
+        out.write_table(table, max_chunksize=50_000)
+    source = ArrowSource(path)
+    source.read(0, None)
+    os.truncate(path, 4096)  # what is mapped behind it ends the process
+    with pytest.raises(BlockUnreadable, match=r"a\.arrow, record batch 1 cannot be read: it has changed"):
+        source.read(1, None)
 
 
 def test_a_truncated_stream_is_named(tmp_path: Path) -> None:

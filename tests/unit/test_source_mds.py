@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,40 @@ def test_shards_are_compared_with_the_index(tmp_path: Path) -> None:
         MdsSource(folder)
     shard_.unlink()
     with pytest.raises(FileUnreadable, match=r"shard.00002.mds cannot be read: it is not there"):
+        MdsSource(folder)
+
+
+@pytest.mark.parametrize("compression", [None, "gz"])
+@pytest.mark.parametrize("change", ["another number", "cut off", "gone"])
+def test_a_shard_that_changes_while_it_is_read_is_named(
+    tmp_path: Path, change: str, compression: str | None
+) -> None:
+    source = MdsSource(
+        write(tmp_path / "set", COLUMNS, SHARDS, hashes=(), compression=compression), block_samples=4
+    )
+    source.read(0, None)
+    (path,) = (tmp_path / "set").glob("shard.00000.mds*")
+    whole = path.read_bytes()
+    path.unlink()
+    if change == "another number":  # at the same place, of the same size
+        path.write_bytes(whole[:-1] + b"X")
+        os.utime(path, ns=(0, 1))  # within one tick of the clock files have one time
+    elif change == "cut off":
+        path.write_bytes(whole[:-10])
+    for again in (source, pickle.loads(pickle.dumps(source))):
+        with pytest.raises(BlockUnreadable, match=r"shard\.00000\.mds.*, samples 4 to 4 cannot be read"):
+            again.read(1, None)
+
+
+def test_shards_of_other_columns_are_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", COLUMNS, SHARDS)
+    index = folder / "index.json"
+    told = json.loads(index.read_text())
+    told["shards"][2]["column_encodings"][0] = "uint8"
+    index.write_text(json.dumps(told))
+    with pytest.raises(
+        FileUnreadable, match=r"shard\.00002\.mds cannot be read: its columns differ from those of .*00000"
+    ):
         MdsSource(folder)
 
 

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import pickle
 import tarfile
 from pathlib import Path
@@ -138,6 +139,24 @@ def test_a_member_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     source = WebDatasetSource(tar(tmp_path / "a.tar", [("a.cls", b"1"), ("b.cls", b"one")]))
     with pytest.raises(BlockUnreadable, match=r"a.tar, samples a to b cannot be read.*'one'"):
         source.read(0, None)
+
+
+@pytest.mark.parametrize("change", ["another text", "cut off", "gone"])
+def test_a_tar_that_changes_while_it_is_read_is_named(tmp_path: Path, change: str) -> None:
+    path = tar(tmp_path / "a.tar", [("a.txt", b"one"), ("b.txt", b"two")])
+    source = WebDatasetSource(path, block_samples=1)
+    source.read(0, None)
+    whole = path.read_bytes()
+    path.unlink()
+    if change == "another text":  # at the same place, of the same size
+        path.write_bytes(whole.replace(b"two", b"ten"))
+        os.utime(path, ns=(0, 1))  # within one tick of the clock files have one time
+    elif change == "cut off":
+        path.write_bytes(whole[: whole.index(b"two") + 1])
+    for again in (source, pickle.loads(pickle.dumps(source))):
+        with pytest.raises(BlockUnreadable, match=r"a\.tar, samples b to b cannot be read: it ") as told:
+            again.read(1, None)
+    assert ("has changed since it was first read" in str(told.value)) == (change != "gone")
 
 
 def test_another_member_gives_another_digest(tmp_path: Path) -> None:

@@ -38,9 +38,13 @@ WRONG = [
     ),
     ({"data": {"distribution": "copied"}}, "/data/distribution", "'sharded' or 'replicated'"),
     ({"data": "replicated"}, "/data", "a mapping with keys from distribution"),
-    ({"data": {"order": "random"}}, "/data/order", "'shuffled', 'row' or 'block'"),
+    ({"data": {"order": "random"}}, "/data/order", "'auto', 'shuffled', 'row' or 'block'"),
     ({"data": {"order": "block", "window_blocks": 0}}, "/data/window_blocks", "1"),
-    ({"data": {"window_blocks": 8}}, "/data/window_blocks", "leave it out, or order: block"),
+    (
+        {"data": {"order": "row", "window_blocks": 8}},
+        "/data/window_blocks",
+        "leave it out, or order: block or auto",
+    ),
     ({"workers": {"min": True}}, "/workers/min", "integer"),
     ({"workers": {"cpus": "1"}}, "/workers/cpus", "number"),
     ({"workers": {"cpus": True}}, "/workers/cpus", "number"),
@@ -230,6 +234,17 @@ WRONG = [
     ({"policy": {"stall_timeout_s": 0.9}}, "/policy/stall_timeout_s", "greater than or equal to 1"),
     ({"policy": {"stall_timeout_s": "5"}}, "/policy/stall_timeout_s", "number"),
     ({"policy": {"stall_timeout_s": float("inf")}}, "/policy/stall_timeout_s", "finite"),
+    ({"framework": "lightning"}, "/framework", "'native', 'ray_train'"),
+    (
+        {"framework": "ray_train", "batch": {"schedule": [[5, 32]]}},
+        "/batch/schedule",
+        "leave it out, or framework: native",
+    ),
+    (
+        {"framework": "auto", "data": {"skip": [[1, 2]]}},
+        "/data/skip",
+        "data.skip is not used with framework: auto",
+    ),
     ({"entrypoint": "m..x:f"}, "/entrypoint", "module:function"),
     ({"entrypoint": "m.:f"}, "/entrypoint", "module:function"),
     ({"entrypoint": "m.1:f"}, "/entrypoint", "module:function"),
@@ -392,6 +407,11 @@ def test_same_bits_are_the_default_where_algorithm_and_codec_allow_them(
 def test_a_job_file_survives_the_wire() -> None:
     spec = JobSpec.parse(GOOD | {"workers": {"min": 1, "max": 3}, "params": {"lr": 0.1}})
     assert JobSpec.parse(spec.model_dump(mode="json")) == spec
+
+
+def test_a_job_file_without_a_framework_has_a_function_that_takes_the_session() -> None:
+    assert JobSpec.parse(GOOD, stored=True).framework == "native"
+    assert JobSpec.parse(GOOD | {"framework": "ray_train"}).framework == "ray_train"
 
 
 def test_a_refused_codec_names_both_keys_and_the_reason() -> None:

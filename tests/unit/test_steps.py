@@ -14,6 +14,7 @@ from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
+from undisturbed import undisturbed
 
 from ringleader.errors import StepMisuse
 from ringleader.train import Session
@@ -80,12 +81,8 @@ def evaluating(session: Session) -> None:
         net[0].weight.add_(best.score + best.heard)
 
 
-def alone(program: Callable[[Session], None], sync: dict[str, Any], place: Path) -> Any:
-    return run_local(job(sync), program, place / "alone")
-
-
-def check(play: Play, program: Callable[[Session], None], sync: dict[str, Any], place: Path) -> None:
-    finished, sink = alone(program, sync, place)
+def check(play: Play, program: Callable[[Session], None], sync: dict[str, Any]) -> None:
+    finished, sink = undisturbed(job(sync), program)
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.digest == finished.digest
     assert [step for step, _ in play.values] == list(range(1, finished.steps + 1))
@@ -97,13 +94,13 @@ def check(play: Play, program: Callable[[Session], None], sync: dict[str, Any], 
 @pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
 def test_steps_give_the_bits_of_batches(sync: dict[str, Any], tmp_path: Path) -> None:
     play = ThreadedCast(job(sync), by_steps, artifacts=tmp_path).play()
-    check(play, by_batches, sync, tmp_path)
+    check(play, by_batches, sync)
     assert play.worlds == [3]
 
 
 @pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
 def test_evaluations_between_steps_are_the_same_for_any_world(sync: dict[str, Any], tmp_path: Path) -> None:
-    check(ThreadedCast(job(sync), evaluating, artifacts=tmp_path).play(), evaluating, sync, tmp_path)
+    check(ThreadedCast(job(sync), evaluating, artifacts=tmp_path).play(), evaluating, sync)
 
 
 @pytest.mark.parametrize("phase", ["forward", "exchange", "committed", "evaluate"])
@@ -112,7 +109,7 @@ def test_evaluations_between_steps_are_the_same_for_any_world(sync: dict[str, An
 def test_a_kill_anywhere_costs_no_bit(sync: dict[str, Any], at: int, phase: str, tmp_path: Path) -> None:
     faults = FaultPlan().kill(worker(sync, 1), at_step=at, phase=phase)
     play = ThreadedCast(job(sync), evaluating, faults, artifacts=tmp_path).play()
-    check(play, evaluating, sync, tmp_path)
+    check(play, evaluating, sync)
 
 
 @pytest.mark.parametrize("at", range(11))
@@ -122,7 +119,7 @@ def test_who_joins_at_any_step_costs_no_bit(sync: dict[str, Any], at: int, tmp_p
     faults = faults.linger(worker(sync, 0), since_step=at, for_generation=2)
     spec = job(sync, workers={"min": 1, "max": 2})
     play = ThreadedCast(spec, evaluating, faults, artifacts=tmp_path).play()
-    check(play, evaluating, sync, tmp_path)
+    check(play, evaluating, sync)
 
 
 @pytest.mark.parametrize("at", range(1, 11))
@@ -138,7 +135,7 @@ def test_a_pause_at_any_step_is_resumed_with_its_bits(sync: dict[str, Any], at: 
     assert first.outcome == "paused", (first.reason, first.message)
     other = job(sync, checkpoint={"every_steps": 3}, workers={"min": 2, "max": 2})
     again = ThreadedCast(other, evaluating, artifacts=tmp_path / "2", checkpoints=saved, attempt=2).play()
-    finished, _ = alone(evaluating, sync, tmp_path)
+    finished, _ = undisturbed(job(sync), evaluating)
     assert again.outcome == "succeeded", (again.reason, again.message)
     assert again.digest == finished.digest
     assert again.reported("checkpoint.restored") != []

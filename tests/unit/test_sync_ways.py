@@ -3,7 +3,7 @@
 from exchange_members import Member, on_members, on_nodes, plan_of
 from rooms import open_room
 
-from ringleader.cli.exchange import exchange_text
+from ringleader.cli.terminal.exchange_text import exchange_text
 from ringleader.comm.choosing.choice import choose
 from ringleader.comm.schedules import RankPart
 from ringleader.comm.simulator import ClusterCosts, LinkCost

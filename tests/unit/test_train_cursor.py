@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringleader.train.rows.order.batch_sizes import present_shards, shard_span
 from ringleader.train.rows.order.cursor import Epoch, checksum
-from ringleader.train.rows.order.shard_spans import present_shards, shard_span
 
 SIZES = st.integers(1, 300)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ringleader.train.generation.joining.donor import _same
 from ringleader.train.state.fingerprints import (
     COLUMNS,
     ROWS,
@@ -180,6 +181,32 @@ class LiveCopies(TorchDispatchMode):
             self.made.append(StorageWeakRef(made.untyped_storage()))
             self.most = max(self.most, sum(not each.expired() for each in self.made))
         return made
+
+
+def test_complex_weights_and_their_moments_count_by_their_bits() -> None:
+    def trained(turn: complex) -> TrainingState:
+        held = TrainingState()
+        net = nn.Module()
+        net.weight = nn.Parameter(torch.ones(5, dtype=torch.complex64))
+        held.models.append(net)
+        optimizer = torch.optim.Adam(net.parameters())
+        held.add_optimizer(optimizer, None)
+        net.weight.grad = torch.full((5,), turn, dtype=torch.complex64)
+        optimizer.step()
+        return held
+
+    one, same, other = (prints(trained(turn), {}, optimizers=True) for turn in (1 + 1j, 1 + 1j, 1 - 1j))
+    assert first_difference(one, same) == ""
+    assert first_difference(one, other) != ""
+    value = torch.tensor([1 + 2j, 3 - 1j])
+    assert fingerprint(value.conj()) == fingerprint(value.conj().resolve_conj()) != fingerprint(value)
+
+
+def test_a_donor_compares_what_a_kept_object_has_conjugated() -> None:
+    value = torch.tensor([1 + 2j, 3 - 1j])
+    assert _same({"wave": value.conj()}, {"wave": value.conj().resolve_conj()})
+    assert not _same({"wave": value.conj()}, {"wave": value})
+    assert _same({"part": value.conj().imag}, {"part": -value.imag.clone()})
 
 
 def test_weights_in_another_order_of_memory_are_copied_one_at_a_time() -> None:

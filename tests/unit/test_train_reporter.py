@@ -1,5 +1,7 @@
 """Records leave when their transaction can no longer be rolled back, and not before."""
 
+import numpy as np
+
 from ringleader.train.generation.settled_records import SettledRecords, StepRecord
 from ringleader.train.local import RecordedOutput
 
@@ -82,3 +84,27 @@ def test_a_step_that_is_settled_between_generations_is_sent_once() -> None:
     assert told == [1]
     said.begin_generation(speaks=True, recorded_step=2)
     assert told == [1, 2]
+
+
+class Order(RecordedOutput):
+    """Notes in which order the parts of records come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[tuple[str, int]] = []
+
+    def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
+        self.parts.append(("metrics", step))
+
+    def ledger(self, step: int, shards: np.ndarray, rows: np.ndarray) -> None:
+        self.parts.append(("rows", step))
+
+
+def test_the_rows_of_a_step_come_before_the_metrics_by_which_it_counts_as_recorded() -> None:
+    """A heartbeat may take one of them and not the other, and be the last one of its worker."""
+    sink = Order()
+    said = reporter(sink)
+    one = np.zeros(1, dtype=np.int64)
+    said.open([StepRecord(step, 1, {"loss": 0.0}, one, one) for step in (1, 2)])
+    said.settle()
+    assert sink.parts == [("rows", 1), ("metrics", 1), ("rows", 2), ("metrics", 2)]

@@ -43,3 +43,23 @@ def test_paths_in_the_working_directory_are_the_same_for_all_workers(
 def test_temporary_files_are_not_compared() -> None:
     with tempfile.NamedTemporaryFile() as file:
         assert ValueReader(TrainingState(), {}).text(file.name) is None
+
+
+def test_a_library_s_wrapper_of_a_registered_optimizer_is_not_compared() -> None:
+    """Servers have a part of its state each."""
+    held, optimizer = TrainingState(), torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=0.1)
+    held.optimizers.append((optimizer, None))
+
+    class Renamed(torch.optim.SGD):
+        pass
+
+    class Wrapper(torch.optim.SGD):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            self.optimizer = inner
+
+    renamed = object.__new__(Renamed)
+    renamed.__dict__ = vars(optimizer)
+    for wrapped in (optimizer, renamed, Wrapper(optimizer), Wrapper(renamed)):
+        assert ValueReader(held, {}).text(wrapped) is None, wrapped
+    other = torch.optim.SGD(nn.Linear(3, 2).parameters(), lr=0.1)
+    assert ValueReader(held, {}).text(other) is not None

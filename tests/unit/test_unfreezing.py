@@ -1,6 +1,7 @@
 """What is frozen and unfrozen between loops: trained as by plain torch, exchanged only while it is trained."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
+from undisturbed import undisturbed
 
 from ringleader.errors import StepMisuse
 from ringleader.exchange.registry import share_out
@@ -100,6 +102,12 @@ class Program:
         self.weights = {name: value.clone() for name, value in net.state_dict().items()}
 
 
+@cache
+def shared(way: str) -> Program:
+    """The program whose undisturbed end all cases share."""
+    return Program(way)
+
+
 def unregistered() -> Any:
     net = nn.Sequential(
         nn.utils.skip_init(nn.Linear, 5, 8), nn.BatchNorm1d(8), nn.utils.skip_init(nn.Linear, 8, 3)
@@ -155,7 +163,7 @@ def test_rounds_carry_only_what_is_trained(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("sync", IN_STEP.values(), ids=IN_STEP)
 def test_members_end_with_the_bits_of_one_process(sync: dict[str, Any], way: str, tmp_path: Path) -> None:
-    alone, _ = run_local(job(sync), Program(way), tmp_path / "alone")
+    alone, _ = undisturbed(job(sync), shared(way))
     play = ThreadedCast(job(sync), Program(way), artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.digest == alone.digest
@@ -171,7 +179,7 @@ AROUND = [(6, "committed"), (12, "between"), (12, "exchange"), (12, "forward"), 
 def test_a_kill_near_the_unfreezing_costs_no_bit(
     sync: dict[str, Any], way: str, step: int, phase: str, tmp_path: Path
 ) -> None:
-    alone, _ = run_local(job(sync), Program(way), tmp_path / "alone")
+    alone, _ = undisturbed(job(sync), shared(way))
     faults = FaultPlan().kill(worker(sync, 1), at_step=step, phase=phase)
     play = ThreadedCast(job(sync), Program(way), faults, artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
@@ -184,7 +192,7 @@ def test_a_kill_near_the_unfreezing_costs_no_bit(
 def test_a_server_lost_near_the_unfreezing_costs_no_bit(
     sync: dict[str, Any], phase: str, tmp_path: Path
 ) -> None:
-    alone, _ = run_local(job(sync), Program("thawed"), tmp_path / "alone")
+    alone, _ = undisturbed(job(sync), shared("thawed"))
     faults = FaultPlan().kill("s0", at_step=12, phase=phase)
     spec = job(sync, checkpoint={"every_steps": 2})
     saved = str(tmp_path / "saved")

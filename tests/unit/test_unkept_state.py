@@ -222,7 +222,7 @@ def found(model: nn.Module, *lengths: int) -> str:
         unkept.begin_turn()
         model(torch.ones(2, length, WIDTH))
         unkept.end_turn()
-    return unkept.why_other_bits
+    return unkept.found.why_other_bits
 
 
 @pytest.mark.parametrize("make", [nn.LazyLinear, lambda width: Swapped(nn.LazyBatchNorm1d())])

@@ -182,9 +182,9 @@ def test_a_worker_killed_where_a_checkpoint_is_due_leaves_none_that_is_not_whole
     done = ThreadedCast(spec, Script("w1", "committing"), artifacts=tmp_path / "out", checkpoints=uri).play()
     check(done, alone)
     assert lost(done) == ["w1"]
-    assert [made.manifest.position.step for made in done.checkpoints] == [STEPS]
+    # The final state is saved once a generation, and the replacement may come in behind the last step.
+    assert {made.manifest.position.step for made in done.checkpoints} == {STEPS}
     assert [name for name in Folder(uri).names() if Folder(uri).read(name)] == Folder(uri).names()
-    assert len(Folder(uri).names()) == 1
 
 
 def test_a_pause_in_an_evaluation_saves_what_it_gave_though_its_step_is_saved_already(

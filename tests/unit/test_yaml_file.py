@@ -24,6 +24,11 @@ BROKEN = {
     "no date": ("name: 2026-13-45\n", "month must be in 1..12"),
     "no mapping for a key": ("? {a: 1}\n: 2\n", "unhashable key"),
     "no text": ('name: "\\ud800"\n', "unpaired surrogate"),
+    "a number that cannot be told": (
+        "name: a\nseed: 0x" + "f" * 5000,
+        "a number of more than 1000 characters",
+    ),
+    "a number by sixties": ("name: a\nparams: {a: 1" + ":1" * 300 + ".5}", "int too large"),
     "not UTF-8": (b"name: \xff\n", "utf-8"),
 }
 

@@ -6,7 +6,7 @@ Cheap enough for many seeded plays. Networks must draw no random number after th
 import threading
 import traceback
 from collections import Counter
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -16,6 +16,7 @@ from typing import Any
 from cast import Cast
 from prompter import Prompter
 from torch import Tensor
+from waiting import wait_for
 
 from ringleader.comm.transports import Transport, Work
 from ringleader.comm.transports.inprocess import Hub
@@ -35,6 +36,7 @@ class Shot:
 
     Attributes:
         server: counted among the servers.
+        lags: it does not die, but begins the transfer only once that server has left the generation.
     """
 
     worker: str
@@ -42,6 +44,7 @@ class Shot:
     tag: int
     nth: int
     sends: bool = True
+    lags: bool = False
 
 
 @dataclass
@@ -69,11 +72,18 @@ class Aimed:
     together = None
 
     def __init__(
-        self, inner: Transport, plan: Plan, shots: list[Shot], life: Life, fired: threading.Event
+        self,
+        hub: Hub,
+        inner: Transport,
+        plan: Plan,
+        shots: list[Shot],
+        life: Life,
+        fired: threading.Event,
     ) -> None:
         self.rank, self.size, self.groups = inner.rank, inner.size, inner.groups
         self.seal = inner.seal
         self.sent: Counter[tuple[int, int]] = Counter()
+        self._hub = hub
         self._inner = inner
         self._first = plan.world
         self._shots = shots
@@ -111,9 +121,12 @@ class Aimed:
         with self._lock:
             key = (peer - self._first, tag, sends)
             nth = self._counts[key] = self._counts.get(key, -1) + 1
-        if any((s.server, s.tag, s.sends, s.nth) == (*key, nth) for s in self._shots):
-            self._life.kill()
-            self._fired.set()
+        for shot in [s for s in self._shots if (s.server, s.tag, s.sends, s.nth) == (*key, nth)]:
+            if shot.lags:
+                wait_for("break", lambda: self._hub.why_gone(peer) or self.over)
+            else:
+                self._life.kill()
+                self._fired.set()
 
 
 class ThreadPrompter(Prompter):
@@ -153,9 +166,11 @@ class ThreadPrompter(Prompter):
         if len(plan.members) == 1:
             return None
         hub = self._stage.hub(plan)
-        shots = [shot for shot in self._stage.shots if shot.worker == self._me]
+        # Who lags does so in the generation that the others' shots break.
+        past = self._stage.fired.is_set()
+        shots = [s for s in self._stage.shots if s.worker == self._me and not (s.lags and past)]
         inner = hub.transport(plan.rank_of(self._me), self._stage.groups(plan))
-        transport = Aimed(inner, plan, shots, self._life, self._stage.fired)
+        transport = Aimed(hub, inner, plan, shots, self._life, self._stage.fired)
         self._life.transports.append(transport)
         self._stage.links.append(transport)
         return transport
@@ -193,6 +208,10 @@ class ThreadedCast(Cast):
         homes = {rank: self.nodes.get(member, 0) for rank, member in enumerate(plan.members)}
         nodes = sorted(set(homes.values())) if self.nodes else []
         return tuple(tuple(rank for rank, home in homes.items() if home == node) for node in nodes)
+
+    def _room(self) -> AbstractContextManager[tuple[str, int]]:
+        """Nobody connects: transfers are in memory."""
+        return nullcontext(("", 0))
 
     def _start(self, worker: str, server: bool) -> None:
         here, there = Pipe()

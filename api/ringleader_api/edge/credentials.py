@@ -19,6 +19,7 @@ from ringleader.wire.access import EVERY, Role
 from ringleader_api.clock import Clock, new_id
 from ringleader_api.log import Log
 from ringleader_api.rights import WHOLE, Caller, SupervisorCaller
+from ringleader_api.services.users.access import caller
 from ringleader_api.settings import is_loopback
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import RoleRow, Token, User
@@ -71,6 +72,8 @@ class Credentials:
         self._now = now
         # Cookies do not know ports: each instance names its own, so that two on one machine do not log each other out.
         self.cookie = f"ringleader_{sha256(first_token)[:8]}"
+        self.login_cookie = f"{self.cookie}_login"
+        self.cookies = frozenset((self.cookie, self.login_cookie))
         with suppress(IntegrityError):  # a replica that starts with us was first
             self._adopt(first_token)
 
@@ -93,9 +96,10 @@ class Credentials:
             row = session.get(LoginSession, sha256(value))
             if row is None or row.expires_at <= now or row.user is None:
                 return None
+            # Asked of the token each time: one that is revoked takes its sessions along.
             if row.token is not None:
                 return _caller_with(session, session.get(Token, row.token), now)
-            return _caller(session, row.user, WHOLE, None, row.expires_at)
+            return caller(session, row.user, WHOLE, None, row.expires_at)
 
     def supervisor(self, token: str, job_id: str) -> SupervisorCaller | None:
         """The attempt of this job that the token belongs to; None: there is none."""
@@ -182,7 +186,7 @@ def sha256(text: str) -> str:
 def _caller_with(session: Session, token: Token | None, now: datetime) -> Caller | None:
     if token is None or not _living(token, now):
         return None
-    return _caller(session, token.user, _scope(token), token.id, token.expires_at)
+    return caller(session, token.user, _scope(token), token.id, token.expires_at)
 
 
 def _living(token: Token | Row[Any], now: datetime) -> bool:
@@ -191,17 +195,6 @@ def _living(token: Token | Row[Any], now: datetime) -> bool:
 
 def _scope(token: Token | Row[Any]) -> dict[str, Role]:
     return {project: Role(role) for project, role in token.scope.items()}
-
-
-def _caller(
-    session: Session, name: str, scope: Mapping[str, Role], token: str | None, expires_at: datetime | None
-) -> Caller | None:
-    user = session.get(User, name)
-    if user is None or user.disabled_at is not None:
-        return None
-    rows = session.scalars(select(RoleRow).where(RoleRow.user == name))
-    roles = {row.project: Role(row.role) for row in rows}
-    return Caller(name, roles, scope, token, expires_at)
 
 
 def require_set_up(home: Path, host: str, provider: str) -> None:

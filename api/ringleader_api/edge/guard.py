@@ -3,15 +3,15 @@
 import asyncio
 import functools
 import re
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
-from anyio import sleep, to_thread
+from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ringleader_api.clock import Clock
+from ringleader_api.clock import Clock, Pause
+from ringleader_api.edge.cookies import cookie, keep_own
 from ringleader_api.edge.credentials import Credentials
 from ringleader_api.edge.rate import Allowance
 from ringleader_api.edge.refusals import Refusals
@@ -55,6 +55,7 @@ class Guard:
     Args:
         hosts: names that this control plane answers to besides loopback.
         requests_per_s: of one user, or of the supervisor of one job, in the long run; twice as many at once.
+        pause: the wait before a refusal that is held back.
     """
 
     def __init__(
@@ -66,11 +67,13 @@ class Guard:
         now: Clock,
         hosts: frozenset[str],
         requests_per_s: float,
+        pause: Pause,
     ) -> None:
         self._app = app
         self._credentials = credentials
         self._refusals = refusals
         self._now = now
+        self._pause = pause
         self._hosts = hosts
         self._asked = Allowance(requests_per_s, 2 * requests_per_s)
         self._wrong = Allowance(WRONG_PER_S, WRONG_AT_ONCE)
@@ -93,7 +96,7 @@ class Guard:
             try:
                 refusal = await self._looked_up(scope, shown)
                 if HELD_BACK in scope:
-                    await sleep(LATER_S)
+                    await self._pause(LATER_S)
                 await self._finish(refusal, scope, turn.reading(receive), turn.answering(send))
             finally:
                 turn.end()
@@ -112,6 +115,7 @@ class Guard:
     async def _finish(self, refusal: Response | None, scope: Scope, receive: Receive, send: Send) -> None:
         # A user whose request is refused gets a row in the audit log; a stranger gets the refusal alone.
         if refusal is None:
+            keep_own(scope, self._credentials.cookies)
             await self._carry_out(self._app, scope, receive, send)
         elif PRINCIPAL in scope:
             await self._carry_out(refusal, scope, receive, send)
@@ -159,7 +163,7 @@ class Guard:
                     "RINGLEADER_HOME/token.",
                 )
             return found
-        value = _cookies(headers).get(self._credentials.cookie)
+        value = cookie(headers, self._credentials.cookie)
         caller = self._credentials.by_cookie(value) if value is not None else None
         if caller is None:
             # Never 429: a browser whose session is over has to hear that it must log in.
@@ -181,7 +185,7 @@ class Guard:
         token = _bearer(headers)
         if token is not None:
             return f"token {token}"
-        value = _cookies(headers).get(self._credentials.cookie)
+        value = cookie(headers, self._credentials.cookie)
         return "" if value is None else f"session {value}"
 
     def _by_token(self, scope: Scope, token: str) -> Principal | None:
@@ -211,7 +215,7 @@ class Guard:
         if (origin is not None and _netloc(origin) != host) or told not in ("same-origin", "none"):
             raise Forbidden("the request was sent by a page of another site.", code="cross_origin")
         # With neither header nobody knows the sender; a cookie shows that it is a browser.
-        if origin is None and "sec-fetch-site" not in headers and _cookies(headers):
+        if origin is None and "sec-fetch-site" not in headers and headers.get("cookie"):
             raise Forbidden(
                 "a request that changes something with a cookie must carry an Origin header.",
                 code="cross_origin",
@@ -243,7 +247,7 @@ class Guard:
                 # Who asks again at once would keep the process busy with refusals. Before the answer begins: it keeps
                 # its turn meanwhile, so that a crowd of clients does not come back together.
                 if not has_row:
-                    await sleep(LATER_S)
+                    await self._pause(LATER_S)
             await send(message)
 
         before = CURRENT_ACTION.set(action)
@@ -293,13 +297,6 @@ def _netloc(origin: str) -> str | None:
         return urlsplit(origin).netloc
     except ValueError:
         return None
-
-
-def _cookies(headers: Headers) -> dict[str, str]:
-    try:
-        return {name: morsel.value for name, morsel in SimpleCookie(headers.get("cookie", "")).items()}
-    except CookieError:
-        return {}
 
 
 def _is_navigation(scope: Scope, headers: Headers) -> bool:

@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 
 from ringleader_api.edge.connections import Connections
 from ringleader_api.edge.guard import PRINCIPAL
+from ringleader_api.edge.head_turns import HeadTurns, credential_in
 from ringleader_api.problems import problem
 from ringleader_api.rights import Caller, SupervisorCaller
 
@@ -32,8 +33,8 @@ DISCARD_EVERY_S = 0.01
 
 
 class Http(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol, one connection `among` others. uvicorn's own deadline runs only between requests,
-    and any byte ends it."""
+    """uvicorn's HTTP/1.1 protocol, one connection `among` others, whose requests are begun in the turns of `heads`.
+    uvicorn's own deadline runs only between requests, and any byte ends it."""
 
     def __init__(
         self,
@@ -43,11 +44,14 @@ class Http(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         among: Connections,
+        heads: HeadTurns,
         head_s: float = HEAD_S,
         read_s: float = READ_S,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._among = among
+        self._heads = heads
+        self._unparsed = b""
         self._head_s = head_s
         self._read_s = read_s
         self._deadline: asyncio.TimerHandle | None = None
@@ -92,11 +96,14 @@ class Http(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        # After an answer uvicorn reads on unthrottled: each read of a body that nobody wants takes a turn of the loop.
-        if self._discards():
+        if self._unparsed:  # read before reading paused
+            self._unparsed += data
+        elif self._is_at_work() or self._heads.has_room():
+            self._parse(data)
+        else:
+            self._unparsed = data
             self.flow.pause_reading()
-            self.loop.call_later(DISCARD_EVERY_S, self._read_on)
+            self._heads.wait((self.address, credential_in(data)), self._parse_waiting)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -145,6 +152,19 @@ class Http(H11Protocol):
         ):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def _parse_waiting(self) -> None:
+        data, self._unparsed = self._unparsed, b""
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        super().data_received(data)
+        # After an answer uvicorn reads on unthrottled: each read of a body that nobody wants takes a turn of the loop.
+        if self._discards():
+            self.flow.pause_reading()
+            self.loop.call_later(DISCARD_EVERY_S, self._read_on)
 
     def _discards(self) -> bool:
         """Whether the bytes that come in belong to a body whose request was answered already."""

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlencode
 
 import httpx
 import jwt
 
 from ringleader_api.problems import BadGateway, Forbidden
+from ringleader_api.settings import Settings
 
 ALGORITHMS = ("RS256", "ES256")
 """Pinned: neither `none` nor an algorithm that would take a public key for a shared secret."""
@@ -54,6 +55,14 @@ class Provider:
         self._told: dict[str, Any] | None = None
         self._keys: dict[str, jwt.PyJWK] = {}
         self._keys_at = float("-inf")
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """The provider of the settings; None: users log in with tokens only."""
+        if not settings.oidc_issuer:
+            return None
+        back = f"{settings.url}/login/oidc/callback"
+        return cls(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, back)
 
     def close(self) -> None:
         self._http.close()
@@ -169,6 +178,7 @@ class Provider:
 def _bounded(answer: httpx.Response) -> Any:
     """The answer's JSON; None where there are more than `MOST_BYTES` of it, which are not read."""
     body = bytearray()
+    # Part by part: looked at once all had come, it would be in memory already.
     for part in answer.iter_bytes():
         body += part
         if len(body) > MOST_BYTES:

@@ -5,7 +5,9 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Self
 
+from ringleader_api.edge.connections import Bounds
 from ringleader_api.problems import TooMany
 
 KEYS_KEPT = 10_000
@@ -58,6 +60,12 @@ class Streams:
         self._filtered = filtered
         self._together = together
         self._open: Counter[tuple[str, str]] = Counter()
+
+    @classmethod
+    def within(cls, bounds: Bounds, per_user: int) -> Self:
+        """The counts of a process's streams. Each holds a connection: no user, nor all of them together, may take the
+        descriptors that everything else needs."""
+        return cls(min(per_user, bounds.of_user), together=bounds.streams)
 
     def begin(self, user: str, job_id: str, *, filtered: bool) -> Callable[[], None]:
         """Count one more; returns the function that counts it off again. Raises TooMany."""

@@ -79,6 +79,11 @@ class Autoscaling:
     def _waited_s(self, need: WorkerNeed) -> float:
         return (self._now() - self._since[need]).total_seconds()
 
+    @property
+    def asked(self) -> Demand | None:
+        """The demand as the autoscaler has it from here; None where it has not been sent."""
+        return self._told
+
     def ask(self, demand: Demand) -> None:
         """Send the demand to the autoscaler, if it has changed. May raise: it is sent again next time."""
         if self._reach is None:

@@ -94,7 +94,7 @@ class AttemptLauncher:
             # The hash is committed before the supervisor exists, so its first post cannot come too early.
             session.merge(IngestToken(job_id=job_id, attempt=attempt, sha256=sha256(token)))
             try:
-                run_as = self._accounts.run_as(job.owner, JobSpec.model_validate(job.spec))
+                run_as = self._accounts.run_as(job.owner, JobSpec.stored(job.spec))
                 home = self._home if run_as is None else run_as.folder
                 spec = _begun(session, job, home)
                 _checkpoints_in_reach(session, job, home)
@@ -151,7 +151,7 @@ class AttemptLauncher:
 def _begun(session: Session, job: Job, home: Path) -> JobSpec:
     """The job file of a job that starts: later attempts begin with the same weights as the first. `home`: the folder
     below which its program finds what other jobs have left. Raises NoneLeft."""
-    spec = JobSpec.model_validate(job.spec)
+    spec = JobSpec.stored(job.spec)
     beginning = beginning_of(session, spec.init_from, home, optimizers=spec.init_optimizers)
     if beginning != spec.init_from:
         spec = spec.model_copy(update={"init_from": beginning})

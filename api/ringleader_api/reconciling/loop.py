@@ -24,9 +24,11 @@ from ringleader_api.reconciling.liveness import SupervisorLiveness
 from ringleader_api.reconciling.queue import JobQueue
 from ringleader_api.reconciling.retention import Retention
 from ringleader_api.reconciling.round_clock import Lasting, RoundClock, Who
+from ringleader_api.reconciling.sampling import ClusterSampling
 from ringleader_api.reconciling.spool_recovery import SpoolRecovery
 from ringleader_api.reconciling.starter import AttemptStarter
-from ringleader_api.scheduling import Facts, Limits, Seen, Silence, lifecycle, next_act
+from ringleader_api.reconciling.sweeping import Sweeping
+from ringleader_api.scheduling import Demand, Facts, Limits, Seen, Silence, lifecycle, next_act
 from ringleader_api.store import RoleLease, RoleLeaseLost, Transactions, log_failure
 
 log = Log("ringleader.reconciler")
@@ -59,8 +61,10 @@ class Reconciler:
         *,
         inheriting: SpoolRecovery,
         forgetting: Retention,
+        sweeping: Sweeping,
         lease: RoleLease,
         limits: Limits,
+        sampling: ClusterSampling,
         cluster_seen: Callable[[bool], None],
         took: Callable[[float], None] = lambda seconds: None,
     ) -> None:
@@ -69,10 +73,8 @@ class Reconciler:
         self._starting = AttemptStarter(store, launching)
         self._queue = JobQueue(store, launching, self._starting, now)
         self._growing = growing
-        self._forgetting = forgetting
-        self._now = now
-        self._lease = lease
-        self._limits = limits
+        self._forgetting, self._sweeping, self._sampling = forgetting, sweeping, sampling
+        self._now, self._lease, self._limits = now, lease, limits
         # Steps of the clock do not count: what lasts is measured in rounds.
         self._rounds = RoundClock(now)
         self._hearing = SupervisorLiveness(self._rounds, limits.silent_after_s)
@@ -84,11 +86,15 @@ class Reconciler:
         self._took = took
         self._slow: list[Who] = []
         self._looked_at: datetime | None = None
-        self._wake = threading.Event()
-        self._stop = threading.Event()
+        self._wake, self._stop = threading.Event(), threading.Event()
         self.seen: Seen | None = None
         self.trouble = "the cluster has not been contacted yet"
         self.beat_at = time.monotonic()
+
+    @property
+    def asked(self) -> Demand | None:
+        """The demand on the autoscaler; None where this control plane has sent none."""
+        return self._growing.asked
 
     def run(self, every_s: float) -> None:
         """Tick until `stop`. An error of one round is logged; the next round starts from the rows again.
@@ -148,8 +154,11 @@ class Reconciler:
         for who, action in actions.items():
             if who not in self._slow:
                 self._guarded(who, action)
+        # Before the queue: what a sweep submits or resumes starts in this round.
+        self._sweeping.advance()
         if self.seen is not None:
             self._growing.ask(self._queue.admit(self.seen))
+            self._sampling.sample(self.seen)
         # After the queue: this may take longer than the role lasts, and then has kept nobody waiting.
         for who in behind_all:
             self._guarded(who, actions[who])

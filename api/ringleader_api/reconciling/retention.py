@@ -1,18 +1,20 @@
-"""The final removal of deleted jobs, once nobody needs their rows any more, and of packages and uploads that no job
-needs."""
+"""The final removal of deleted jobs, once nobody needs their rows any more, of old sweeps, and of packages and uploads
+that no job needs."""
 
 import shutil
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from ringleader_api.clock import Clock
 from ringleader_api.log import Log
 from ringleader_api.reconciling.package_collection import collect
 from ringleader_api.services.packages import KEPT, sweep
 from ringleader_api.store import RoleLeaseLost, Transactions
+from ringleader_api.store.listed import fill
+from ringleader_api.store.sweeps import Sweep
 from ringleader_api.store.tables import ExportCursor, Job
 
 log = Log("ringleader.forgetting")
@@ -20,12 +22,12 @@ LOOK_EVERY = timedelta(minutes=1)
 
 
 class Retention:
-    """Deletes jobs whose time is over, and removes deleted ones for good. Used by the reconciler only.
+    """Deletes jobs and sweeps whose time is over, and removes deleted ones for good. Used by the reconciler only.
 
     Args:
         let_go: removes the cluster's records of a job.
         exporting: a tracker has to get everything of a job before its rows go.
-        kept: how long an ended job stays; None: until somebody deletes it.
+        kept: how long an ended job or sweep stays; None: until somebody deletes it.
         packages_kept: how long a package stays that no job refers to.
         open_home: where jobs under other accounts write, if there are such.
     """
@@ -53,17 +55,20 @@ class Retention:
         self._looked_at: datetime | None = None
 
     def expire(self) -> None:
-        """Delete jobs that ended long enough ago, uploads that broke off and packages without a job; looks once a
-        minute."""
+        """Delete jobs and sweeps that ended long enough ago, uploads that broke off and packages without a job; looks
+        once a minute."""
         now = self._now()
         if self._looked_at is not None and now - self._looked_at < LOOK_EVERY:
             return
         # Before the work: what raises below is tried again in a minute, not in each round.
         self._looked_at = now
+        # Of control planes of the version before, which may submit beside this one.
+        fill(self._store.read, self._store.write)
         sweep(self._home)
         collect(self._store, self._home, now, self._packages_kept)
         if self._kept is None:
             return
+        self._expire_sweeps(now - self._kept)
         over = (Job.deleted_at.is_(None), Job.finished_at < now - self._kept)
         with self._store.read() as session:
             # A read first: in most rounds nothing is over, and a write would take the writers' turn for nothing.
@@ -71,6 +76,15 @@ class Retention:
                 return
         with self._store.write() as session:
             session.execute(update(Job).where(*over).values(deleted_at=now))
+
+    def _expire_sweeps(self, before: datetime) -> None:
+        """Remove closed sweeps that ended before this, with their trials; what is left of the jobs goes as theirs."""
+        over = (Sweep.closed.is_(True), Sweep.finished_at < before)
+        with self._store.read() as session:
+            if session.scalar(select(Sweep.id).where(*over).limit(1)) is None:
+                return
+        with self._store.write() as session:
+            session.execute(delete(Sweep).where(*over))
 
     def purge(self, alive: Collection[str]) -> None:
         """Remove everything of deleted jobs: the cluster's records, the files, the rows last. A job of which something

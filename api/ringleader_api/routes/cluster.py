@@ -1,12 +1,18 @@
-"""/cluster and /version: the nodes to run on, and the version that runs them."""
+"""/cluster and /version: the nodes to run on, who takes what of them, and the version that runs them."""
 
 import platform
+from datetime import timedelta
+from typing import Annotated
 
-from fastapi import APIRouter
+from anyio import to_thread
+from fastapi import APIRouter, Query
 
 from ringleader import __version__
 from ringleader.wire.views import View
+from ringleader_api.rights import visible
 from ringleader_api.routes.dependencies import ByCaller, Here, refusals
+from ringleader_api.services.history import UsageHistory, usage_history
+from ringleader_api.services.occupancy import Look, OccupancyView
 
 router = APIRouter(tags=["cluster"])
 
@@ -55,6 +61,23 @@ def cluster(here: Here, _: ByCaller) -> ClusterView:
         gpus=sum(n.gpus for n in nodes),
         memory_gb=sum(n.memory_gb for n in nodes),
     )
+
+
+@router.get("/cluster/occupancy", responses=refusals(), summary="Show who takes what")
+async def occupancy(here: Here, who: ByCaller) -> OccupancyView:
+    """Show nodes with the jobs on them, the queue in its order, what the autoscaler was asked for, and what projects
+    hold of their quotas. Jobs of projects that the caller may not read are there without their names."""
+    loop = here.reconciler
+    # Awaited, not in a thread: a pass over a long queue takes a while, and those who wait would hold all threads.
+    async with here.looking:
+        look = Look(loop.seen, loop.asked, loop.trouble)
+        return await to_thread.run_sync(here.occupancy.view, look, visible(who))
+
+
+@router.get("/cluster/history", responses=refusals(422), summary="Show the cluster's last days")
+def history(here: Here, _: ByCaller, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> UsageHistory:
+    """Show, minute by minute, what the cluster had and what jobs held of it; it is kept for seven days."""
+    return usage_history(here.store, here.now() - timedelta(hours=hours))
 
 
 @router.get("/version", responses=refusals(), summary="Show versions")

@@ -102,6 +102,8 @@ ByTracker = Annotated[Caller, Depends(_everywhere(Action.TRACK))]
 ByFounder = Annotated[Caller, Depends(_everywhere(Action.FOUND))]
 ByAdmitter = Annotated[Caller, Depends(_everywhere(Action.ADMIT))]
 ByKeeper = Annotated[Caller, Depends(_in_project(Action.KEEP_SECRETS))]
+ByAlertKeeper = Annotated[Caller, Depends(_in_project(Action.KEEP_ALERTS))]
+ByProjectReader = Annotated[Caller, Depends(_in_project(Action.READ))]
 ByGranter = Annotated[Caller, Depends(_in_project(Action.GRANT))]
 
 

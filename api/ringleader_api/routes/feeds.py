@@ -7,7 +7,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
 from ringleader_api.routes.dependencies import ByReader, Here, refusals
-from ringleader_api.routes.follow import stream, wants_stream
+from ringleader_api.routes.streams.follow import stream, wants_stream
 from ringleader_api.services.records.feeds import ALL, EventPage, LogPage, Wanted
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["feeds"])

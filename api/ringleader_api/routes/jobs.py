@@ -1,17 +1,13 @@
 """/jobs: submit, list, read, resize, pause, resume, cancel, delete."""
 
-import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from fastapi import APIRouter, Body, Depends, Header, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from ringleader.spec.job import NAME
 from ringleader.wire.faults import FaultOrder, FaultView
-from ringleader.wire.states import State
-from ringleader.wire.views import JobPage, JobView
+from ringleader.wire.views import Facets, JobGroups, JobPage, JobView
 from ringleader_api.log import about
-from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
 from ringleader_api.routes.bodies.bodies import AsJson, RightsFirst
 from ringleader_api.routes.bodies.fields import (
@@ -24,6 +20,7 @@ from ringleader_api.routes.bodies.fields import (
     page_as_json,
     selected,
 )
+from ringleader_api.routes.bodies.listing import filtered, grouped_by, metrics_named, sorted_by
 from ringleader_api.routes.dependencies import (
     ByBreaker,
     ByCaller,
@@ -33,12 +30,12 @@ from ringleader_api.routes.dependencies import (
     Here,
     refusals,
 )
-from ringleader_api.services.jobs.changes import Filter
+from ringleader_api.services.jobs.groups import Grouping
+from ringleader_api.services.jobs.listing import Filter
+from ringleader_api.services.jobs.sorting import Sort
 from ringleader_api.services.jobs.submission import Preview
 from ringleader_api.store import audit
 
-LABELS = 20
-"""The most labels that a list may be filtered by: a database nests its conditions."""
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=RightsFirst)
 
 JOB_FILE: dict[str, Any] = {
@@ -62,6 +59,10 @@ PATCH: dict[str, Any] = {
                             "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}},
                         },
                         "priority": {"type": "integer"},
+                        "labels": {
+                            "type": "object",
+                            "additionalProperties": {"type": ["string", "null"]},
+                        },
                     },
                 }
             }
@@ -82,21 +83,6 @@ class CancelBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     grace_s: Annotated[float, Field(strict=True, ge=0, le=3600)] | None = None
-
-
-async def _filter(
-    state: State | None = None,
-    project: str | None = None,
-    name: str | None = None,
-    label: Annotated[
-        list[str] | None,
-        Query(max_length=LABELS, description="A label as key=value; a job must match all that are given."),
-    ] = None,
-) -> Filter:
-    pairs = [text.partition("=") for text in label or []]
-    if bad := [key for key, sign, _ in pairs if not sign or not re.fullmatch(NAME, key)]:
-        raise Unprocessable(f"the label filter {bad[0]!r} is not key=value.", code="bad_label")
-    return Filter(state=state, project=project, name=name, labels=[(k, v) for k, _, v in pairs])
 
 
 @router.post(
@@ -144,13 +130,35 @@ def list_jobs(
     *,
     here: Here,
     who: ByCaller,
-    which: Annotated[Filter, Depends(_filter)],
+    which: Annotated[Filter, Depends(filtered)],
+    sort: Annotated[Sort, Depends(sorted_by)],
+    metrics: Annotated[list[str], Depends(metrics_named)],
     fields: Annotated[Fields, Depends(selected)],
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """List jobs, newest first."""
-    return page_as_json(here.jobs.page(which, limit, cursor, visible(who)), fields)
+    """List jobs, newest first or in another order. Jobs without the value that they are sorted by come last, and equal
+    ones are sorted by id."""
+    page = here.listing.page(which, limit, cursor, visible(who), sort=sort, metrics=metrics)
+    return page_as_json(page, fields | {"metrics"} if fields and metrics else fields)
+
+
+@router.get("/facets", responses=refusals(422), summary="List what jobs can be filtered by")
+def list_facets(here: Here, who: ByCaller, which: Annotated[Filter, Depends(filtered)]) -> Facets:
+    """List the owners, projects, labels, parameters and metrics of the newest 1,000 jobs that match."""
+    return here.listing.facets(which, visible(who))
+
+
+@router.get("/groups", responses=refusals(422), summary="Group jobs")
+def list_groups(
+    here: Here,
+    who: ByCaller,
+    which: Annotated[Filter, Depends(filtered)],
+    by: Annotated[Grouping, Depends(grouped_by)],
+    metrics: Annotated[list[str], Depends(metrics_named)],
+) -> JobGroups:
+    """List the 200 greatest groups of jobs with an equal label or parameter, and the jobs that have none."""
+    return here.listing.groups(which, by, metrics, visible(who))
 
 
 @router.get("/{job_id}", response_model=JobView | Partial, responses=refusals(404, 422), summary="Read a job")
@@ -176,7 +184,8 @@ def change_job(
     body: Annotated[Any, Body(media_type="application/merge-patch+json")],
     if_match: IfMatch = None,
 ) -> JobView:
-    """Change `workers.min`, `workers.max` or `priority`; the change takes effect between two steps."""
+    """Change `workers.min`, `workers.max` or `priority`, which takes effect between two steps, or `labels`, also of a
+    job that has ended: each key sets a label, or removes it where its value is null."""
     view, response.headers["ETag"] = here.jobs.change(job_id, body, if_match, here.reconciler.seen, who)
     here.reconciler.wake()
     return view

@@ -38,8 +38,13 @@ def guide_file(_: ByCaller, path: str) -> Response:
 @router.get("/")
 @router.get("/submit")
 @router.get("/access")
+@router.get("/compare")
+@router.get("/alerts")
+@router.get("/cluster")
 @router.get("/jobs")
 @router.get("/jobs/{job_id}")
+@router.get("/sweeps")
+@router.get("/sweeps/{sweep_id}")
 def page(_: ByCaller) -> Response:
     """The page, which routes by itself."""
     index = STATIC / "index.html"

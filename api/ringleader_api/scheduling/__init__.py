@@ -1,6 +1,6 @@
 """Decisions without side effects: which jobs start, and what each admitted job needs next. Nothing here does I/O."""
 
-from ringleader_api.scheduling.admission import decide, plan
+from ringleader_api.scheduling.admission import Outlook, decide, outlook, plan
 from ringleader_api.scheduling.empty_cluster import fits, most
 from ringleader_api.scheduling.growth import reaches
 from ringleader_api.scheduling.lifecycle import Facts, Limits, Silence, next_act
@@ -32,6 +32,7 @@ __all__ = [
     "Hold",
     "Limits",
     "NodeShape",
+    "Outlook",
     "ProjectShare",
     "Reach",
     "SchedulerRules",
@@ -43,6 +44,7 @@ __all__ = [
     "fits",
     "most",
     "next_act",
+    "outlook",
     "plan",
     "reaches",
 ]

@@ -11,7 +11,7 @@ had asks for them when all others have asked.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from ringleader.wire.views import Why
@@ -50,6 +50,29 @@ def plan(snapshot: ClusterSnapshot) -> tuple[list[Decision], Demand]:
     return one.decide(), one.demand
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The queue as a pass sees it.
+
+    Attributes:
+        turn: the ids of the waiting jobs, in the order in which they are served.
+        head: the job that others make room for.
+        head_by_s: the seconds after which it starts at the latest, unless others come before it in the queue; None:
+            nobody knows.
+    """
+
+    turn: Sequence[str]
+    head: str | None
+    head_by_s: float | None
+
+
+def outlook(snapshot: ClusterSnapshot) -> Outlook:
+    """The order of the queue, and when its head can start."""
+    one = _Pass(snapshot)
+    one.decide()
+    return one.outlook
+
+
 class _Pass:
     """One pass over the queue; its state is built from the snapshot and discarded with the pass."""
 
@@ -63,18 +86,22 @@ class _Pass:
         self._tried: set[WorkerNeed] = set()
         self._no_room: dict[tuple[WorkerNeed, Apart | None], int] = {}
         self._holders = list(snapshot.admitted)
-        self._fresh: list[Claim] = []
-        self._admitted: set[str] = set()
-        self._overtaking: set[str] = set()
-        self._held_back: dict[str, Why] = {}
+        self._fresh, self._ask_last = list[Claim](), list[Claim]()
+        self._admitted, self._overtaking = set[str](), set[str]()
+        self._held_back, self._behind, self._stopped = dict[str, Why](), dict[str, Why](), dict[str, Why]()
         self._head_at_s = 0.0
         self._head: Claim | None = None
         self._awaits_nodes: Claim | None = None
-        self._behind: dict[str, Why] = {}
-        self._ask_last: list[Claim] = []
         self._grants: dict[str, int] = {}
         self._evicted: list[EvictJob] = []
-        self._stopped: dict[str, Why] = {}
+        self._turn: list[str] = []
+
+    @property
+    def outlook(self) -> Outlook:
+        known = self._head is not None and 0 < self._head_at_s < inf
+        return Outlook(
+            self._turn, self._head.job_id if self._head else None, self._head_at_s if known else None
+        )
 
     @property
     def demand(self) -> Demand:
@@ -108,6 +135,7 @@ class _Pass:
         ]
 
     def _decide(self, claim: Claim, level: int) -> None:
+        self._turn.append(claim.job_id)
         if (why := self._refusal(claim, level)) is not None:
             self._held_back[claim.job_id] = why
 

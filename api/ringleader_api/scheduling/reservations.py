@@ -137,6 +137,7 @@ def taken(snapshot: ClusterSnapshot) -> tuple[FreeRoom, HeldPlaces, Reservations
     index = {node.id: number for number, node in enumerate(snapshot.nodes)}
     held = HeldPlaces()
     waiting: list[list[_Part]] = []
+    nowhere: list[tuple[WorkerNeed, int]] = []
     for claim in snapshot.admitted:
         parts = [_Part(held.workers, claim.need, claim.holds + claim.alike, claim.placed)]
         if claim.apart is not None:
@@ -146,10 +147,14 @@ def taken(snapshot: ClusterSnapshot) -> tuple[FreeRoom, HeldPlaces, Reservations
             if part.placed is None:
                 # Places unknown: assumed to be where first fit would put them.
                 part.spots += free.take(part.need, part.left) or []
+                nowhere.append((part.need, part.left - sum(number for _, number in part.spots)))
             else:
                 part.settle(part.placed, index)
                 free.put(part.need, part.spots)
         waiting.append([part for part in parts if part.placed is not None and part.left])
+    # The cluster put them where first fit, in the order of this pass, did not: they hold their room all the same.
+    for need, count in nowhere:
+        free.spread(need, count)
     # Only now: every known place must be off the free room before any of it is promised.
     reservations = Reservations(free.copy())
     for left in waiting:

@@ -51,6 +51,19 @@ class FreeRoom:
         for index, number in spots:
             self._change(need, index, -number)
 
+    def spread(self, need: WorkerNeed, count: int) -> None:
+        """Account for workers that are there, nobody knows where: their resources are taken from any nodes, in parts
+        where no node has room for a whole one."""
+        cpus, gpus, memory_gb = need.cpus * count, need.gpus * count, need.memory_gb * count
+        for index, node in enumerate(self._nodes):
+            taken = WorkerNeed(
+                min(cpus, max(0.0, node.cpus)),
+                min(gpus, max(0, node.gpus)),
+                min(memory_gb, max(0.0, node.memory_gb)),
+            )
+            self._change(taken, index, -1)
+            cpus, gpus, memory_gb = cpus - taken.cpus, gpus - taken.gpus, memory_gb - taken.memory_gb
+
     def give(self, need: WorkerNeed, spots: Spots) -> None:
         """Free the room of these workers again."""
         for index, number in spots:

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
 from ringleader_api.store import audit
+from ringleader_api.store.listed import fill
 from ringleader_api.store.tables import Fact
 from ringleader_api.store.whole import require_whole, trouble_of
 
@@ -93,6 +94,7 @@ class Store:
         require_whole(store._looker, home)
         try:
             store.migrate()
+            fill(store.read, store.write)
         except SQLAlchemyError as error:
             raise trouble_of(error) or error from None
         return store

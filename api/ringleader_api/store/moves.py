@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from ringleader.wire.states import EDGES, State
 from ringleader.wire.views import Why
 from ringleader_api.problems import Conflict
+from ringleader_api.store.listed import duration_s
 from ringleader_api.store.spent import failures_spent, settle, together
 from ringleader_api.store.tables import Event, Job
 
@@ -156,3 +157,4 @@ def _mark(job: Job, before: State, to: State, at: datetime) -> None:
         settle(job, failures_spent(job))
     if to.ended:
         job.finished_at = at
+        job.duration_s = duration_s(job.started_at, at)

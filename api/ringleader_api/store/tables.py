@@ -68,11 +68,12 @@ class Base(DeclarativeBase):
     type_annotation_map = {datetime: Utc, dict[str, Any]: JsonValue, list[dict[str, Any]]: JsonValue}
 
 
-def _of_job() -> Mapped[str]:
+def of_job() -> Mapped[str]:
+    """The column of a job's id in a table of rows that go with the job."""
     return mapped_column(String(40), ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
 
 
-def _partial(name: str, *columns: str, sqlite: str, postgresql: str) -> Index:
+def partial_index(name: str, *columns: str, sqlite: str, postgresql: str) -> Index:
     """An index of the rows for which a condition holds, as either database spells it."""
     return Index(name, *columns, sqlite_where=text(sqlite), postgresql_where=text(postgresql))
 
@@ -91,6 +92,8 @@ class Job(Base):
     ever stored. `reached` is the step behind which the next attempt loses what it trains again; `furthest` is
     the newest that any ended attempt came to, beyond which steps give failures back; `spent_before` and
     `spending` say what became of the time of ended attempts and of the present one, as `wire.views.Spent` has it.
+    `priority` is that of `spec`, and `duration_s` the time from the first start to the end: lists are sorted by them.
+    `listed` says that these, the job's attributes and its metric summaries are kept (`store.listed`).
     """
 
     __tablename__ = "jobs"
@@ -99,8 +102,14 @@ class Job(Base):
         Index("ix_jobs_project_id", "project", "id"),
         Index("ix_jobs_name_id", "name", "id"),
         Index("ix_jobs_package", "package"),
-        Index("ix_jobs_finished_at", "finished_at"),
-        _partial("ix_jobs_deleted_at_id", "deleted_at", "id", sqlite=_DELETED, postgresql=_DELETED),
+        Index("ix_jobs_finished_at_id", "finished_at", "id"),
+        Index("ix_jobs_owner_id", "owner", "id"),
+        Index("ix_jobs_priority_id", "priority", "id"),
+        Index("ix_jobs_duration_s_id", "duration_s", "id"),
+        # Lists that are filtered by several of these read it instead of the rows, which are a hundred times as long.
+        Index("ix_jobs_filtered", "id", "state", "project", "owner", "name", "deleted_at"),
+        partial_index("ix_jobs_unlisted", "id", sqlite="listed IS 0", postgresql="listed IS false"),
+        partial_index("ix_jobs_deleted_at_id", "deleted_at", "id", sqlite=_DELETED, postgresql=_DELETED),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -153,6 +162,9 @@ class Job(Base):
     stopping_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
+    priority: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    duration_s: Mapped[float | None] = mapped_column(Float)
+    listed: Mapped[bool] = mapped_column(Boolean, default=False, server_default=false())
     version: Mapped[int] = mapped_column(default=1)
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     log_seq: Mapped[int] = mapped_column(BigInteger, default=0)
@@ -165,7 +177,7 @@ class Event(Base):
 
     __tablename__ = "events"
 
-    job_id: Mapped[str] = _of_job()
+    job_id: Mapped[str] = of_job()
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     type: Mapped[str] = mapped_column(String(64))
     at: Mapped[datetime]
@@ -192,13 +204,62 @@ class Metric(Base):
     generation: Mapped[int]
 
 
+STRETCH = 256
+"""The steps of one row of `metric_stretches`."""
+
+
+class MetricStretch(Base):
+    """The lowest and the highest value of a metric among the steps from `stretch` × STRETCH on, and how many values
+    these are of: of such rows a curve of a million steps is drawn."""
+
+    __tablename__ = "metric_stretches"
+
+    job_id: Mapped[str] = of_job()
+    name: Mapped[str] = mapped_column(String(250), primary_key=True)
+    stretch: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    points: Mapped[int] = mapped_column(Integer)
+    low: Mapped[float] = mapped_column(Float)
+    low_step: Mapped[int] = mapped_column(BigInteger)
+    high: Mapped[float] = mapped_column(Float)
+    high_step: Mapped[int] = mapped_column(BigInteger)
+
+
+class MetricSummary(Base):
+    """The newest, the lowest and the highest value of a metric of a job: of such rows lists are sorted by a metric."""
+
+    __tablename__ = "metric_summaries"
+    __table_args__ = tuple(
+        Index(f"ix_metric_summaries_name_{of}_job_id", "name", of, "job_id") for of in ("last", "min", "max")
+    )
+
+    job_id: Mapped[str] = of_job()
+    name: Mapped[str] = mapped_column(String(250), primary_key=True)
+    last: Mapped[float] = mapped_column(Float)
+    last_step: Mapped[int] = mapped_column(BigInteger)
+    min: Mapped[float] = mapped_column(Float)
+    max: Mapped[float] = mapped_column(Float)
+
+
+class JobAttribute(Base):
+    """A label of a job, or a parameter of its job file whose value is no list and no mapping: lists are filtered by
+    them."""
+
+    __tablename__ = "job_attributes"
+    __table_args__ = (Index("ix_job_attributes_job_id", "job_id"),)
+
+    kind: Mapped[str] = mapped_column(String(8), primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    value: Mapped[str] = mapped_column(String(200), primary_key=True)
+    job_id: Mapped[str] = of_job()
+
+
 class LogRow(Base):
     """One printed line, numbered per job; only the newest of a job are kept. `start_byte` is the job's `log_bytes`
     before this line."""
 
     __tablename__ = "logs"
 
-    job_id: Mapped[str] = _of_job()
+    job_id: Mapped[str] = of_job()
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     at: Mapped[datetime]
     worker: Mapped[str] = mapped_column(String(100))
@@ -212,7 +273,7 @@ class IngestPosition(Base):
 
     __tablename__ = "ingest_positions"
 
-    job_id: Mapped[str] = _of_job()
+    job_id: Mapped[str] = of_job()
     attempt: Mapped[int] = mapped_column(primary_key=True)
     stream: Mapped[str] = mapped_column(String(16), primary_key=True)
     seq: Mapped[int] = mapped_column(BigInteger)
@@ -223,7 +284,7 @@ class IngestToken(Base):
 
     __tablename__ = "ingest_tokens"
 
-    job_id: Mapped[str] = _of_job()
+    job_id: Mapped[str] = of_job()
     attempt: Mapped[int] = mapped_column(primary_key=True)
     sha256: Mapped[str] = mapped_column(String(64))
 
@@ -277,10 +338,12 @@ class ExportCursor(Base):
     __tablename__ = "export_cursors"
     __table_args__ = (
         # Spelt as SQLAlchemy asks in each: an index serves only queries with its own condition.
-        _partial("ix_export_cursors_open", "job_id", sqlite="finished IS 0", postgresql="finished IS false"),
+        partial_index(
+            "ix_export_cursors_open", "job_id", sqlite="finished IS 0", postgresql="finished IS false"
+        ),
     )
 
-    job_id: Mapped[str] = _of_job()
+    job_id: Mapped[str] = of_job()
     experiment_id: Mapped[str] = mapped_column(String(64), default="")
     run_id: Mapped[str] = mapped_column(String(64), default="")
     described: Mapped[bool] = mapped_column(Boolean, default=False)
@@ -298,6 +361,21 @@ class RoleLeaseRow(Base):
     holder: Mapped[str] = mapped_column(String(200))
     token: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[datetime]
+
+
+class ClusterSample(Base):
+    """What the cluster had in one minute, and what jobs held of it."""
+
+    __tablename__ = "cluster_samples"
+
+    at: Mapped[datetime] = mapped_column(primary_key=True)
+    nodes: Mapped[int]
+    cpus: Mapped[float] = mapped_column(Float)
+    gpus: Mapped[float] = mapped_column(Float)
+    held_cpus: Mapped[float] = mapped_column(Float)
+    held_gpus: Mapped[float] = mapped_column(Float)
+    jobs: Mapped[int]
+    waiting: Mapped[int]
 
 
 class Fact(Base):

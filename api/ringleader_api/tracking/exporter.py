@@ -1,10 +1,11 @@
-"""The exporter: copies settled metrics, recoveries and ends from the database to MLflow, from a stored cursor.
+"""The exporter: copies settled metrics, artifacts, recoveries and ends from database to MLflow, from a stored cursor.
 
 Exactly once (`runs`): timestamps, steps and values come from our rows, so a point sent again is the same point.
 """
 
 import threading
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from sqlalchemy import or_, select
 
@@ -29,7 +30,7 @@ class Exporter:
     is away.
 
     `lease`: the role, where another process could have it. `shared`: other processes write to the store too, so that
-    its version does not tell whether there is news.
+    its version does not tell whether there is news. `home`: where the jobs' artifacts are; None: they are not copied.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Exporter:
         lease: RoleLease | None = None,
         shared: bool = False,
         now: Clock = utc_now,
+        *,
+        home: Path | None = None,
     ) -> None:
         self._store = store
         self._lease = lease
         self._shared = shared
         self._mlflow = mlflow
-        self._runs = MlflowRuns(store, mlflow)
+        self._runs = MlflowRuns(store, mlflow, home)
         self._refused: dict[str, Patience] = {}
         self._now = now
         self._whole_at: datetime | None = None

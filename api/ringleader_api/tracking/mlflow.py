@@ -7,6 +7,7 @@ for minutes on its own, and reports home unless told not to.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -44,7 +45,7 @@ class Mlflow:
 
     def __init__(self, url: str) -> None:
         # No proxies from the environment: the server is on loopback or named on purpose.
-        way = ClientRoute.to(url.rstrip("/") + "/api/2.0/mlflow")
+        way = ClientRoute.to(url.rstrip("/") + "/api/2.0")
         self._http = httpx.Client(
             base_url=way.url, timeout=DEADLINE_S, trust_env=False, transport=httpx.HTTPTransport(uds=way.uds)
         )
@@ -107,6 +108,15 @@ class Mlflow:
                 return
             query["page_token"] = token
 
+    def artifact_folder(self, run_id: str) -> str | None:
+        """The place of the run's artifacts behind the server; None where clients write to them past it."""
+        uri = urlsplit(str(self._call("GET", "/runs/get", {"run_id": run_id})["run"]["info"]["artifact_uri"]))
+        return uri.path.strip("/") if uri.scheme == "mlflow-artifacts" else None
+
+    def put_artifact(self, path: str, content: bytes) -> None:
+        """Write a file of a run; the same one again changes nothing."""
+        self._answer("PUT", f"/mlflow-artifacts/artifacts/{quote(path)}", {"content": content})
+
     def finish(self, run_id: str, status: str, end_ms: int) -> None:
         """End the run. `status`: FINISHED, FAILED or KILLED."""
         self._call("POST", "/runs/update", {"run_id": run_id, "status": status, "end_time": end_ms})
@@ -116,8 +126,14 @@ class Mlflow:
 
     def _call(self, method: str, path: str, body: dict[str, Any], *, absent_ok: bool = False) -> Any:
         asked = {"params": body} if method == "GET" else {"json": body}
+        answer = self._answer(method, f"/mlflow{path}", asked, absent_ok=absent_ok)
+        return None if answer is None else answer.json()
+
+    def _answer(
+        self, method: str, path: str, asked: dict[str, Any], *, absent_ok: bool = False
+    ) -> httpx.Response | None:
         try:
-            answer = self._http.request(method, path, **asked)  # type: ignore[arg-type]
+            answer = self._http.request(method, path, **asked)
         except httpx.TransportError as error:
             raise TrackerDown(f"MLflow does not answer ({type(error).__name__}: {error}).") from None
         if absent_ok and answer.status_code == 404:
@@ -126,4 +142,4 @@ class Mlflow:
             raise TrackerDown(f"MLflow answered {answer.status_code} to {path}.")
         if answer.is_error:
             raise TrackerRefused(f"MLflow answered {answer.status_code} to {path}: {answer.text[:500]}")
-        return answer.json()
+        return answer

@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import chain, count
 from typing import Any
 
+from ringleader.wire.artifacts import FILE, NAME
 from ringleader.wire.states import State
 from ringleader_api.services.records.totals import totals
 from ringleader_api.store.tables import Event, Job, Metric
@@ -18,6 +19,7 @@ MAX_VALUE = 5000
 MAX_NAME = 200
 STATUS = {State.SUCCEEDED: "FINISHED", State.FAILED: "FAILED", State.CANCELLED: "KILLED"}
 RECOVERED = "recovered"
+SAVED = "artifact.saved"
 
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
@@ -78,6 +80,17 @@ def recovery_points(events: Sequence[Event], after: int) -> list[MlflowPoint]:
                 if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool)
             ]
     return found
+
+
+def artifact_files(events: Iterable[Event]) -> list[tuple[str, str]]:
+    """The name and the file of each artifact that these events tell of. What they say is the job's word: a name that
+    leads elsewhere is left out."""
+    told = [(event.data.get("name"), event.data.get("file")) for event in events]
+    return [
+        (name, file)
+        for name, file in told
+        if isinstance(name, str) and isinstance(file, str) and NAME.fullmatch(name) and FILE.fullmatch(file)
+    ]
 
 
 def _step(told: Any, before: int) -> int:

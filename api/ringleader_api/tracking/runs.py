@@ -5,21 +5,28 @@ an answer) is first compared with what the run already holds.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import func, select
 
+from ringleader.wire.artifacts import MOST_BYTES
+from ringleader_api.log import Log
+from ringleader_api.services.records.artifacts import saved_file
 from ringleader_api.store import Transactions
 from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
 from ringleader_api.tracking import records
 from ringleader_api.tracking.mlflow import Mlflow, MlflowPoint
 
+log = Log("ringleader.tracking")
+
 
 class MlflowRuns:
     """Copies rows of jobs to their runs, and remembers of which runs it is certain what they hold."""
 
-    def __init__(self, store: Transactions, mlflow: Mlflow) -> None:
+    def __init__(self, store: Transactions, mlflow: Mlflow, home: Path | None = None) -> None:
         self._store = store
+        self._home = home
         self._mlflow = mlflow
         self._certain: set[str] = set()
         self._keys: dict[str, records.Keys] = {}
@@ -45,7 +52,7 @@ class MlflowRuns:
         cursor = self._with_run(job, cursor)
         while self._next_metrics(cursor):
             pass
-        self._recoveries(cursor)
+        self._events(cursor)
         if job.state.ended:
             self._finish(job, cursor)
 
@@ -102,8 +109,9 @@ class MlflowRuns:
                 keys[name]
         return keys
 
-    def _recoveries(self, cursor: ExportCursor) -> None:
-        """Copy the recoveries behind the cursor; earlier events are read too, for the step at which each happened."""
+    def _events(self, cursor: ExportCursor) -> None:
+        """Copy the recoveries and artifacts behind the cursor; earlier events are read too, for the step at which each
+        recovery happened."""
         query = select(Event).where(Event.job_id == cursor.job_id).order_by(Event.seq)
         with self._store.read() as session:
             newest = session.scalar(
@@ -112,10 +120,28 @@ class MlflowRuns:
             if newest is None or newest <= cursor.event_seq:
                 return
             events = session.scalars(query.where(Event.type.in_((records.RECOVERED, "worker.lost")))).all()
+            fresh = query.where(Event.type == records.SAVED, Event.seq > cursor.event_seq)
+            made = records.artifact_files(session.scalars(fresh).all())
+        self._artifacts(cursor, made)
         found = records.recovery_points(events, cursor.event_seq)
         for start in range(0, len(found), records.MAX_BATCH):
             self._send(cursor, found[start : start + records.MAX_BATCH])
         self._note(cursor, event_seq=newest)
+
+    def _artifacts(self, cursor: ExportCursor, made: Sequence[tuple[str, str]]) -> None:
+        """Copy artifacts, each by its path: one that is sent again replaces itself."""
+        if self._home is None or not made:
+            return
+        folder = self._mlflow.artifact_folder(cursor.run_id)
+        if folder is None:
+            log.warning(
+                "tracking.artifacts_not_copied", job=cursor.job_id, why="MLflow does not serve artifacts"
+            )
+            return
+        for name, file in made:
+            path = saved_file(self._home, cursor.job_id, file)
+            if path is not None and path.stat().st_size <= MOST_BYTES:
+                self._mlflow.put_artifact(f"{folder}/{name}/{file}", path.read_bytes())
 
     def _finish(self, job: Job, cursor: ExportCursor) -> None:
         self._send(cursor, records.score_points(job))

@@ -1,5 +1,6 @@
 /** Requests about who may do what: oneself, tokens, the audit log. Shapes of `ringleader.wire.access`. */
-import { all, read, search, send } from "./api";
+import { queryText } from "./address";
+import { all, read, send } from "./api";
 
 export type Roles = Record<string, string>;
 
@@ -62,7 +63,7 @@ export async function revokeToken(id: string): Promise<void> {
 }
 
 export function auditPage(before: number | null, signal?: AbortSignal): Promise<AuditPage> {
-  return read<AuditPage>(`/audit${search({ limit: 50, before })}`, { signal });
+  return read<AuditPage>(`/audit${queryText({ limit: 50, before })}`, { signal });
 }
 
 /** The most days that a form may ask for: in hundredths, rounded down. Null: no end is needed. */

@@ -1,5 +1,21 @@
 /** Every request the page makes: same origin, cookie credential, a deadline, problems as errors. */
-import type { Admission, Finding, Job, JobPage, MetricPoint, Problem, Worker } from "./wire";
+import { queryText } from "./address";
+import type { LabelChange } from "./labels";
+import type {
+  Admission,
+  Artifact,
+  Comparison,
+  Facets,
+  Finding,
+  Job,
+  JobGroups,
+  JobPage,
+  LogLine,
+  Problem,
+  Sweep,
+  Trial,
+  Worker,
+} from "./wire";
 
 const BASE = "/api/v1";
 const DEADLINE_MS = 15_000;
@@ -20,13 +36,6 @@ export class ApiError extends Error {
   }
 }
 
-let onUnauthorized: () => void = () => undefined;
-
-/** Whom to tell when a credential is missing or no longer valid. */
-export function whenUnauthorized(tell: () => void): void {
-  onUnauthorized = tell;
-}
-
 interface Call {
   method?: string;
   body?: unknown;
@@ -38,21 +47,58 @@ export async function logout(): Promise<void> {
   await send("/login", { method: "DELETE" });
 }
 
+/** Leave for the log-in form, which the API serves itself: nothing of this page is public. */
+export function toLogin(): void {
+  const { pathname, search } = window.location;
+  window.location.assign(`/login?next=${encodeURIComponent(pathname + search)}`);
+}
+
 export interface FeedPage<T> {
   items: T[];
   next: number | string | null;
 }
 
+/** What a list of jobs is asked for, in the API's words. */
 export interface JobQuery {
-  state?: string;
-  project?: string;
-  name?: string;
+  search?: string | undefined;
+  state?: string | undefined;
+  project?: string | undefined;
+  owner?: string | undefined;
+  label?: string[] | undefined;
+  param?: string[] | undefined;
+  sort?: string | undefined;
+  /** Names, separated by commas. */
+  metrics?: string | undefined;
   cursor?: string | null;
   limit?: number;
 }
 
 export function jobs(query: JobQuery, signal?: AbortSignal): Promise<JobPage> {
-  return read<JobPage>(`/jobs${search({ ...query })}`, { signal });
+  return read<JobPage>(`/jobs${queryText({ ...query })}`, { signal });
+}
+
+export function jobGroups(query: Omit<JobQuery, "sort" | "cursor" | "limit"> & { by: string }, signal?: AbortSignal): Promise<JobGroups> {
+  return read<JobGroups>(`/jobs/groups${queryText({ ...query })}`, { signal });
+}
+
+export function facets(signal?: AbortSignal): Promise<Facets> {
+  return read<Facets>("/jobs/facets", { signal });
+}
+
+/** What curves are asked for, in the API's words; lists are separated by commas. */
+export interface CurveQuery {
+  jobs: string;
+  names: string;
+  /** Each curve is thinned to about so many. */
+  max_points: number;
+  axis?: string;
+  from?: number | undefined;
+  to?: number | undefined;
+}
+
+/** The same metrics of several jobs. */
+export function curves(query: CurveQuery, signal?: AbortSignal): Promise<Comparison> {
+  return read<Comparison>(`/curves${queryText({ ...query })}`, { signal });
 }
 
 /** All items of a list, page after page. */
@@ -60,7 +106,7 @@ export async function all<T>(path: string, signal?: AbortSignal): Promise<T[]> {
   const found: T[] = [];
   let cursor: string | null = null;
   do {
-    const query = search({ limit: 200, cursor });
+    const query = queryText({ limit: 200, cursor });
     const page: { items: T[]; next_cursor?: string | null } = await read(`${path}${query}`, { signal });
     found.push(...page.items);
     cursor = page.next_cursor ?? null;
@@ -76,18 +122,17 @@ export async function workers(id: string, signal?: AbortSignal): Promise<Worker[
   return items(await read<Worker[] | { items: Worker[] }>(`${jobPath(id)}/workers`, { signal }));
 }
 
-export async function metricNames(id: string, signal?: AbortSignal): Promise<string[]> {
-  return (await read<{ names: string[] }>(`${jobPath(id)}/metrics`, { signal })).names;
+export function artifacts(id: string, signal?: AbortSignal): Promise<Artifact[]> {
+  return all<Artifact>(`${jobPath(id)}/artifacts`, signal);
 }
 
-export async function metric(
-  id: string,
-  name: string,
-  maxPoints: number,
-  signal?: AbortSignal,
-): Promise<MetricPoint[]> {
-  const query = search({ name, max_points: maxPoints });
-  return (await read<{ points: MetricPoint[] }>(`${jobPath(id)}/metrics${query}`, { signal })).points;
+/** Where a link leads that downloads an artifact. */
+export function artifactUrl(id: string, name: string): string {
+  return `${BASE}${jobPath(id)}/artifacts/${encodeURIComponent(name)}`;
+}
+
+export async function metricNames(id: string, signal?: AbortSignal): Promise<string[]> {
+  return (await read<{ names: string[] }>(`${jobPath(id)}/metrics`, { signal })).names;
 }
 
 /** One page of a numbered feed (`events` or `logs`) after `after`; `next` is null at its end. */
@@ -97,13 +142,26 @@ export function feedPage<T>(
   limit: number,
   signal?: AbortSignal,
 ): Promise<FeedPage<T>> {
-  return read<FeedPage<T>>(`${path}${search({ after, limit })}`, { signal });
+  return read<FeedPage<T>>(`${path}${queryText({ after, limit })}`, { signal });
+}
+
+/** What log lines are asked for, in the API's words; what is empty selects none. */
+export interface LogQuery {
+  after: number;
+  limit: number;
+  worker?: string;
+  level?: string;
+  text?: string;
+}
+
+export function logLines(id: string, query: LogQuery): Promise<{ items: LogLine[]; next: number | null }> {
+  return read(`${jobPath(id)}/logs${queryText({ ...query })}`);
 }
 
 /** Open a feed as server-sent events; the caller reads the body. */
 export async function feedStream(path: string, after: number, signal: AbortSignal): Promise<Response> {
   const headers = { Accept: "text/event-stream", "Last-Event-ID": String(after) };
-  const response = await fetch(`${BASE}${path}${search({ after })}`, {
+  const response = await fetch(`${BASE}${path}${queryText({ after })}`, {
     headers,
     signal,
     credentials: "same-origin",
@@ -134,12 +192,44 @@ export async function cancel(id: string): Promise<void> {
   await send(`${jobPath(id)}/cancel`, { method: "POST", body: {} });
 }
 
+export async function remove(id: string): Promise<void> {
+  await send(jobPath(id), { method: "DELETE" });
+}
+
 export function resize(id: string, min: number, max: number): Promise<Job> {
-  return read<Job>(jobPath(id), {
-    method: "PATCH",
-    body: { workers: { min, max } },
-    headers: { "Content-Type": "application/merge-patch+json" },
-  });
+  return merge(id, { workers: { min, max } });
+}
+
+/** Sets labels; null removes one. */
+export async function relabel(id: string, labels: LabelChange): Promise<void> {
+  await merge(id, { labels });
+}
+
+function merge(id: string, body: object): Promise<Job> {
+  const headers = { "Content-Type": "application/merge-patch+json" };
+  return read<Job>(jobPath(id), { method: "PATCH", body, headers });
+}
+
+/** The newest 200 sweeps: the list is read every few seconds. */
+export async function sweeps(signal?: AbortSignal): Promise<Sweep[]> {
+  return (await read<{ items: Sweep[] }>("/sweeps?limit=200", { signal })).items;
+}
+
+export function sweep(id: string, signal?: AbortSignal): Promise<Sweep> {
+  return read<Sweep>(sweepPath(id), { signal });
+}
+
+export async function trials(id: string, signal?: AbortSignal): Promise<Trial[]> {
+  return (await read<{ items: Trial[] }>(`${sweepPath(id)}/trials`, { signal })).items;
+}
+
+/** Pause, resume or cancel a sweep. */
+export async function changeSweep(id: string, how: "pause" | "resume" | "cancel"): Promise<void> {
+  await send(`${sweepPath(id)}/${how}`, { method: "POST" });
+}
+
+function sweepPath(id: string): string {
+  return `/sweeps/${encodeURIComponent(id)}`;
 }
 
 export function jobPath(id: string): string {
@@ -169,7 +259,7 @@ export async function send(path: string, call: Call): Promise<Response> {
 }
 
 async function refusal(response: Response): Promise<ApiError> {
-  if (response.status === 401) onUnauthorized();
+  if (response.status === 401) toLogin();
   const body: unknown = await response.json().catch(() => null);
   const problem = typeof body === "object" && body !== null ? (body as Partial<Problem>) : {};
   return new ApiError({ ...problem, status: response.status });
@@ -186,13 +276,4 @@ function unreachable(): ApiError {
 
 function items<T>(answer: T[] | { items: T[] }): T[] {
   return Array.isArray(answer) ? answer : answer.items;
-}
-
-export function search(query: Record<string, string | number | null | undefined>): string {
-  const parts = new URLSearchParams();
-  for (const [key, value] of Object.entries(query)) {
-    if (value !== undefined && value !== null && value !== "") parts.set(key, String(value));
-  }
-  const text = parts.toString();
-  return text ? `?${text}` : "";
 }

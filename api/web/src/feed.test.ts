@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
 import { merge } from "./feed";
-import { waitMs } from "./poll";
 
 const seqs = (...numbers: number[]) => numbers.map((seq) => ({ seq }));
 
@@ -15,8 +14,4 @@ test("nothing new keeps the very same list, so that nothing is drawn again", () 
 
 test("beyond the cap the oldest go", () => {
   expect(merge(seqs(1, 2), seqs(3, 4), 3)).toEqual(seqs(2, 3, 4));
-});
-
-test("polling slows down after errors but never stops", () => {
-  expect([0, 1, 2, 3, 9].map((failures) => waitMs(1000, failures))).toEqual([1000, 2000, 4000, 8000, 15000]);
 });

@@ -1,7 +1,6 @@
 /** A numbered feed (events, logs): pages until level, then a stream, or polling where streaming fails. */
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { ApiError, feedPage, feedStream } from "./api";
-import { useVisible } from "./poll";
 import { messages } from "./sse";
 
 const PAGE = 500;
@@ -142,4 +141,14 @@ function pause(ms: number, signal: AbortSignal): Promise<void> {
     const timer = setTimeout(done, ms);
     signal.addEventListener("abort", done, { once: true });
   });
+}
+
+function useVisible(): boolean {
+  return useSyncExternalStore(
+    (changed) => {
+      document.addEventListener("visibilitychange", changed);
+      return () => document.removeEventListener("visibilitychange", changed);
+    },
+    () => document.visibilityState !== "hidden",
+  );
 }

@@ -41,16 +41,13 @@ describe("recoveries", () => {
   });
 });
 
-test("a generation begins where its event says, else at its first point", () => {
-  const points = [
-    { step: 1, value: 0, at: "", generation: 1 },
-    { step: 50, value: 0, at: "", generation: 2 },
-  ];
+test("a generation begins where its event says, and one that does not say it nowhere", () => {
   const formed = [
     event(1, "generation.formed", { step: 0, members: ["w0"] }),
     event(2, "generation.formed", { members: 3 }),
+    event(3, "generation.formed", { step: 50, members: 3 }),
   ];
-  expect(boundaries(formed, points).map(({ step, members }) => [step, members])).toEqual([
+  expect(boundaries(formed).map(({ step, members }) => [step, members])).toEqual([
     [0, 1],
     [50, 3],
   ]);
@@ -101,6 +98,17 @@ describe("an event in words", () => {
       ["Lines between loops depend on weights that are not recorded", "train.py:9: best = copy(net) · keep it", "warn"],
       ["best depends on weights that are not recorded", "train.py:9: best = copy(net) · keep it", "warn"],
       ["started has a different value when its lines run again", "train.py:4: started = time() · keep it", "warn"],
+    ]);
+  });
+
+  test("says what a job saved, and what it could not", () => {
+    const told = [
+      event(1, "artifact.saved", { name: "net", file: "net-00000004.pt", kind: "object", step: 4, size_bytes: 1200 }),
+      event(2, "artifact.failed", { file: "net-00000008.pt", step: 8, why: "no room", hint: "Free space" }),
+    ].map((one) => sentence(one));
+    expect(told.map(({ title, detail, tone }) => [title, detail, tone])).toEqual([
+      ["Saved net-00000004.pt", "1.2 KB", "plain"],
+      ["net-00000008.pt could not be saved", "no room · Free space", "warn"],
     ]);
   });
 
@@ -166,6 +174,8 @@ describe("an event in words", () => {
   });
 
   test("tells a resize by its bounds, and a cancellation by its reason", () => {
+    const labels = { who: "user", set: { team: "a" }, removed: ["old"] };
+    expect(sentence(event(1, "labels.changed", labels)).detail).toBe("team=a · without old");
     expect(sentence(event(1, "workers.resized", { who: "user", min: 2, max: 4 })).title).toBe(
       "Resized to 2–4 workers",
     );

@@ -1,6 +1,6 @@
 /** What the events of a job tell: who was lost where, what each recovery cost, where generations begin. */
 import { bytes, duration, gist, plural, sentence } from "./format";
-import type { JobEvent, MetricPoint } from "./wire";
+import type { JobEvent } from "./wire";
 
 /** Parts of the system that move a job; everybody else who does is a user. */
 const OURS: ReadonlySet<unknown> = new Set(["scheduler", "supervisor", "reconciler", "user"]);
@@ -27,7 +27,8 @@ export interface Recovery {
   cause: string;
   phases: Record<Phase, number>;
   totalS: number;
-  stepsLost: number;
+  /** Undefined where only the program knows. */
+  stepsLost: number | undefined;
   at: string;
   attempt: number;
   generation: number;
@@ -37,8 +38,16 @@ export interface Boundary {
   generation: number;
   attempt: number;
   step: number;
+  at: string;
   cause: string;
   members: number;
+}
+
+export interface Checkpoint {
+  seq: number;
+  attempt: number;
+  step: number;
+  at: string;
 }
 
 export function lostWorkers(events: readonly JobEvent[]): Lost[] {
@@ -74,20 +83,26 @@ export function recoveries(events: readonly JobEvent[]): Recovery[] {
   });
 }
 
-/** Where each generation begins: from `generation.formed`, else from the first point that carries it. */
-export function boundaries(events: readonly JobEvent[], points: readonly MetricPoint[]): Boundary[] {
-  const first = new Map<number, number>();
-  for (const point of points) if (!first.has(point.generation)) first.set(point.generation, point.step);
+/** Where each generation begins. */
+export function boundaries(events: readonly JobEvent[]): Boundary[] {
   return events
     .filter((event) => event.type === "generation.formed")
     .flatMap((event) => {
-      const step =
-        numeric(event.data, "step") ?? numeric(event.data, "start_step") ?? first.get(event.generation);
+      const step = numeric(event.data, "step");
       if (step === undefined) return [];
-      const { generation, attempt } = event;
+      const { generation, attempt, at } = event;
       return [
-        { generation, attempt, step, cause: words(event.data, "cause"), members: memberCount(event.data) },
+        { generation, attempt, step, at, cause: words(event.data, "cause"), members: memberCount(event.data) },
       ];
+    });
+}
+
+export function checkpoints(events: readonly JobEvent[]): Checkpoint[] {
+  return events
+    .filter((event) => event.type === "checkpoint.saved")
+    .flatMap(({ seq, attempt, at, data }) => {
+      const step = numeric(data, "step");
+      return step === undefined ? [] : [{ seq, attempt, step, at }];
     });
 }
 
@@ -174,6 +189,11 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const title = `Resized to ${words(data, "min")}–${words(data, "max")} workers`;
     return { title, detail: rest(data, ["min", "max", "who"]), tone: "info" };
   }
+  if (event.type === "labels.changed") {
+    const put = Object.entries((data.set ?? {}) as Record<string, unknown>).map(([key, value]) => `${key}=${text(value)}`);
+    const removed = Array.isArray(data.removed) ? data.removed.map((key) => `without ${text(key)}`) : [];
+    return { title: "Labels changed", detail: listed([...put, ...removed]), tone: "plain" };
+  }
   if (event.type === "requirements.installing") {
     const title = `Installing packages from ${words(data, "from")}`;
     return { title, detail: rest(data, ["from"]), tone: "plain" };
@@ -194,6 +214,14 @@ export function describe(event: JobEvent): { title: string; detail: string; tone
     const detail = listed([size === undefined ? "" : bytes(size), stepsLost(data), words(data, "uri")]);
     return { title: `Checkpoint ${saved ? "saved" : "restored"}${where}`, detail, tone: saved ? "plain" : "good" };
   }
+  if (event.type === "artifact.saved") {
+    const size = numeric(data, "size_bytes");
+    return { title: `Saved ${words(data, "file")}`, detail: size === undefined ? "" : bytes(size), tone: "plain" };
+  }
+  if (event.type === "artifact.failed") {
+    const detail = listed([words(data, "why"), words(data, "hint")]);
+    return { title: `${words(data, "file")} could not be saved`, detail, tone: "warn" };
+  }
   if (event.type === "checkpoint.none") {
     return { title: "The attempt starts without a checkpoint", detail: stepsLost(data), tone: "warn" };
   }
@@ -212,15 +240,20 @@ function stepsLost(data: Record<string, unknown>): string {
   return lost ? plural(lost, "step") + " lost" : "";
 }
 
+/** What a recovery cost in steps. A hosted program starts anew, and only it knows from where. */
+export function recoveredSteps(lost: number | undefined): string {
+  return lost === undefined ? "the program started anew" : `${plural(lost, "step")} lost`;
+}
+
 function recovered(event: JobEvent): { title: string; detail: string; tone: Tone } {
-  const lost = numeric(event.data, "steps_lost") ?? 0;
+  const lost = recoveredSteps(numeric(event.data, "steps_lost"));
   const total = numeric(event.data, "total_s");
   const title = total === undefined ? "Recovered" : `Recovered in ${duration(total)}`;
   const phases = PHASES.flatMap((phase) => {
     const seconds = numeric(event.data, `${phase}_s`);
     return seconds === undefined ? [] : [`${phase} ${duration(seconds)}`];
   });
-  return { title, detail: listed([plural(lost, "step") + " lost", ...phases]), tone: "good" };
+  return { title, detail: listed([lost, ...phases]), tone: "good" };
 }
 
 function stateChange(event: JobEvent): { title: string; detail: string; tone: Tone } {
@@ -257,7 +290,7 @@ function recovery(event: JobEvent, lost: Lost[]): Recovery {
     cause: lost[0]?.cause ?? words(data, "cause"),
     phases: phases as Record<Phase, number>,
     totalS: numeric(data, "total_s") ?? Object.values(phases).reduce((sum, part) => sum + part, 0),
-    stepsLost: numeric(data, "steps_lost") ?? 0,
+    stepsLost: numeric(data, "steps_lost"),
   };
 }
 

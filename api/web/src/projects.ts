@@ -23,7 +23,7 @@ export function shareOut(name: string, weight: number, quota: Quota): Promise<Pr
 }
 
 /** What is held, beside the limit where there is one. */
-export function holds(project: Project, kind: Kind): string {
+export function holds(project: Pick<Project, "quota" | "held">, kind: Kind): string {
   const limit = project.quota[kind];
   return limit === null ? String(project.held[kind]) : `${project.held[kind]} of ${limit}`;
 }

@@ -55,6 +55,12 @@ export interface Result {
   steps_lost: number;
 }
 
+/** A file that a job has left. */
+export interface Artifact {
+  name: string;
+  size_bytes: number;
+}
+
 /** What a job has cost so far, over all its attempts. */
 export interface Totals {
   attempts: number;
@@ -88,6 +94,57 @@ export interface Job {
   result: Result | null;
   tracking: { run_id: string; url: string };
   urls: { self: string; page: string };
+  /** Of the metrics that a list was asked for. */
+  metrics?: Record<string, MetricValues>;
+}
+
+/** What a metric of a job came to. */
+export interface MetricValues {
+  last: number;
+  min: number;
+  max: number;
+  step: number;
+}
+
+/** What the newest jobs have, by which a list can be filtered, sorted and shown. */
+export interface Facets {
+  owners: string[];
+  projects: string[];
+  labels: Record<string, string[]>;
+  params: string[];
+  metrics: string[];
+}
+
+/** The jobs with the same value of a label or parameter; null: those without one. */
+export interface JobGroup {
+  value: string | null;
+  /** The label or param that lists them. */
+  filter: string;
+  jobs: number;
+  metrics: Record<string, { last: number; min: number; max: number; jobs: number }>;
+}
+
+export interface JobGroups {
+  groups: JobGroup[];
+  /** There are others. */
+  more: boolean;
+}
+
+export interface Curve {
+  job: string;
+  name: string;
+  steps: number[];
+  /** Unix seconds. */
+  times: number[];
+  /** Null where the value is not a number. */
+  values: (number | null)[];
+}
+
+/** The answer of `GET /curves`. */
+export interface Comparison {
+  jobs: { id: string; name: string; project: string; state: State; started_at: string | null }[];
+  curves: Curve[];
+  left_out: string[];
 }
 
 export interface JobPage {
@@ -113,13 +170,6 @@ export interface Worker {
   state: string;
   generation: number;
   shards: [number, number];
-}
-
-export interface MetricPoint {
-  step: number;
-  value: number;
-  at: string;
-  generation: number;
 }
 
 export interface LogLine {
@@ -157,10 +207,56 @@ export interface Problem {
   errors: Finding[];
 }
 
+/** Whether another library's engine runs the program, of whose steps and bits nothing is known. */
+export function isHosted(spec: Record<string, unknown>): boolean {
+  return spec.framework === "torchrun" || spec.framework === "ray_train_hosted";
+}
+
 /** The bounds a job file asks for, with the defaults of the job file. */
 export function workerBounds(spec: Record<string, unknown>): { min: number; max: number } {
   const workers = spec.workers;
   if (typeof workers !== "object" || workers === null) return { min: 1, max: 1 };
   const { min, max } = workers as { min?: unknown; max?: unknown };
   return { min: typeof min === "number" ? min : 1, max: typeof max === "number" ? max : 1 };
+}
+
+export type SweepState = "running" | "paused" | "succeeded" | "failed" | "cancelled";
+
+/** A sweep; `rungs` are steps, `best` is the number of the leading trial. */
+export interface Sweep {
+  id: string;
+  name: string;
+  project: string;
+  owner: string;
+  spec: {
+    metric: { name: string; goal?: "minimize" | "maximize" };
+    method?: string;
+    parallel?: number;
+    [key: string]: unknown;
+  };
+  state: SweepState;
+  reason: Why | null;
+  created_at: string;
+  finished_at: string | null;
+  rungs: number[];
+  trials: number;
+  submitted: number;
+  ended: number;
+  best: number | null;
+  best_score: number | null;
+  improvements: { at: string; trial: number; score: number }[];
+}
+
+/** One trial of a sweep; `scores` are those at the rungs that it has reached, and at its end. */
+export interface Trial {
+  number: number;
+  state: string;
+  point: Record<string, unknown> | null;
+  job: string | null;
+  job_state: State | null;
+  rung: number;
+  scores: number[];
+  score: number | null;
+  step: number;
+  reason: Why | null;
 }

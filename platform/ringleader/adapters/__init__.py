@@ -1,1 +1,1 @@
-"""Training code of other libraries on a session: loops of Accelerate, Trainers of transformers and Lightning."""
+"""Code of other libraries on a session: loops of Accelerate and Fabric, Trainers of transformers and Lightning."""

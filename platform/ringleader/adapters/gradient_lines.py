@@ -4,46 +4,41 @@ A worker's gradients are those of its own slices until the last of them is excha
 """
 
 import ast
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from ringleader.adapters.loop_text import loop_at
 from ringleader.errors import StepMisuse
 from ringleader.train.body.dry_turn import CodeLine
-from ringleader.train.source.loop_bodies import text_of
 
 CLIPPING = frozenset(["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"])
 _PARAMETERS = frozenset(["parameters", "named_parameters"])
 
 
-def check_no_gradient_lines(place: CodeLine, hint: str) -> None:
-    """Refuse the loop at `place` if its body, by its text, goes at gradients. Raises StepMisuse, naming the line."""
-    code, line = place
-    found = _gradient_line(code.co_filename, line)
+def check_no_gradient_lines(place: CodeLine, hint: str, kept: Collection[str] = ()) -> None:
+    """Refuse the loop at `place` if its body, by its text, goes at gradients. Raises StepMisuse, naming the line.
+
+    Args:
+        kept: functions that it may call.
+    """
+    loop = loop_at(place)
+    found = next(_lines(loop, kept), None) if loop is not None else None
     if found:
         number, what = found
         raise StepMisuse(
-            f"{Path(code.co_filename).name}:{number}: {what} in a loop's body: between backward and step no "
+            f"{Path(place[0].co_filename).name}:{number}: {what} in a loop's body: between backward and step no "
             f"worker has the whole gradient, and behind the step it is applied.",
             hint=hint,
         )
 
 
-@lru_cache(maxsize=256)
-def _gradient_line(file: str, line: int) -> tuple[int, str] | None:
-    text = text_of(file)
-    loops = (node for node in ast.walk(text.tree) if isinstance(node, ast.For)) if text else ()
-    headed = [loop for loop in loops if loop.lineno <= line <= (loop.iter.end_lineno or loop.lineno)]
-    return next((found for loop in headed for found in _lines(loop)), None)
-
-
-def _lines(loop: ast.For) -> Iterator[tuple[int, str]]:
+def _lines(loop: ast.For, kept: Collection[str]) -> Iterator[tuple[int, str]]:
     nodes = [node for statement in loop.body for node in ast.walk(statement)]
     parameters = set(_names_of_parameters(nodes))
     for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr == "grad" and _is_weight(node.value, parameters):
             yield node.lineno, f"{ast.unparse(node)} is read or changed"
-        elif isinstance(node, ast.Call) and _clips(node.func):
+        elif isinstance(node, ast.Call) and _clips(node.func) and _name(node.func) not in kept:
             yield node.lineno, f"{ast.unparse(node.func)} is called"
 
 
@@ -61,6 +56,10 @@ def _asks_for_parameters(node: ast.expr) -> bool:
 def _is_weight(node: ast.expr, parameters: set[str]) -> bool:
     """Whether it is a weight: `net.fc.weight`, or a name for one. The gradient of an input is the program's own."""
     return isinstance(node, ast.Attribute) or (isinstance(node, ast.Name) and node.id in parameters)
+
+
+def _name(function: ast.expr) -> str:
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _clips(function: ast.expr) -> bool:

@@ -4,17 +4,21 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from inspect import CO_GENERATOR
+from types import FrameType
 from typing import Any, NoReturn
 
+import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from ringleader.errors import StepMisuse
 from ringleader.train import Session
+from ringleader.train.best_weights import best_of
 from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.dataset_loops import LoopRequest
 from ringleader.train.rows.dataset_copies import bring
 from ringleader.train.rows.order.batch_sizes import steps_in_epoch
-from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
+from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset, to_device
 from ringleader.train.source.counted_loops import check_not_counted
 from ringleader.train.source.current_line import running_frames
 
@@ -57,16 +61,40 @@ class Rows:
 
     def steps(self, session: Session) -> int:
         """The steps of one pass."""
-        return steps_in_epoch(len(self.dataset), session._spec.batch.global_size, drop_last=self.drop_last)
+        return self.batches(session._spec.batch.global_size)
+
+    def batches(self, size: int) -> int:
+        """The batches of one pass that have `size` rows each; the last one may have fewer."""
+        return steps_in_epoch(len(self.dataset), size, drop_last=self.drop_last)
+
+    def whole(self, session: Session, batch_size: int) -> Iterator[Any]:
+        """All rows in their order, on every worker: for an evaluation."""
+        batches: DataLoader[Any] = DataLoader(
+            self.dataset,
+            batch_size,
+            collate_fn=self.collate,
+            num_workers=self.loader_workers,
+            drop_last=self.drop_last,
+        )
+        return (to_device(batch, session.device) for batch in batches)
 
     def turns(self, session: Session) -> Iterator[Any]:
         """One pass: the batches of this worker's slices, each to be ended by `session.step`."""
+        return self._passed(session)
+
+    def by_steps(self, session: Session) -> Iterator[Iterator[Any]]:
+        """One pass step by step, as `session.steps` gives them: each has this worker's slices."""
+        session._loops.by_steps.check_possible()
+        best_of(session._held.kept, session.keep)
+        return self._passed(session, by_steps=True)
+
+    def _passed(self, session: Session, *, by_steps: bool = False) -> DatasetPass:
         check_dataset(self.dataset)
         place = program_place()
         check_not_counted(place, same_bits=session._spec.sync.same_bits)
         bring(self.dataset, session._near)
         request = LoopRequest(
-            self.dataset, place, self.shuffle, self.collate, self.loader_workers, self.drop_last
+            self.dataset, place, self.shuffle, self.collate, self.loader_workers, self.drop_last, by_steps
         )
         return DatasetPass(partial(session._run_batches, request))
 
@@ -107,9 +135,16 @@ class SessionSteps:
                 return
 
 
+def program_frame() -> FrameType:
+    """The program's frame with the loop that runs now: behind all libraries that call each other for it, and behind
+    generators of the program through which it goes over the batches."""
+    frames = list(running_frames()) or [sys._getframe(1)]
+    return next((frame for frame in frames if not frame.f_code.co_flags & CO_GENERATOR), frames[0])
+
+
 def program_place() -> CodeLine:
-    """The program's line that runs now: behind all libraries that call each other for it."""
-    frame = next(running_frames(), None) or sys._getframe(1)
+    """The program's line that runs now."""
+    frame = program_frame()
     return frame.f_code, frame.f_lineno
 
 
@@ -121,18 +156,26 @@ def check_batch_size(session: Session, batch_size: int, accumulation: int, *, wh
         accumulation: batches that make a step.
 
     Raises:
-        StepMisuse: naming both sizes.
+        StepMisuse: naming both sizes, or the key of the job file by which they would change.
     """
-    size, shards = session._spec.batch.global_size, 1 if whole else session._spec.shards
+    spec = session._spec
+    key = "batch.schedule" if spec.batch.schedule else "data.skip" if spec.data.skip else ""
+    if key:
+        refuse(
+            f"{key} in the job file",
+            "The library counts its steps by batches of one size: leave the key out.",
+        )
+    size, shards = spec.batch.global_size, 1 if whole else spec.shards
     rows = batch_size * accumulation * shards
     if rows == size:
         return
     parts = f"batch size {batch_size} × accumulation {accumulation}"
     parts += "" if whole else f" × {shards} logical shards"
+    counted = "" if whole else ", and each logical shard counts as a process"
     raise StepMisuse(
         f"a step of the program has {rows} rows ({parts}), and batch.global_size is {size}.",
         hint=f"Set batch.global_size to {rows} in the job file, or change the batch size: a step has the same rows "
-        f"for any number of workers, and each logical shard counts as a process.",
+        f"for any number of workers{counted}.",
     )
 
 
@@ -143,12 +186,6 @@ def record(session: Session, values: dict[str, float]) -> None:
         member.reporter.add_scores(member.progress.step, member.current.number, values)
 
 
-def is_main(session: Session) -> bool:
-    """Whether this worker prints and saves for all in this generation; decide nothing else by it."""
-    generation = session._member.current
-    return generation is not None and generation.rank == 0
-
-
 def in_dry_turn(session: Session) -> bool:
     """Whether the loop's body runs for its names only, and nothing of it counts."""
     return session._loops.dry_turn.runs
@@ -157,6 +194,12 @@ def in_dry_turn(session: Session) -> bool:
 def refuse(what: str, hint: str) -> NoReturn:
     """Refuse a call of a library that a session cannot do. Raises StepMisuse."""
     raise StepMisuse(f"{what} cannot be kept on a session.", hint=hint)
+
+
+def check_no_process_group(hint: str) -> None:
+    """Check that the program is in no group of torch's own. Raises StepMisuse."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        refuse("a process group of torch.distributed", hint)
 
 
 def shuffles(sampler: Any, rows: int) -> bool:

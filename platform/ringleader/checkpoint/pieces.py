@@ -2,7 +2,7 @@
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from ringleader.checkpoint.tensor_file import NAMES
 
 PLAIN = frozenset(NAMES)
 """Types that a tensor file holds as they are; tensors of all others stay in the skeleton."""
+COMPARED = PLAIN | {torch.complex32, torch.complex64, torch.complex128}
+"""Types of tensors whose bits are compared."""
 
 MOVED = {
     ("ringleader.comm.schedules.schedule", "Part"): ("ringleader.comm.schedules.schedule", "RankPart"),
@@ -31,14 +33,17 @@ MOVED = {
 """Classes in skeletons that earlier versions wrote, and their places now."""
 
 
-def take_apart(state: Any, *, devices: bool = False) -> tuple[bytes, list[Tensor]]:
+def take_apart(
+    state: Any, *, devices: bool = False, types: Collection[torch.dtype] = PLAIN
+) -> tuple[bytes, list[Tensor]]:
     """The skeleton of a state, and its tensors in the order in which they are met. A tensor met twice comes once.
 
     Args:
         devices: the skeleton tells which of them lay on a device.
+        types: of the tensors that are taken out. Pickled in the skeleton, two that are equal may have other bytes.
     """
     buffer = io.BytesIO()
-    collector = _Collector(buffer, devices=devices)
+    collector = _Collector(buffer, devices=devices, types=types)
     collector.dump(state)
     return buffer.getvalue(), collector.tensors
 
@@ -73,8 +78,8 @@ def assign(sizes: Sequence[int], writers: int) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def _plain(entry: Any) -> bool:
-    return isinstance(entry, Tensor) and entry.layout is torch.strided and entry.dtype in PLAIN
+def _plain(entry: Any, types: Collection[torch.dtype] = PLAIN) -> bool:
+    return isinstance(entry, Tensor) and entry.layout is torch.strided and entry.dtype in types
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
@@ -84,14 +89,15 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 class _Collector(pickle.Pickler):
     """A pickler that replaces plain tensors by their number."""
 
-    def __init__(self, buffer: io.BytesIO, *, devices: bool) -> None:
+    def __init__(self, buffer: io.BytesIO, *, devices: bool, types: Collection[torch.dtype]) -> None:
         super().__init__(buffer, protocol=5)
+        self._types = types
         self.tensors: list[Tensor] = []
         self._devices = devices
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def persistent_id(self, obj: Any) -> int | tuple[int, str] | None:
-        if not _plain(obj):
+        if not _plain(obj, self._types):
             return None
         place = _place(obj)
         # Empty tensors may all have the address 0: each gets a number of its own.

@@ -4,6 +4,7 @@ import click
 
 from ringleader.cli.find import find_job
 from ringleader.cli.output import CommandSession, number, pairs, with_output
+from ringleader.cli.terminal.completion import JOB
 from ringleader.client.chaos import Act, Chaos, Toll
 from ringleader.client.records import as_json
 from ringleader.errors import RingleaderError, WaitTimeout
@@ -19,7 +20,7 @@ class FaultUnknown(RingleaderError):
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @click.option("--seed", type=int, required=True, help="Seed of the random choice of faults and members.")
 @click.option(
     "--faults", default="kill", help=f"Comma-separated faults, kill by default: {', '.join(FAULTS)}."

@@ -15,7 +15,7 @@ from ringleader.cli.output import CommandSession, with_output
 from ringleader.cli.submit import JOB_FILE
 from ringleader.errors import RingleaderError, SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.entrypoint import check_entrypoint
+from ringleader.spec.program.entrypoint import check_entrypoint, with_framework
 
 BUDGET_S = 120.0
 """The time for both runs together, imports included."""
@@ -39,9 +39,13 @@ def check(session: CommandSession, file: Path) -> int:
     the variables that differ. Each run takes at most four steps per loop and eight session calls. Needs no control
     plane. Files that the program writes are written on this machine. Exit code 1 if something differs.
     """
-    spec = JobSpec.load(file)
-    here = file.absolute().parent
+    spec, here = JobSpec.load(file), file.absolute().parent
     folder = here / _folder(spec)
+    spec = with_framework(spec, folder)
+    if spec.hosted:
+        why = f"framework: {spec.framework} runs the program as it is, and promises nothing that could be checked"
+        finding = {"pointer": "/framework", "value": spec.framework, "allowed": "framework: native"}
+        raise SpecInvalid([finding | {"message": f"{why}; allowed: framework: native"}])
     check_entrypoint(spec, folder)
     found = found_in(spec, folder)
     session.show({"job": spec.name, "found": found}, _told(spec, found))

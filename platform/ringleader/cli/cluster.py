@@ -13,7 +13,7 @@ from ringleader.errors import ApiProblem, ApiUnreachable
 @click.command()
 @with_output
 def cluster(session: CommandSession) -> None:
-    """Show the cluster's nodes and their free resources."""
+    """Show the cluster's nodes and their resources."""
     answer = session.client().cluster()
     session.show(answer, lambda: _cluster_text(answer))
 

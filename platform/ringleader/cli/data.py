@@ -1,4 +1,4 @@
-"""The command that shows what files hold, and what training on them takes in memory."""
+"""The command that shows what files hold, and what shuffling them is like."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ import click
 from ringleader.cli.output import CommandSession, json_line, table, with_output
 from ringleader.errors import RingleaderError
 
-ENGINE = "ringleader.data.inspection"
+ENGINE = "ringleader.train.rows.inspection"
 LIMIT_S = 3600.0
 KINDS = ("parquet", "arrow", "jsonl", "webdataset", "mds")
 
@@ -31,19 +31,31 @@ def data() -> None:
 @data.command("inspect")
 @click.argument("uri")
 @click.option("--kind", type=click.Choice(KINDS), help="Read the files as this; by default their names say.")
+@click.option("--batch", type=click.IntRange(1), default=64, help="Rows of a global batch. Default: 64.")
+@click.option("--shards", type=click.IntRange(1), default=1, help="Logical shards of the job. Default: 1.")
+@click.option("--window", type=click.IntRange(1), help="window_blocks of the job file. Default: 16.")
 @with_output
-def inspect_data(session: CommandSession, uri: str, kind: str | None) -> None:
-    """Show what files hold, and what training on them takes in memory.
+def inspect_data(
+    session: CommandSession, uri: str, *, kind: str | None, batch: int, shards: int, window: int | None
+) -> None:
+    """Show what files hold, and what shuffling them is like.
 
     URI is a path, a folder, or a URI such as s3:// or hf://. Prints kind, rows, blocks (what is read at once), columns
-    with types, three rows with long values cut, and the memory that each order of rows takes in a worker. Needs no
+    with types, three rows with long values cut, and for each order of rows the memory that it takes in a worker, how
+    many rows it decodes for each one used (with the default cache_bytes), from how many blocks a batch comes, how many
+    that is of those of a full shuffle (mixing, from 0 to 1), and how much the rows still come as they lie in the files,
+    from -1 to 1 (about 0 is shuffled). Warns of files that are sorted by a column, where mixing is low. Needs no
     control plane.
     """
-    found = inspect(uri, kind or "")
+    if shards > batch:
+        raise click.UsageError("--shards is above --batch; each logical shard has a row at least.")
+    found = inspect(uri, kind or "", batch, shards, window)
     session.show(found, lambda: _told(found))
+    for warning in found["warnings"]:
+        session.note(f"warning: {warning}")
 
 
-def inspect(uri: str, kind: str) -> dict[str, Any]:
+def inspect(uri: str, kind: str, batch: int, shards: int, window: int | None = None) -> dict[str, Any]:
     """The contents of files, read by a process of its own: the command line loads neither numpy nor torch.
 
     Raises:
@@ -52,7 +64,8 @@ def inspect(uri: str, kind: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ringleader-data-") as place:
         # In a file: what reads may print anything on standard output.
         answer = Path(place) / "answer.json"
-        command = [sys.executable, "-m", ENGINE, uri, str(answer), kind]
+        numbers = [str(batch), str(shards), "" if window is None else str(window)]
+        command = [sys.executable, "-m", ENGINE, uri, str(answer), kind, *numbers]
         try:
             ended = subprocess.run(
                 command,
@@ -95,17 +108,33 @@ def _told(found: dict[str, Any]) -> str:
         "",
         *(json_line(row) for row in found["sample"]),
         "",
-        table(["ORDER", "MEMORY IN EACH WORKER"], _orders(found)),
+        table(
+            ["ORDER", "MEMORY IN EACH WORKER", "DECODED", "BLOCKS IN A BATCH", "MIXING", "ORDER KEPT"],
+            _orders(found),
+        ),
+        f"batches of {found['batch']:,} rows, logical shards: {found['shards']:,}; decoded: rows for each one used",
     ]
     return "\n".join(lines)
 
 
-def _orders(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _orders(found: dict[str, Any]) -> list[tuple[str, ...]]:
     kept = {order: _bytes(size) for order, size in found["order_bytes"].items()}
     window = f"{_bytes(found['window_bytes'])} a logical shard (window of {found['window_blocks']} blocks)"
-    return [
-        (order, f"{size} + {window}" if order == "block" else f"{size} + cache_bytes")
+    memory = {
+        order: f"{size} + {window}" if order == "block" else f"{size} + cache_bytes"
         for order, size in kept.items()
+    }
+    quality = found["shuffle_quality"]
+    return [
+        (
+            order,
+            taken,
+            f"{found['decoded_per_row'][order]:,.0f}",
+            f"{quality[order]['batch_blocks']:.1f}",
+            f"{quality[order]['mixing']:.2f}",
+            f"{quality[order]['rank_correlation']:.2f}",
+        )
+        for order, taken in memory.items()
     ]
 
 

@@ -26,6 +26,7 @@ def find_job(client: Client, text: str) -> Job:
         NoSuchJob: none matches.
         AmbiguousJob: several ids begin with it; the message lists them.
     """
+    text = text.rstrip("…")  # copied from a table that had to cut it
     # A whole id: one request, where a prefix takes a list of all jobs.
     if text.startswith("job_") and len(text) >= ID_LENGTH:
         try:

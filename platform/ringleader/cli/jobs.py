@@ -1,16 +1,20 @@
-"""Commands on jobs: list, describe, resize, prioritize, pause, resume, cancel, export, delete."""
+"""Commands on jobs: list, describe, resize, prioritize, label, pause, resume, cancel, export, delete."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ringleader.cli.exchange import exchange_text, way_text
 from ringleader.cli.find import find_job
 from ringleader.cli.output import CommandSession, ago, number, pairs, table, with_output
+from ringleader.cli.terminal.completion import JOB, states
+from ringleader.cli.terminal.exchange_text import exchange_text, way_text
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
+from ringleader.spec.program.framework import CHOSEN, HOSTED, chosen_in, why_other_bits
 from ringleader.wire.states import State
 from ringleader.wire.views import JobView, Totals, Why
 
@@ -19,25 +23,41 @@ _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"
 
 
 @click.command("jobs")
-@click.option("--state", help="Only jobs in this state.")
+@click.option("--state", shell_complete=states, help="Only jobs in this state.")
 @click.option("--project", help="Only jobs in this project.")
 @click.option("--name", help="Only jobs with this name.")
-@click.option("--label", metavar="KEY=VALUE", help="Only jobs with this label.")
+@click.option("--owner", help="Only jobs of this user.")
+@click.option("--label", multiple=True, metavar="KEY=VALUE", help="Only jobs with this label; repeatable.")
+@click.option(
+    "--param", multiple=True, metavar="KEY=VALUE", help="Only jobs with this parameter; repeatable."
+)
+@click.option("--search", metavar="TEXT", help="Only jobs with this text in their ID, name or labels.")
+@click.option(
+    "--sort",
+    metavar="ORDER",
+    help="submitted_at, name, state, owner, project, priority, finished_at, duration, or metric:NAME:last, min or max; "
+    "with a leading - the greatest first.",
+)
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Show the latest value of this metric; repeatable.",
+)
 @with_output
-def list_jobs(
-    session: CommandSession, state: str | None, project: str | None, name: str | None, label: str | None
-) -> None:
-    """List jobs, newest first."""
-    found = list(session.client().jobs(state=state, project=project, name=name, label=label))
-    header = ("ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", "REASON")
+def list_jobs(session: CommandSession, /, metrics: tuple[str, ...], **wanted: Any) -> None:
+    """List jobs, newest first or in the order of --sort."""
+    found = list(session.client().jobs(metrics=metrics, **wanted))
+    header = ("ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", *metrics, "REASON")
     session.show(
         [job.view.model_dump(mode="json") for job in found],
-        lambda: table(header, (_row(job.view) for job in found), empty="no jobs"),
+        lambda: table(header, (job_row(job.view, metrics=metrics) for job in found), empty="no jobs"),
     )
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @with_output
 def describe(session: CommandSession, job: str) -> None:
     """Show the details of JOB."""
@@ -46,7 +66,7 @@ def describe(session: CommandSession, job: str) -> None:
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @click.option("--min", "workers_min", type=click.IntRange(min=1), help="New minimum number of workers.")
 @click.option("--max", "workers_max", type=click.IntRange(min=1), help="New maximum number of workers.")
 @with_output
@@ -66,7 +86,7 @@ def resize(session: CommandSession, job: str, workers_min: int | None, workers_m
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @click.argument("priority", type=int)
 @with_output
 def prioritize(session: CommandSession, job: str, priority: int) -> None:
@@ -80,7 +100,21 @@ def prioritize(session: CommandSession, job: str, priority: int) -> None:
 
 
 @click.command()
-@click.argument("job")
+@JOB
+@click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE|KEY-...")
+@with_output
+def label(session: CommandSession, job: str, labels: tuple[str, ...]) -> None:
+    """Set labels of JOB with KEY=VALUE, remove one with KEY-.
+
+    Other labels stay as they are. A job that has ended can be labelled, too.
+    """
+    found = find_job(session.client(), job).label(dict(map(_label, labels)))
+    told = ", ".join(f"{key}={value}" for key, value in found.view.labels.items()) or "no labels"
+    session.show(found.view.model_dump(mode="json"), f"{found.id}: {told}")
+
+
+@click.command()
+@JOB
 @click.option("--grace-s", type=click.FloatRange(min=0), help="Seconds that the current step gets to finish.")
 @with_output
 def cancel(session: CommandSession, job: str, grace_s: float | None) -> None:
@@ -90,7 +124,7 @@ def cancel(session: CommandSession, job: str, grace_s: float | None) -> None:
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @with_output
 def pause(session: CommandSession, job: str) -> None:
     """Checkpoint JOB after its current step and release its workers.
@@ -102,7 +136,7 @@ def pause(session: CommandSession, job: str) -> None:
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @with_output
 def resume(session: CommandSession, job: str) -> None:
     """Queue a paused JOB again, from its latest checkpoint."""
@@ -111,7 +145,7 @@ def resume(session: CommandSession, job: str) -> None:
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @with_output
 def export(session: CommandSession, job: str, out: Path) -> None:
@@ -125,7 +159,7 @@ def export(session: CommandSession, job: str, out: Path) -> None:
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @with_output
 def delete(session: CommandSession, job: str) -> None:
     """Delete JOB, which must have ended, and its files."""
@@ -139,20 +173,30 @@ def steps(view: JobView) -> str:
     return f"{view.progress.step}/{total}" if total is not None else str(view.progress.step)
 
 
-def _row(view: JobView) -> tuple[str, ...]:
+def job_row(view: JobView, now: datetime | None = None, metrics: Sequence[str] = ()) -> tuple[str, ...]:
+    """Id, name, state, steps, workers, age, the metrics and reason."""
     bounds = view.spec.get("workers", {})
     wanted = f"{bounds.get('min', 1)}-{bounds.get('max', 1)}"
     workers = f"{view.world_size} of {wanted}" if not view.state.ended else wanted
     why = view.pending_reason or view.reason
+    known = view.metrics or {}
     return (
         view.id,
         view.name,
         view.state,
         steps(view),
         workers,
-        ago(view.created_at),
+        ago(view.created_at, now),
+        *(number(known[name].last) if name in known else "" for name in metrics),
         last_line(why.message) if why else "",
     )
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    key, sign, value = text.partition("=")
+    if not sign and not text.endswith("-"):
+        raise click.UsageError(f"{text!r} is not KEY=VALUE, which sets a label, or KEY-, which removes it.")
+    return (key, value) if sign else (text.removesuffix("-"), None)
 
 
 def last_line(message: str) -> str:
@@ -175,10 +219,11 @@ def _description(job: Job) -> str:
         "epoch": view.progress.epoch,
         "workers": f"{view.world_size} now, generation {view.generation}, attempt {view.attempt}",
         "failures": f"{view.failures.spent} of {view.failures.max} spent",
-        "totals": _totals(view.totals),
+        "totals": _totals(view.totals, hosted=view.spec.get("framework") in HOSTED),
         "at risk": "" if view.state.ended else _at_risk(view.progress.step, events),
         "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
         "entrypoint": view.spec.get("entrypoint"),
+        "framework": framework_text(view.spec) or framework_text(_chosen_on_node(events)),
         "surplus": view.surplus,
         "reproducible": _reproducible(view.spec),
         "page": job.url,
@@ -188,12 +233,18 @@ def _description(job: Job) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _totals(totals: Totals) -> str:
+def _chosen_on_node(events: list[Event]) -> dict[str, object]:
+    """What the newest attempt has found `framework: auto` to be, where nothing had chosen before."""
+    return next((event.data for event in reversed(events) if event.type == CHOSEN), {})
+
+
+def _totals(totals: Totals, *, hosted: bool) -> str:
     """The job's cost over all its attempts, in one line."""
     counts = {"attempt": totals.attempts, "generation": totals.generations, "step": totals.steps_lost}
     attempts, generations, steps_lost = (f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
     recovered = "1 recovery" if totals.recoveries == 1 else f"{totals.recoveries} recoveries"
-    return f"{attempts}, {generations}, {recovered}, {steps_lost} lost, {totals.wall_s:.1f} s of training"
+    lost = "steps lost: only the program knows" if hosted else f"{steps_lost} lost"
+    return f"{attempts}, {generations}, {recovered}, {lost}, {totals.wall_s:.1f} s of training"
 
 
 def _at_risk(step: int, events: list[Event]) -> str:
@@ -212,7 +263,7 @@ def _reproducible(source: dict[str, object]) -> str:
         spec = JobSpec.parse(source)
     except SpecInvalid:
         return ""
-    why = spec.sync.why_other_bits
+    why = why_other_bits(spec.framework, spec.sync)
     return f"no: {why}" if why else "yes"
 
 
@@ -276,6 +327,12 @@ def facts(data: dict[str, object]) -> str:
     return " ".join(
         f"{k}={number(v) if isinstance(v, float) else v}" for k, v in data.items() if v is not None
     )
+
+
+def framework_text(spec: dict[str, object]) -> str:
+    """The framework that `auto` was chosen as, and why; nothing where the job file names one."""
+    chosen = chosen_in(spec)
+    return f"{chosen['framework']}, chosen because {chosen['framework_why']}" if chosen else ""
 
 
 def why_text(why: Why | None) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from ringleader.cli import access, bench, chaos, check, cluster, data, jobs, submit, up, watch
+from ringleader.cli import access, alerts, bench, chaos, check, cluster, data, jobs, submit, sweeps, up, watch
 from ringleader.cli.output import CommandSession, complain, connect
+from ringleader.cli.terminal import completion, top
 from ringleader.client import Client
 from ringleader.errors import ApiProblem, PackageRefused, RingleaderError, SpecInvalid
 
@@ -20,15 +21,17 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Local stack": (up.up, up.down, up.status, up.run),
     "Submit jobs": (submit.validate, check.check, data.data, submit.submit, submit.wait),
     "Inspect jobs": (
-        *(jobs.list_jobs, jobs.describe),
-        *(watch.logs, watch.events, watch.workers, watch.metrics),
+        *(jobs.list_jobs, top.top, jobs.describe),
+        *(watch.logs, watch.events, watch.workers, watch.metrics, alerts.alerts),
     ),
     "Manage jobs": (
         *(jobs.resize, jobs.pause, jobs.resume, jobs.prioritize),
-        *(jobs.cancel, jobs.export, jobs.delete),
+        *(jobs.label, jobs.cancel, jobs.export, jobs.delete),
     ),
+    "Sweeps": (sweeps.sweep, sweeps.sweeps),
     "Cluster": (cluster.login, cluster.cluster, cluster.version),
     "Access": (access.whoami, access.token, access.user, access.project, access.secret, access.audit),
+    "Shell": (completion.completion,),
     "Testing": (chaos.chaos, bench.bench),
 }
 """All commands, as `ringleader --help` groups and orders them."""

@@ -2,16 +2,18 @@
 
 import functools
 import json
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 import click
 
-from ringleader.client import Client
+from ringleader.client import Client, LogLine
 from ringleader.errors import RingleaderError
 
 P = ParamSpec("P")
@@ -22,6 +24,7 @@ PATIENCE_S = 5.0  # somebody is looking at the screen
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys, or that change the order of others, instead of being shown; tab and line feed are
 left out."""
+_BLANKS = str.maketrans("\t\n", "  ")
 
 
 def connect() -> Client:
@@ -64,15 +67,44 @@ class CommandSession:
         echo(text, err=True)
 
 
+@dataclass(slots=True)
+class OutageNotes:
+    """Says once that the control plane does not answer, and once that it does again."""
+
+    say: Callable[[str], None]
+    job_id: str
+    away: bool = False
+
+    def reached(self, answered: bool) -> None:
+        if answered is not self.away:
+            return
+        self.away = not answered
+        self.say(
+            "the control plane answers again."
+            if answered
+            else f"the control plane does not answer; {self.job_id} keeps running. Trying again."
+        )
+
+
 def echo(text: str, *, err: bool = False) -> None:
     """Print the text; on a terminal with control characters escaped, because a job's output may hold any."""
     stream = sys.stderr if err else sys.stdout
-    click.echo(plain(text) if stream.isatty() else text, err=err)
+    shown = plain(text) if stream.isatty() else text
+    encoding = stream.encoding or "utf-8"
+    click.echo(shown.encode(encoding, "backslashreplace").decode(encoding), err=err)
 
 
 def plain(text: str) -> str:
     r"""The same text, each control character as its escape: ESC becomes the four characters \x1b."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def has_unicode(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether more than ASCII can be shown: not where the locale is C, although Python itself writes UTF-8 then."""
+    named = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG")
+    if named in ("C.UTF-8", "C.utf8", "UTF-8") and not environ.get("LC_ALL"):
+        named = environ.get("LANG")  # Python has put it into LC_CTYPE, in place of C
+    return (stream.encoding or "utf-8").lower().startswith("utf") and named not in ("C", "POSIX")
 
 
 def json_line(value: Any) -> str:
@@ -95,20 +127,61 @@ def with_output(command: Callable[Concatenate[CommandSession, P], R]) -> Callabl
     return click.option("-o", "--output", type=choice, default="table", help="Output format.")(wrapped)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "none") -> str:
-    """Format rows in columns as wide as their widest cell; a column of numbers is aligned right."""
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "none", width: int | None = None
+) -> str:
+    """Format rows in columns as wide as their widest cell; a column of numbers is aligned right.
+
+    Args:
+        width: cells that a line may have; by default those of the terminal, and any number elsewhere.
+    """
+    from rich.cells import cell_len
+
     cells = [["-" if cell is None or cell == "" else str(cell) for cell in row] for row in rows]
     if not cells:
         return empty
-    columns = list(zip(header, *cells, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    right = [all(_is_number(cell) for cell in column[1:]) for column in columns]
+    right = [all(map(_is_number, column)) for column in zip(*cells, strict=True)]
+    width = terminal_width() if width is None else width
+    # Spelt before they are measured and cut.
+    lines = [list(header), *([plain(c).translate(_BLANKS) for c in row] if width else row for row in cells)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    widths = narrowed(widths, width) if width else widths
     return "\n".join(
-        "  ".join(
-            c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in [list(header), *cells]
+        "  ".join(_fill(c, w, right=r) for c, w, r in zip(line, widths, right, strict=False)).rstrip()
+        for line in lines
     )
+
+
+def terminal_width() -> int | None:
+    """The cells of a line on the terminal; None where standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def narrowed(widths: Sequence[int], width: int) -> list[int]:
+    """The widths of columns that fit together: the last one gives way first, down to 12 cells, then the widest, down to
+    8. Where that is not enough, the last columns are left out."""
+    fitted = list(widths)
+    while len(fitted) > 1 and _together(min(w, 8) for w in fitted) > width:
+        fitted.pop()
+    while _together(fitted) > width and max(fitted) > 1:
+        widest = len(fitted) - 1 if fitted[-1] > 12 else fitted.index(max(fitted))
+        fitted[widest] -= 1
+    return fitted
+
+
+def _together(widths: Iterable[int]) -> int:
+    """The width of a line of these columns, two cells apart."""
+    return sum(width + 2 for width in widths) - 2
+
+
+def _fill(cell: str, width: int, *, right: bool) -> str:
+    """The cell in as many cells as its column has; one that is cut says so."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(cell) > width:
+        return set_cell_size(cell, width - 1) + ("…" if has_unicode(sys.stdout) else "~")
+    gap = " " * (width - cell_len(cell))
+    return gap + cell if right else cell + gap
 
 
 def pairs(values: Mapping[str, Any]) -> str:
@@ -127,6 +200,21 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+def duration(seconds: float) -> str:
+    """The time in its two biggest units, as `1h 5m`."""
+    left = round(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts or unit == "s":
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])
+
+
+def log_text(line: LogLine) -> str:
+    return f"{line.time:%H:%M:%S} {line.worker:<10} {line.line}"
 
 
 def number(value: float | None) -> str:
@@ -148,10 +236,6 @@ def complain(error: RingleaderError, as_json: bool) -> None:
         echo(f"  | {line}", err=True)
     if error.hint:
         echo(f"  → {error.hint}", err=True)
-
-
-def to_terminal() -> bool:
-    return sys.stderr.isatty()
 
 
 def _headline(error: RingleaderError) -> str:

@@ -14,14 +14,13 @@ from types import FrameType
 
 import click
 
-from ringleader.cli.output import CommandSession, echo, pairs, with_output
+from ringleader.cli.output import CommandSession, pairs, with_output
 from ringleader.cli.stack.home import Home, read_json
 from ringleader.cli.stack.process import PidIdentity
 from ringleader.cli.stack.service import recorded
 from ringleader.cli.stack.stack import DEFAULT_CPUS, ForeignCluster, running, take_down
 from ringleader.cli.submit import EXIT_DETACHED, JOB_FILE, await_end
-from ringleader.cli.watch import log_text
-from ringleader.client import Client, Job, profile
+from ringleader.client import Client, profile
 from ringleader.errors import RingleaderError
 
 DETACH_DEADLINE_S = 240.0
@@ -155,8 +154,7 @@ def run(session: CommandSession, file: Path, num_cpus: int) -> int:
                 with Client(own.url, own.token) as client:
                     job = client.submit(file)
                     session.note(f"{job.id} submitted: {job.url}")
-                    _print_logs(session, job)
-                    return await_end(session, job, timeout=None)
+                    return await_end(session, job, timeout=None, logs=True)
         except Stopped:
             session.note("stopped, together with the job.")
             return EXIT_DETACHED
@@ -226,15 +224,6 @@ def _show(session: CommandSession, home: Home) -> None:
         **services,
     }
     session.show({**answer, "pid": said.get("pid"), "services": services}, pairs(shown))
-
-
-def _print_logs(session: CommandSession, job: Job) -> None:
-    """Print the job's log lines until it ends; with -o json to standard error, as the answer is the job alone."""
-    for line in job.logs(follow=True):
-        if session.as_json:
-            session.note(log_text(line))
-        else:
-            echo(log_text(line))
 
 
 def _tail(log: Path, lines: int = 20) -> str:

@@ -7,35 +7,36 @@ import click
 
 from ringleader.cli.find import find_job
 from ringleader.cli.jobs import gist
-from ringleader.cli.output import CommandSession, number, table, with_output
+from ringleader.cli.output import CommandSession, OutageNotes, log_text, number, table, with_output
 from ringleader.cli.submit import EXIT_DETACHED
-from ringleader.client import Event, Job, LogLine
+from ringleader.cli.terminal.completion import JOB
+from ringleader.client import Event, Job
 from ringleader.client.records import as_json
 from ringleader.errors import RingleaderError
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @with_output
 def logs(session: CommandSession, job: str, follow: bool) -> int:
     """Print the logs of JOB's workers."""
     found = find_job(session.client(), job)
-    return print_feed(session, found.logs(follow=follow), log_text)
+    return print_feed(session, found.logs(follow=follow, reached=_noting(session, found)), log_text)
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @with_output
 def events(session: CommandSession, job: str, follow: bool) -> int:
     """Print the events of JOB."""
     found = find_job(session.client(), job)
-    return print_feed(session, found.events(follow=follow), event_text)
+    return print_feed(session, found.events(follow=follow, reached=_noting(session, found)), event_text)
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @with_output
 def workers(session: CommandSession, job: str) -> None:
     """List JOB's workers."""
@@ -46,7 +47,7 @@ def workers(session: CommandSession, job: str) -> None:
 
 
 @click.command()
-@click.argument("job")
+@JOB
 @click.argument("name", required=False)
 @click.option(
     "--max-points", type=click.IntRange(min=4), default=40, show_default=True, help="Most points to show."
@@ -94,8 +95,8 @@ def print_feed(session: CommandSession, items: Iterable[Any], text: Callable[[An
     return 0
 
 
-def log_text(line: LogLine) -> str:
-    return f"{line.time:%H:%M:%S} {line.worker:<10} {line.line}"
+def _noting(session: CommandSession, job: Job) -> Callable[[bool], None]:
+    return OutageNotes(session.note, job.id).reached
 
 
 def event_text(event: Event) -> str:

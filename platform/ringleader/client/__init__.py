@@ -3,5 +3,6 @@
 from ringleader.client.client import Client
 from ringleader.client.job import Job
 from ringleader.client.records import Event, LogLine, Point, Result, Worker
+from ringleader.client.sweeps import Sweep, Sweeps
 
-__all__ = ["Client", "Event", "Job", "LogLine", "Point", "Result", "Worker"]
+__all__ = ["Client", "Event", "Job", "LogLine", "Point", "Result", "Sweep", "Sweeps", "Worker"]

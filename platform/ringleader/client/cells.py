@@ -83,7 +83,7 @@ def _write(
         return []
     if (made := source_of(value)) is not None:
         written.values[name] = made.text
-        written.imports |= made.imports
+        written.imports.update(made.imports)
         return []
     source = _source_of(name, value, trees)
     if source is None:

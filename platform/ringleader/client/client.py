@@ -3,7 +3,7 @@
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,14 +12,17 @@ import httpx
 
 from ringleader.client import profile
 from ringleader.client.access import Access
+from ringleader.client.alerts import Alerts
 from ringleader.client.function import Function, FunctionRefused, sources_of
 from ringleader.client.http import PATIENCE_S, Api, pauses
 from ringleader.client.job import Job
+from ringleader.client.sweeps import Sweep, SweepFile, Sweeps
 from ringleader.errors import ApiProblem
 from ringleader.spec import JobSpec
+from ringleader.spec.program.entrypoint import with_framework
 from ringleader.spec.working_dir import JobFileWarning, check_working_dir, root_of
 from ringleader.wire import package
-from ringleader.wire.views import JobPage, JobView
+from ringleader.wire.views import Comparison, JobPage, JobView
 
 JobFile = str | Path | Mapping[str, Any] | JobSpec
 UPLOAD_TRIES = 10
@@ -99,6 +102,24 @@ class Client:
         answer = self._api.request("POST", "/jobs", json=body, params={"dry_run": "true"}, repeatable=True)
         return dict(answer.json())
 
+    def sweep(self, source: SweepFile, working_dir: str | Path | None = None) -> Sweep:
+        """Check and submit a sweep: many trials of one job file. `sweeps` lists, finds and previews them.
+
+        Args:
+            source: path of a sweep file, or the same as mapping.
+            working_dir: folder to pack, as for `submit`.
+
+        Raises:
+            SpecInvalid: before anything is sent.
+            ApiProblem: the control plane refused the sweep, or its first trial.
+        """
+        return self.sweeps.submit(source, working_dir)
+
+    @property
+    def sweeps(self) -> Sweeps:
+        """The sweeps that there are."""
+        return Sweeps(self._api, self._upload)
+
     def job(self, job_id: str) -> Job:
         """A job by its whole id. Of a name there may be several: `next(client.jobs(name="mnist"))` is the newest."""
         return Job(self._api, JobView.model_validate(self._api.get(f"/jobs/{job_id}")))
@@ -109,11 +130,27 @@ class Client:
         state: str | None = None,
         project: str | None = None,
         name: str | None = None,
-        label: str | None = None,
+        label: str | Iterable[str] | None = None,
         limit: int = 100,
+        owner: str | None = None,
+        param: str | Iterable[str] | None = None,
+        search: str | None = None,
+        sort: str | None = None,
+        metrics: Iterable[str] = (),
     ) -> Iterator[Job]:
-        """All jobs that match, newest first, fetched `limit` at a time."""
-        wanted = {"state": state, "project": project, "name": name, "label": label, "limit": limit}
+        """All jobs that match, newest first or as `sort` says, fetched `limit` at a time.
+
+        Args:
+            label: a label as "key=value", or several, which must all match.
+            param: the same of the keys of the job files' `params`.
+            search: a part of the id, of the name, or of a label as key=value.
+            sort: a column ("submitted_at", "name", "state", "owner", "project", "priority", "finished_at", "duration")
+                or "metric:NAME:last" (or min, max); with a leading "-" the greatest comes first.
+            metrics: what these came to is in each job's `view.metrics`.
+        """
+        wanted: dict[str, Any] = {"state": state, "project": project, "name": name, "owner": owner}
+        wanted |= {"search": search, "sort": sort, "label": _several(label), "param": _several(param)}
+        wanted |= {"metrics": ",".join(metrics) or None, "limit": limit}
         cursor = None
         while True:
             page = JobPage.model_validate(self._api.get("/jobs", {**wanted, "cursor": cursor}))
@@ -122,10 +159,34 @@ class Client:
             if (cursor := page.next_cursor) is None:
                 return
 
+    def curves(
+        self,
+        jobs: Iterable[str],
+        *names: str,
+        axis: str = "step",
+        first: float | None = None,
+        last: float | None = None,
+        max_points: int = 500,
+    ) -> Comparison:
+        """The metrics `names` (without one, the loss) of several jobs, each thinned to `max_points` so that peaks stay.
+
+        Args:
+            jobs: ids; those that cannot be read are named in `left_out`.
+            axis: the unit of `first` and `last`: "step", "wall" (Unix seconds) or "relative" (seconds since the start).
+        """
+        wanted = {"jobs": ",".join(jobs), "names": ",".join(names or ("loss",)), "axis": axis}
+        bounds = {"from": first, "to": last, "max_points": max_points}
+        return Comparison.model_validate(self._api.get("/curves", {**wanted, **bounds}))
+
     @property
     def access(self) -> Access:
         """Users, tokens, projects, secrets and the audit log."""
         return Access(self._api)
+
+    @property
+    def alerts(self) -> Alerts:
+        """Alerts that were raised, and the rules of projects."""
+        return Alerts(self._api)
 
     def cluster(self) -> dict[str, Any]:
         """Nodes and resources of the cluster."""
@@ -143,6 +204,7 @@ class Client:
             return self._with_function(source, working_dir, function)
         spec, base = _read(source)
         root = root_of(spec, base, working_dir)
+        spec = with_framework(spec, root)
         for remark in check_working_dir(spec, root):
             warnings.warn(remark, JobFileWarning, stacklevel=3)  # where submit or preview is called
         # Only what was given: the defaults are those of the control plane, whose version may be another.
@@ -205,6 +267,10 @@ class Client:
     def _send(self, name: str, data: bytes, offset: int) -> None:
         headers = {"Content-Type": "application/zip", "Upload-Offset": str(offset)}
         self._api.request("PUT", f"/packages/{name}", content=data[offset:], headers=headers)
+
+
+def _several(given: str | Iterable[str] | None) -> list[str] | None:
+    return [given] if isinstance(given, str) else list(given or ()) or None
 
 
 def _read(source: JobFile) -> tuple[JobSpec, Path]:

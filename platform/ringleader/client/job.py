@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urljoin
@@ -19,9 +19,10 @@ from ringleader.wire.views import JobView
 
 LAST_LOG_LINES = 20
 
+OUTAGE_S = 120.0
+
 _FIRST_POLL_S = 0.1
 _SLOWEST_POLL_S = 1.0
-_OUTAGE_S = 120.0
 
 
 class Job:
@@ -68,13 +69,30 @@ class Job:
             JobFailed: it failed or was cancelled; with its reason and last log lines.
             WaitTimeout: it has not ended in time. The job goes on.
         """
+        for _ in self.watch(timeout):
+            pass
+        return self._outcome()
+
+    def watch(self, timeout: float | None = None, *, outage_s: float = OUTAGE_S) -> Iterator[JobView | None]:
+        """The job as it is now, again and again until it has ended: every 0.1 s at first, every second later. None
+        while the control plane does not answer.
+
+        Args:
+            timeout: seconds; None watches as long as the job runs.
+            outage_s: seconds without an answer that are tolerated.
+
+        Raises:
+            WaitTimeout: it has not ended in time. The job goes on.
+        """
         give_up_at = time.monotonic() + timeout if timeout is not None else None
         last_seen, pause_s = time.monotonic(), _FIRST_POLL_S
         while True:
-            if self._reached(last_seen):
+            reached = self._reached(last_seen, outage_s)
+            yield self.view if reached else None
+            if reached:
                 last_seen = time.monotonic()
             if self.state.ended:
-                return self._outcome()
+                return
             if give_up_at is not None and time.monotonic() + pause_s > give_up_at:
                 raise WaitTimeout(
                     f"job {self.id} is still {self.state} at step {self.view.progress.step} after {timeout:g} s.",
@@ -91,6 +109,10 @@ class Job:
         """Set its priority: of the jobs that wait, a higher one is served first, and may preempt a lower one. A
         priority above 0 requires the role operator."""
         return self._merge({"priority": priority})
+
+    def label(self, labels: Mapping[str, str | None]) -> Self:
+        """Set labels, of a job in any state; None removes one. Those that are not named stay."""
+        return self._merge({"labels": dict(labels)})
 
     def cancel(self, grace_s: float | None = None) -> Self:
         """Ask it to stop; cancelling twice is cancelling once."""
@@ -133,13 +155,19 @@ class Job:
     def metric_names(self) -> list[str]:
         return list(self._api.get(self._path("/metrics"))["names"])
 
-    def events(self, follow: bool = False, after: int = 0) -> Iterator[Event]:
-        """Events numbered above `after`; with `follow` also those to come, until the job has ended."""
-        return map(Event.read, self._feed("/events", follow, after))
+    def events(
+        self, follow: bool = False, after: int = 0, *, reached: Callable[[bool], None] | None = None
+    ) -> Iterator[Event]:
+        """Events numbered above `after`; with `follow` also those to come, until the job has ended. `reached` is then
+        told, again and again, whether the control plane answers."""
+        return map(Event.read, self._feed("/events", follow, after, reached))
 
-    def logs(self, follow: bool = False, after: int = 0) -> Iterator[LogLine]:
-        """Log lines numbered above `after`; with `follow` also those to come, until the job has ended."""
-        return map(LogLine.read, self._feed("/logs", follow, after))
+    def logs(
+        self, follow: bool = False, after: int = 0, *, reached: Callable[[bool], None] | None = None
+    ) -> Iterator[LogLine]:
+        """Log lines numbered above `after`; with `follow` also those to come, until the job has ended. `reached` is
+        then told, again and again, whether the control plane answers."""
+        return map(LogLine.read, self._feed("/logs", follow, after, reached))
 
     def artifacts(self) -> list[dict[str, Any]]:
         """The artifacts that the job saved: name and size of each."""
@@ -185,13 +213,13 @@ class Job:
             Path(partial).unlink(missing_ok=True)
         return target
 
-    def _reached(self, last_seen: float) -> bool:
+    def _reached(self, last_seen: float, outage_s: float) -> bool:
         """Look again; an outage is an error only once it has lasted."""
         try:
             self.refresh()
         except (ApiUnreachable, ApiProblem) as error:
             refused = isinstance(error, ApiProblem) and error.status < 500
-            if refused or time.monotonic() - last_seen > _OUTAGE_S:
+            if refused or time.monotonic() - last_seen > outage_s:
                 raise
             return False
         return True
@@ -212,10 +240,22 @@ class Job:
         except (ApiProblem, ApiUnreachable):
             return []  # an outage now must not hide the reason
 
-    def _feed(self, name: str, follow: bool, after: int) -> Iterator[dict[str, Any]]:
+    def _feed(
+        self, name: str, follow: bool, after: int, reached: Callable[[bool], None] | None
+    ) -> Iterator[dict[str, Any]]:
         if not follow:
             return feed.pages(self._api, self._path(name), after)
-        return feed.follow(self._api, self._path(name), lambda: self.refresh().state.ended, after)
+        return feed.follow(self._api, self._path(name), lambda: self._has_ended(reached), after)
+
+    def _has_ended(self, reached: Callable[[bool], None] | None) -> bool:
+        tell = reached or (lambda answered: None)
+        try:
+            ended = self.refresh().state.ended
+        except (ApiUnreachable, ApiProblem) as error:
+            tell(isinstance(error, ApiProblem) and error.status < 500)  # a refusal is an answer
+            raise
+        tell(True)
+        return ended
 
     def _merge(self, change: dict[str, Any]) -> Self:
         headers = {"Content-Type": "application/merge-patch+json"}

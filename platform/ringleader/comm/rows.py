@@ -73,6 +73,11 @@ def added(one: SparseRows, other: SparseRows) -> SparseRows:
     return SparseRows(indices, values.index_add_(0, place[one.count :], other.values))
 
 
+def give_rows(table: Tensor, rows: SparseRows | None) -> None:
+    """Make these rows the table's `.grad`; None: it has none."""
+    table.grad = None if rows is None else as_gradient(rows, table)
+
+
 def as_gradient(rows: SparseRows, table: Tensor) -> Tensor:
     """A coalesced sparse COO gradient of the table's shape, over the same memory."""
     return torch.sparse_coo_tensor(
@@ -165,7 +170,7 @@ class SparseTables:
 
     def expose(self, number: int, total: SparseRows) -> None:
         """Make this sum the table's gradient, and drop the partial sums."""
-        self.parameters[number].grad = as_gradient(total, self.parameters[number])
+        give_rows(self.parameters[number], total)
         self._stacks[number].clear()
 
     def _put(self, number: int, rows: SparseRows) -> None:

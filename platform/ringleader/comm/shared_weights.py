@@ -7,6 +7,12 @@ from torch import Tensor
 from torch.nn import Parameter
 
 
+def point_at(parameter: Parameter, memory: Tensor) -> None:
+    """Have the parameter's values be those of this memory from now on."""
+    # By `.data`: the program and its optimisers keep their parameter object, and no operation runs that autograd sees.
+    parameter.data = memory
+
+
 class BucketWeights:
     """The parameters of one bucket in shared memory. Contiguous ones live there; others stay where they are, as kernels
     round by layout, and are copied.
@@ -75,7 +81,7 @@ class BucketWeights:
             if not in_arena and holders(former) > 2:
                 self.former[number] = former
             inherited.discard(parameter)
-            parameter.data = part.copy_(former)
+            point_at(parameter, part.copy_(former))
 
     def _move_out(self, numbers: Collection[int]) -> None:
         for number, parameter, part in self._members:
@@ -84,7 +90,7 @@ class BucketWeights:
             if number not in numbers or parameter.data_ptr() != part.data_ptr():
                 continue
             with torch.no_grad():
-                parameter.data = part.clone() if former is None else former.copy_(part)
+                point_at(parameter, part.clone() if former is None else former.copy_(part))
 
 
 class SharedWeights:

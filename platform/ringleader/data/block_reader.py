@@ -71,6 +71,7 @@ class BlockReader:
             if found is not None:
                 self._held.move_to_end(block)
                 return found
+            # In one go with the look into memory: of the threads that want a block one reads it.
             waiting = self._reading.get(block)
             mine = waiting is None
             if waiting is None:
@@ -99,6 +100,7 @@ class BlockReader:
                 del self._reading[block]
             raise
         with self._lock:
+            # In one go: between the two, others would find it neither held nor being read, and read it again.
             self._keep(block, decoded)
             del self._reading[block]
         waiting.set_result(decoded)
@@ -140,6 +142,7 @@ class BlockReader:
             if block is not None and (block in self._now or self._fits(block)):
                 waiting = self._reading[block] = Future()
                 return block, waiting
+            # Under the lock of `expect`, which starts no thread where one that runs will see what it adds.
             self._running -= 1
             return None
 

@@ -1,16 +1,21 @@
-"""One node's copies of the files that a replicated job reads: each made once, whole or not at all, for all workers."""
+"""One node's copies of the files that a replicated job reads: each made once, whole or not at all, for all workers, and
+decoded. One that another job has left there is taken."""
 
 import fcntl
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
+from ringleader.data.kept_copies import KeptCopies
+from ringleader.data.sources.arrow_copy import ENDING, facts_of, write_copy
 from ringleader.data.sources.paths import resolve
 from ringleader.errors import RingleaderError
 
@@ -19,6 +24,10 @@ STALLED_S = 600.0
 """The longest time without growth of a file that another worker copies: in the end it reads the whole copy again."""
 AGAIN_S = 0.05
 IN_USE = ".in-use"
+KEPT = "kept-copies"
+"""The folder of what jobs have left, beside those of their attempts."""
+DECODED = 4
+"""As many times as large is a file decoded, about, where room is made for it."""
 
 
 class CopyFailed(RingleaderError):
@@ -50,13 +59,21 @@ class NodeCopies:
         self._folder = folder
         self._stalled_s = stalled_s
         self._here = Path.cwd()
+        self._kept = KeptCopies(folder.parent.parent / KEPT)
         _use(folder)
         for other in folder.parent.parent.glob(f"*/*/{IN_USE}"):
             if other.parent != folder:
                 remove_unused(other.parent)
+        # What was in use when the last copy was made may not be any more.
+        self._kept.make_room()
 
-    def of(self, source: str) -> str:
-        """The path of this node's copy of a file. Files in this process's working directory are here already.
+    def of(self, source: str, digest: str = "") -> str:
+        """The path of this node's copy of a Parquet file: as Arrow, decoded, but where a column has a dictionary or
+        cannot be decoded. Files in this process's working directory are here already.
+
+        Args:
+            digest: of the file's footer, in hex, for a copy that another job has left; without it none is taken or
+                kept, nor of a file whose source does not say when it last changed.
 
         Raises:
             CopyFailed: with the source and the reason.
@@ -69,20 +86,61 @@ class NodeCopies:
         name = hashlib.sha256(f"{filesystem.type_name}:{path}".encode()).hexdigest()[:32]
         copy = self._folder / f"{name}.parquet"
         try:
-            size = filesystem.get_file_info(path).size
-            if size is None:
+            info = filesystem.get_file_info(path)
+            if (size := info.size) is None:
                 raise FileNotFoundError("the file does not exist")
             with self._alone(copy, source):
-                if not copy.exists():
-                    _fetch(filesystem, path, size, copy)
-            found = copy.stat().st_size
+                arrow = copy.with_suffix(ENDING)
+                kept = _kept_name(arrow, digest, info.mtime_ns)
+                made = arrow if arrow.exists() or (kept and self._taken(arrow, kept)) else None
+                if made is None:
+                    self._kept.make_room((1 + DECODED) * size)
+                    if not copy.exists():
+                        _fetch(filesystem, path, size, copy)
+                    made = self._decoded(copy, arrow, kept)
+            found = facts_of(made).size_bytes if made == arrow else made.stat().st_size
         except OSError as error:
             raise CopyFailed(source, str(error)) from error
         if found != size:
             raise CopyFailed(
                 source, f"it has {size} bytes now, but had {found} when the first worker copied it"
             )
-        return str(copy)
+        return str(made)
+
+    def _taken(self, arrow: Path, name: str) -> bool:
+        """Whether another job has left a copy of the file, which is this one's now too."""
+        if not self._kept.take(name, arrow):
+            return False
+        with suppress(OSError):
+            facts_of(arrow)
+            return True
+        # What the disk has lost is made again.
+        arrow.unlink()
+        self._kept.drop(name)
+        return False
+
+    def _decoded(self, copy: Path, arrow: Path, name: str) -> Path:
+        """The copy as Arrow, in place of the one as Parquet, kept for later jobs where it has a name for that. The one
+        as Parquet where it cannot be decoded, which only the first worker of the node tries."""
+        undecoded = copy.with_suffix(".undecoded")
+        try:
+            if undecoded.exists() or not write_copy(copy, arrow):
+                return copy
+        except (OSError, pa.ArrowException) as error:
+            # No room, or a column that nobody may ever read. What is read has the same bits.
+            with suppress(OSError):
+                undecoded.touch()
+            print(
+                f"ringleader: {copy} stays Parquet, as it cannot be decoded: {error}",
+                file=sys.stderr,
+                flush=True,
+            )
+            return copy
+        copy.unlink()
+        # Under a name that says what it is a copy of: the file may have changed since the caller has read its footer.
+        if f"-{facts_of(arrow).digest}-" in name:
+            self._kept.keep(name, arrow)
+        return arrow
 
     @contextmanager
     def _alone(self, copy: Path, source: str) -> Iterator[None]:
@@ -212,3 +270,9 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return -1
+
+
+def _kept_name(arrow: Path, digest: str, mtime_ns: int | None) -> str:
+    """The name under which later jobs find the copy; empty where it is not kept."""
+    # With the time of its last change, which not every source says: numbers can change without a byte of the footer.
+    return f"{arrow.stem}-{digest}-{mtime_ns}{ENDING}" if digest and mtime_ns is not None else ""

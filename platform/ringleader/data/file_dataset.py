@@ -12,7 +12,9 @@ from torch.utils.data import Dataset, default_collate
 
 from ringleader.data.block_reader import BlockReader, DecodedBlock
 from ringleader.data.columns import ColumnStack, stacks, values_of
+from ringleader.data.decoding import decoded_per_row
 from ringleader.data.sources.open_files import PerProcess
+from ringleader.data.sources.parquet import ParquetSource
 from ringleader.data.sources.source import Source
 from ringleader.data.unreadable import RowUnreadable
 
@@ -67,6 +69,7 @@ class FileDataset(Dataset[Row]):
         self._ends = np.cumsum(counts)
         self._firsts = self._ends - counts
         self._kept: dict[int, Row] | None = {} if keep_decoded else None
+        self._cache_bytes = cache_bytes
         self._reader = PerProcess(partial(BlockReader, source, self._columns, cache_bytes))
 
     @property
@@ -96,6 +99,29 @@ class FileDataset(Dataset[Row]):
             # A class of the program's own may make other rows of these.
             and type(self).__getitems__ is FileDataset.__getitems__
             and self._stacks
+        )
+
+    def keeps_rows(self) -> bool:
+        """Whether rows stay in memory once they were read."""
+        return self._kept is not None
+
+    def block_bytes(self) -> int:
+        """What a block takes in memory, in the mean, as far as its source tells; 0 where it does not."""
+        told = getattr(self._source, "decoded_bytes", None)
+        return 0 if told is None else told(self._columns) // len(self._ends)
+
+    def decoded_per_row(self, at_once: int) -> float:
+        """How many rows are decoded for each one used, about, where rows are shuffled one by one and so many are read
+        together: 1 where all stay in memory or are decoded on disk, or the source does not tell its
+        size."""
+        if self._kept is not None or not isinstance(self._source, ParquetSource) or self._source.copied:
+            return 1.0
+        return decoded_per_row(
+            rows=len(self),
+            blocks=len(self._ends),
+            size_bytes=self._source.decoded_bytes(self._columns),
+            cache_bytes=self._cache_bytes,
+            at_once=at_once,
         )
 
     def expect(self, now: Sequence[int], ahead: Sequence[int]) -> None:

@@ -29,6 +29,11 @@ def file_set(dataset: Any) -> FileDataset | None:
     return found[0] if len(found) == 1 and len(found[0]) == len(dataset) else None
 
 
+def digest_of(dataset: Any) -> str:
+    """The digest of all files inside a dataset, in hex; empty where it reads none."""
+    return "".join(FileDataset.files(part).digest for part in _file_sets(dataset))
+
+
 def _file_sets(dataset: Any) -> Iterator[FileDataset]:
     """The dataset itself, or what its attributes, and lists and dicts of them, hold at any depth."""
     seen: set[int] = set()

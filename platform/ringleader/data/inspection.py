@@ -1,42 +1,36 @@
-"""The contents of files: kind, rows, blocks, columns and first rows, and the memory that shuffling them takes.
+"""The contents of files: kind, rows, blocks, columns and first rows, and the memory that shuffling them takes."""
 
-    python -m ringleader.data.inspection URI ANSWER [KIND]
-
-The answer is written to a file, as JSON: {"found": …} or {"error", "hint", "code"}.
-"""
-
-import json
-import sys
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from ringleader.data.sources.kinds import open_source
+from ringleader.data.decoding import decoded_per_row
+from ringleader.data.file_dataset import CACHE_BYTES
 from ringleader.data.sources.source import Source
-from ringleader.errors import RingleaderError
 from ringleader.spec.data import Data
 
 SAMPLED = 3
+SLICE_ROWS = 32
+"""Rows that a worker reads together, for the forecast of what is decoded again."""
 MOST_CHARACTERS, MOST_BYTES, MOST_VALUES = 60, 8, 6
 """As much of a text, of bytes, and of a list is shown."""
 ORDER_BYTES = {"shuffled": (8, 0), "row": (0, 0), "block": (0, 24)}
 """By `data.order`, the bytes that it keeps for each row and for each block."""
 
 
-def inspect(uri: str, kind: str = "") -> dict[str, Any]:
-    """The contents of files at a path or URI, as plain values.
+def contents(source: Source) -> dict[str, Any]:
+    """The contents of a source, as plain values.
 
     Raises:
-        RingleaderError, FileNotFoundError: naming what cannot be read.
+        RingleaderError: naming what cannot be read.
     """
-    kind, source = open_source(uri, kind)
     rows, blocks = int(source.block_rows.sum()), len(source.block_rows)
     first = source.read(0, None)
     largest = int(source.block_rows.max())
     block_bytes = first.nbytes * largest // first.num_rows
+    again = decoded_per_row(
+        rows=rows, blocks=blocks, size_bytes=block_bytes * blocks, cache_bytes=CACHE_BYTES, at_once=SLICE_ROWS
+    )
     return {
-        "uri": uri,
-        "kind": kind,
         "rows": rows,
         "blocks": blocks,
         "block_rows": [int(source.block_rows.min()), largest],
@@ -46,6 +40,7 @@ def inspect(uri: str, kind: str = "") -> dict[str, Any]:
         "order_bytes": {
             order: rows * a_row + blocks * a_block for order, (a_row, a_block) in ORDER_BYTES.items()
         },
+        "decoded_per_row": dict.fromkeys(("shuffled", "row"), round(again, 1)) | {"block": 1.0},
         "window_blocks": Data().window,
         "window_bytes": min(Data().window, blocks) * block_bytes,
         "digest": source.digest,
@@ -73,17 +68,3 @@ def _rows(source: Source, first: Any) -> list[dict[str, Any]]:
     batches = (first if block == 0 else source.read(block, None) for block in range(len(source.block_rows)))
     rows = (row for batch in batches for row in batch.slice(0, SAMPLED).to_pylist())
     return list(islice(rows, SAMPLED))
-
-
-def main(uri: str, answer: str, kind: str = "") -> None:
-    try:
-        told: dict[str, Any] = {"found": inspect(uri, kind)}
-    except RingleaderError as error:
-        told = {"error": error.message, "hint": error.hint, "code": error.code}
-    except (OSError, ValueError, KeyError) as error:
-        told = {"error": str(error), "hint": "", "code": "not_inspected"}
-    Path(answer).write_text(json.dumps(told))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,7 +1,11 @@
 """File systems by URI: pyarrow's own, and through fsspec those that it lacks (`hf://`, `https://`, `az://`)."""
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ringleader.errors import RingleaderError
@@ -15,6 +19,14 @@ _REFUSED = re.compile(
 _UNREACHABLE = re.compile(
     r"connect|resolve host|curlCode|timed? ?out|timeout|name or service|network|unreachable", re.IGNORECASE
 )
+_FAILED = re.compile(
+    r"server error|service unavailable|bad gateway|gateway time|slow.?down|too many requests", re.IGNORECASE
+)
+GONE = frozenset({404, 410})
+"""Answers of web servers that there is no such file."""
+WEB = frozenset({"http", "https"})
+SILENCE_S = 60.0
+"""A web server that sends nothing for so long has failed."""
 
 
 class UriUnusable(RingleaderError):
@@ -44,13 +56,13 @@ def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
         raise UriUnusable(uri, said(error), hint_for(error)) from error
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """The message of an error, in one line without its full stop; of one that says nothing its kind."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
-def hint_for(error: Exception) -> str:
-    """The hint for an error of a file system."""
+def hint_for(error: Exception, otherwise: str = "Check the path, and that every node can read it.") -> str:
+    """The hint for an error of a file system; `otherwise` where it is about the file alone."""
     text = f"{type(error).__name__} {error}"
     if isinstance(error, PermissionError) or _REFUSED.search(text):
         return (
@@ -58,11 +70,13 @@ def hint_for(error: Exception) -> str:
             "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME "
             "and AZURE_STORAGE_ACCOUNT_KEY, HF_TOKEN)."
         )
+    if _FAILED.search(text):
+        return "The server failed, not the file: try again later. What the job has committed stays."
     if isinstance(error, ConnectionError | TimeoutError) or _UNREACHABLE.search(text):
         return (
             "Check that every node reaches that address, and any proxy or endpoint that its variables name."
         )
-    return "Check the path, and that every node can read it."
+    return otherwise
 
 
 def _through_fsspec(scheme: str, uri: str) -> tuple[pafs.FileSystem, str]:
@@ -71,7 +85,7 @@ def _through_fsspec(scheme: str, uri: str) -> tuple[pafs.FileSystem, str]:
         import fsspec.core
 
         fsspec.get_filesystem_class(scheme)
-        filesystem, path = fsspec.core.url_to_fs(uri)
+        filesystem, path = fsspec.core.url_to_fs(uri, **_options(scheme))
     except ImportError as error:
         package = PACKAGES.get(scheme, "the package that its message names")
         raise UriUnusable(
@@ -84,4 +98,51 @@ def _through_fsspec(scheme: str, uri: str) -> tuple[pafs.FileSystem, str]:
             raise
         known = ", ".join(f"{name}://" for name in sorted({*PYARROW_SCHEMES - {"mock"}, *PACKAGES}))
         raise UriUnusable(uri, f"no file system is known for {scheme}://", f"Known: {known}.") from error
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem)), path
+    handler = _WebHandler if scheme in WEB else pafs.FSSpecHandler
+    return pafs.PyFileSystem(handler(filesystem)), path
+
+
+def _options(scheme: str) -> dict[str, Any]:
+    """A bound on the silence of web servers, which may otherwise last five minutes for each request, and cuts off large
+    files that take longer; not where fsspec's own configuration says something."""
+    if scheme not in WEB:
+        return {}
+    import aiohttp
+    import fsspec.config
+
+    if "client_kwargs" in fsspec.config.conf.get(scheme, {}):
+        return {}
+    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)}}
+
+
+class _WebHandler(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
+    """Files of web servers. Whatever a server answers, and where it does not, fsspec says that there is no such file;
+    here the answer is told."""
+
+    def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
+        return [self._info(path) for path in paths]
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        with _told():
+            return pa.PythonFile(self.fs.open(path, mode="rb"), mode="r")
+
+    def _info(self, path: str) -> pafs.FileInfo:
+        try:
+            with _told():
+                found = self.fs.info(path)
+        except FileNotFoundError:
+            return pafs.FileInfo(path, pafs.FileType.NotFound)
+        kind = pafs.FileType.File if found["type"] == "file" else pafs.FileType.Directory
+        return pafs.FileInfo(path, kind, size=found["size"])
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Raise the answer that was taken for a file that is not there, where it is another one, as an OSError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        answer = error.__cause__
+        if answer is None or getattr(answer, "status", None) in GONE:
+            raise
+        raise OSError(said(answer)) from error

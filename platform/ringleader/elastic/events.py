@@ -28,6 +28,7 @@ class Parked:
         generation: the one it leaves, 0 before its first.
         applied: transactions it has applied (steps and evaluations).
         step: global steps it has applied; negative for a new server, which has not got its part of the state.
+        phases: phases of the next step that it has applied.
         why: empty at a planned boundary, before its first plan, and where a shadow has the state of that boundary.
         followed: the number of the last pair in which it followed a member, 0 before any.
         astray: what a shadow holds that differs from the member that it followed to this boundary.
@@ -46,6 +47,7 @@ class Parked:
     astray: str = ""
     call: int = 0
     caught_up: bool = False
+    phases: int = 0
 
 
 @dataclass(frozen=True, slots=True)

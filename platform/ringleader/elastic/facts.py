@@ -132,6 +132,23 @@ def report_losses(state: Membership) -> Decision:
     return replace(state, losses=()), tuple(_report(state, loss) for loss in state.losses)
 
 
+def at_work(state: Membership, now: float, *, steps_lost: int | None) -> Decision:
+    """Note that the group is at work: its members have proven that they can, and a recovery is over.
+
+    Args:
+        steps_lost: those to compute once more; None where only the program knows.
+    """
+    for member in state.members:
+        if not member.proven:
+            state = arrived(state.put(replace(member, proven=True)), member.role)
+    recovery = state.recovery
+    if recovery is None or recovery.formed is None:
+        return state, ()
+    lost = {} if steps_lost is None else {"steps_lost": steps_lost}
+    told = Report("recovered", state.generation, recovery.phases(now) | lost)
+    return replace(state, recovery=None), (told,)
+
+
 def _report(state: Membership, loss: Loss) -> Report:
     data = {"worker": loss.worker, "rank": loss.rank, "cause": loss.cause, "step": state.committed}
     return Report("worker.lost", state.generation, {**data, "why": loss.why} if loss.why else data)
@@ -186,9 +203,9 @@ def park(state: Membership, event: ev.Parked) -> Membership:
         parked = replace(parked, times_followed=state.rules.follow_tries + 1)
     # A server without its part holds no state: it must not count as a backup of the others.
     if event.step < 0:
-        state = state.put(replace(parked, generation=0, applied=0, step=0))
+        state = state.put(replace(parked, generation=0, applied=0, step=0, phases=0))
     else:
-        state = state.put(replace(parked, applied=event.applied, step=event.step))
+        state = state.put(replace(parked, applied=event.applied, step=event.step, phases=event.phases))
     # A joiner parks in generation 0: whatever ended its following, the members' exchange goes on.
     return _break(state, event.now) if event.why and event.generation else state
 
@@ -224,21 +241,16 @@ def _mark(state: Membership, generation: int, name: str, now: float) -> Membersh
 
 
 def _committed(state: Membership, event: ev.Committed) -> Decision:
+    # Heartbeats tell the newest step again and again: one from before this plan ends no recovery.
     if state.plan is None or event.generation != state.generation or event.step <= state.formed_step:
         return state, ()
     found = state.find(event.worker)
     if found is None or found.phase is Phase.CONDEMNED:
         return state, ()  # back from the dead: what it says is nobody's state
     # Before `committed` grows: how far the group had been beyond the step where this plan began.
-    recovery, lost = state.recovery, max(0, state.committed - state.formed_step)
+    lost = max(0, state.committed - state.formed_step)
     state = replace(state, committed=max(state.committed, event.step), futile=0)
-    for member in state.members:
-        if not member.proven:
-            state = arrived(state.put(replace(member, proven=True)), member.role)
-    if recovery is None or recovery.formed is None:
-        return state, ()
-    data = recovery.phases(event.now, lost)
-    return replace(state, recovery=None), (Report("recovered", state.generation, data),)
+    return at_work(state, event.now, steps_lost=lost)
 
 
 def _drained(state: Membership, event: ev.Drain) -> Decision:

@@ -21,7 +21,7 @@ def newest_transaction(state: Membership) -> int | None:
     """
     floor = state.plan.start_transaction if state.plan else 0
     applied = [
-        w.applied for w in state.members if w.phase is Phase.PARKED and w.step <= newest_complete_step(state)
+        w.applied for w in state.members if w.phase is Phase.PARKED and w.stands <= newest_complete(state)
     ]
     step = max(applied, default=0)
     # Short of the step from which this generation began: nobody has that state any more.
@@ -30,21 +30,21 @@ def newest_transaction(state: Membership) -> int | None:
     return step
 
 
-def newest_complete_step(state: Membership) -> float:
-    """The global steps of which the parked servers together hold the whole state: those that every one has applied if
-    each has a part, those that any has applied if each has a copy. No bound without servers, or where steps say nothing
-    about the state; -1 where some part is held by nobody.
+def newest_complete(state: Membership) -> tuple[float, int]:
+    """The global steps, and phases of the next, of which the parked servers together hold the whole state: those that
+    every one has applied if each has a part, those that any has applied if each has a copy. No bound without servers,
+    or where steps say nothing about the state; -1 where some part is held by nobody.
 
     Where parts have backups the others repeat what some are ahead with, rather than take it from them: a server that is
     lost before they are level again takes nothing along that is nowhere else."""
     rules = state.rules
     if not rules.servers or state.plan is None:
-        return inf
+        return inf, 0
     if not all(_held_by(state)) and not state.closing:
-        return -1
+        return -1, 0
     if rules.own_step_counts:
-        return inf
-    return (max if rules.copies else min)((w.step for w in _servers(state)), default=inf)
+        return inf, 0
+    return (max if rules.copies else min)((w.stands for w in _servers(state)), default=(inf, 0))
 
 
 def alone(state: Membership) -> bool:
@@ -79,7 +79,7 @@ def form(state: Membership, start_transaction: int, now: float) -> Decision:
         servers=len(servers),
         shards=state.rules.shards,
         start_transaction=start_transaction,
-        heals=_heals(workers, servers, start_transaction, newest_complete_step(state)),
+        heals=_heals(workers, servers, start_transaction, newest_complete(state)),
         # This and `meeting` are filled in by the supervisor: a pure decision knows no store.
         recorded_step=0,
         meeting=NOWHERE,
@@ -127,7 +127,7 @@ def _choose_servers(state: Membership, start_transaction: int, cause: str) -> tu
     optimiser's state, and none of them is ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
     servers = tuple(w for w in servers if not w.ready or state.due(w))
-    torn = any(not w.ready and w.step > newest_complete_step(state) for w in servers)
+    torn = any(not w.ready and w.stands > newest_complete(state) for w in servers)
     # While servers stand at different steps a new one waits: the step is repeated first.
     healed = any(_holds(w, start_transaction) for w in servers) and not torn
     if not (state.closing or cause == SHORT) and (start_transaction == 0 or healed):
@@ -143,18 +143,16 @@ def _heals(
     workers: Sequence[WorkerState],
     servers: Sequence[WorkerState],
     start_transaction: int,
-    complete_step: float,
+    complete: tuple[float, int],
 ) -> tuple[tuple[str, str], ...]:
     """Pairs of (receiver, donor). Before the first step everybody takes the state of one member, so that all are equal
     even if the user's function is unseeded; later donors take turns. A server that is ahead is no donor."""
     if start_transaction == 0:
-        donors = [w for w in (*servers, *workers) if w.step <= complete_step][:1]
+        donors = [w for w in (*servers, *workers) if w.stands <= complete][:1]
         # Everybody, also those with equal weights: that they are equal is not known before the first step.
         behind = [w for w in (*workers, *servers) if w is not donors[0]]
     else:
-        holders = [
-            w for w in (*servers, *workers) if _holds(w, start_transaction) and w.step <= complete_step
-        ]
+        holders = [w for w in (*servers, *workers) if _holds(w, start_transaction) and w.stands <= complete]
         # Servers first: only they have the optimiser's state.
         donors = [w for w in holders if w.role == "server"] or holders
         behind = [w for w in (*workers, *servers) if w not in holders]

@@ -24,6 +24,7 @@ from ringleader.elastic.instructions import (
 )
 from ringleader.elastic.newcomers import expendable, held
 from ringleader.elastic.preempting import preempt
+from ringleader.elastic.restarts import awaits_others, running, spend_failed
 from ringleader.elastic.returning import returned
 from ringleader.elastic.state import AttemptRules, Membership, Phase, WorkerState
 
@@ -49,6 +50,9 @@ def handle(state: Membership, event: ev.Event) -> Decision:
     if state.ended:
         return state, ()
     state, out = returned(state, event) if isinstance(event, ev.Returned) else note(state, event)
+    if isinstance(event, ev.Healed) and state.rules.restarts:
+        state, more = running(state, event.generation, event.now)
+        out += more
     if isinstance(event, ev.Tick) and not state.ended:
         state, more = _expire(state, event)
         out += more
@@ -243,10 +247,21 @@ def _form(state: Membership, now: float) -> Decision:
         short = now if state.short_since is None else state.short_since
         state, more = _secure(replace(state, short_since=short), start_transaction, now)
         return state, out + more
+    state, more = _next_plan(state, start_transaction, now)
+    return state, out + more
+
+
+def _next_plan(state: Membership, start_transaction: int, now: float) -> Decision:
+    """Make the plan, unless what broke the last ones would break it too."""
+    if state.rules.restarts:
+        state, out = spend_failed(state)
+        if state.ended:
+            return state, out
+        state, more = form(state, start_transaction, now)
+        return state, out + more
     state = _count_futile(state, now)
     hopeless = state.futile >= state.rules.futile and now - state.futile_since >= state.rules.futile_s
-    state, more = _give_up(state, now) if hopeless else form(state, start_transaction, now)
-    return state, out + more
+    return _give_up(state, now) if hopeless else form(state, start_transaction, now)
 
 
 def _secure(state: Membership, start_transaction: int, now: float) -> Decision:
@@ -309,6 +324,8 @@ def _all_stand(state: Membership, now: float) -> bool:
         return False
     ends = state.closing or state.pausing or state.cancel_by is not None
     since = max((m.since for m in state.members), default=now)
+    if state.rules.restarts:
+        return ends or not awaits_others(state, now)
     # A shadow that had been level is waited for, but not for long: all members stand still meanwhile.
     if state.broken or ends or now - since >= state.rules.in_sync_s:
         return True

@@ -13,11 +13,13 @@ class Meeting:
         address: "host:port" of the rendezvous store.
         secret: the attempt's. Whoever has it is a member: it goes to members alone, and is written nowhere else.
         near: whether all of them are on one node.
+        torch_store: "host:port" of the store at which the processes of a hosted program meet, of this generation alone.
     """
 
     address: str = ""
     secret: bytes = field(default=b"", repr=False)
     near: bool = False
+    torch_store: str = ""
 
 
 NOWHERE = Meeting()

@@ -42,9 +42,12 @@ class AttemptRules:
         joiners_follow: a joiner asks a member which calls of the program are over, runs their lines, follows the member
             where it can, and joins then; else all wait while it heals and runs them.
         own_step_counts: each member counts the steps it has seen settled, so that a server may be behind a worker.
+        restarts: the program starts anew on all members in every generation and keeps its state itself, see `restarts`:
+            members hold none, and commit no steps.
         secures: what a single member is left with is saved at once where the group cannot go on without others.
         max_failures: the number of workers that may die before they ever committed a step, while the group needs them;
-            one less counts for each `GIVES_BACK` steps that are committed since.
+            one less counts for each `GIVES_BACK` steps that are committed since. With `restarts` a program that fails
+            by itself counts too.
         grace_s: the time for which enough workers wait for those still starting before the first plan.
         join_grace_s: the time for which a ready joiner waits for others, to join with them.
         kill_s: the time after which a killed worker counts as lost without a notice.
@@ -66,6 +69,7 @@ class AttemptRules:
     backups: int = 0
     joiners_follow: bool = False
     own_step_counts: bool = False
+    restarts: bool = False
     secures: bool = False
     max_failures: int = 3
     grace_s: float = 5.0
@@ -88,7 +92,8 @@ class WorkerState:
     Attributes:
         since: the time at which it entered its phase.
         generation: the last plan it was a member of; 0 before its first.
-        applied, step: transactions and global steps it had applied when it last parked.
+        applied, step, phases: transactions, global steps, and phases of the next step that it had applied when it last
+            parked.
         why: the broken exchange's sentence, empty at a planned boundary.
         interrupted: the time at which it was interrupted in its generation, if it was.
         notice, deadline: the source of the notice that its machine goes away, and the time at which it does.
@@ -126,6 +131,12 @@ class WorkerState:
     times_followed: int = 0
     pair: int = 0
     donor: str = ""
+    phases: int = 0
+
+    @property
+    def stands(self) -> tuple[int, int]:
+        """The global steps that it has applied, and phases of the next one."""
+        return self.step, self.phases
 
     @property
     def ready(self) -> bool:
@@ -179,15 +190,15 @@ class Recovery:
     def mark(self, name: str, now: float) -> "Recovery":
         return replace(self, **{name: now})
 
-    def phases(self, now: float, steps_lost: int) -> dict[str, float]:
-        """The data of a `recovered` event, with the first step committed at `now`."""
+    def phases(self, now: float) -> dict[str, float]:
+        """The times of a `recovered` event, with the first step committed at `now`."""
         marks = [self.sign]
         for mark in (self.known, self.formed, self.seated, self.healed, now):
             # Never backwards: a phase that was skipped took no time, and the sum stays the total.
             marks.append(max(marks[-1], mark if mark is not None else marks[-1]))
         names = ("detect_s", "decide_s", "regroup_s", "heal_s", "redo_s")
         spans = {n: round(b - a, 6) for n, a, b in zip(names, marks, marks[1:], strict=False)}
-        return {**spans, "total_s": round(marks[-1] - marks[0], 6), "steps_lost": steps_lost}
+        return {**spans, "total_s": round(marks[-1] - marks[0], 6)}
 
 
 @dataclass(frozen=True, slots=True)

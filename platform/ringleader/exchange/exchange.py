@@ -1,7 +1,7 @@
 """The exchange that a training step needs from a way of synchronising: slice gradients go in, the next weights come
 out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -55,8 +55,10 @@ class Exchange(Protocol):
         """Exchange these buckets from the next step on, in memory of the same kind. All members call this at the same
         point, with the same layout; no step is open."""
 
-    def begin_step(self, present: frozenset[int]) -> None:
-        """Open a step. `present` are the shards of the whole batch with rows; absent ones are skipped in the sum."""
+    def begin_step(self, present: frozenset[int], stepped: Sequence[Parameter] | None = None) -> None:
+        """Open a step. `present` are the shards of the whole batch with rows; absent ones are skipped in the sum.
+        `stepped` are the parameters whose gradients are used, the same on all members; None: all. Buckets without any
+        of them are not exchanged."""
 
     def begin_slice(self, shard: int) -> None:
         """Announce the next backward, which computes the gradient of `shard`, from zero. Shards come in ascending

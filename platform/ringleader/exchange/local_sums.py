@@ -57,8 +57,10 @@ class LocalSums:
         self._last = False
         self._ready: set[int] = set()
         self._next = 0
+        self._stepped: set[int] | None = None
 
-    def begin_step(self, present: frozenset[int]) -> None:
+    def begin_step(self, present: frozenset[int], stepped: Sequence[Parameter] | None = None) -> None:
+        self._stepped = None if stepped is None else {id(parameter) for parameter in stepped}
         self._tree = tree_over(self.total, present)
         self._stack, self._ready, self._next = [], set(), 0
         mine = [shard for shard in self._owned[self._rank] if shard in present]
@@ -67,7 +69,7 @@ class LocalSums:
         if not mine:
             # No backward will complete them: this member takes part in every sum without a row of its own.
             for bucket in self.buckets.buckets:
-                self._submit(bucket)
+                self._send(bucket)
             self._submit_rows()
 
     def begin_slice(self, shard: int) -> None:
@@ -105,8 +107,14 @@ class LocalSums:
         it."""
         self._ready.add(bucket.number)
         while self._next in self._ready:
-            self._submit(self.buckets.buckets[self._next])
+            self._send(self.buckets.buckets[self._next])
             self._next += 1
+
+    def _send(self, bucket: Bucket) -> None:
+        """Submit a bucket, but for one of which no parameter is stepped: on all members its sum would be of nothing."""
+        members = (id(self.buckets.parameters[number]) for number in bucket.members)
+        if self._stepped is None or not self._stepped.isdisjoint(members):
+            self._submit(bucket)
 
 
 def _partial(_: Bucket) -> None:

@@ -4,6 +4,7 @@ The servers are the last ranks; each owns some parameters with their optimiser s
 complete the same tree as the ring does, so both give the same bits.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -117,9 +118,9 @@ class ParameterServer:
     def exposed_s(self) -> float:
         return self._communicator.blocked_s
 
-    def begin_step(self, present: frozenset[int]) -> None:
+    def begin_step(self, present: frozenset[int], stepped: Sequence[Parameter] | None = None) -> None:
         self._tickets = []
-        self._mine.begin_step(present)
+        self._mine.begin_step(present, stepped)
 
     def begin_slice(self, shard: int) -> None:
         self._mine.begin_slice(shard)

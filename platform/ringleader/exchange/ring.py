@@ -1,5 +1,6 @@
 """Workers in a ring of equals: every worker gets the summed gradients and makes the same next weights."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -111,11 +112,11 @@ class Ring:
     def exposed_s(self) -> float:
         return self._communicator.blocked_s if self._communicator else 0.0
 
-    def begin_step(self, present: frozenset[int]) -> None:
+    def begin_step(self, present: frozenset[int], stepped: Sequence[Parameter] | None = None) -> None:
         self._tickets = []
         if self._coded is not None:
             self._coded.begin_step()
-        self._mine.begin_step(present)
+        self._mine.begin_step(present, stepped)
 
     def begin_slice(self, shard: int) -> None:
         self._mine.begin_slice(shard)

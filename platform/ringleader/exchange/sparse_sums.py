@@ -186,6 +186,7 @@ class _Mail:
 
     def receive(self, expected: Mapping[int, Sequence[Tensor]]) -> dict[int, list[SparseRows]]:
         """Receive rows; returns by sender one SparseRows for each of the tables it sends rows of."""
+        # Counts come first: a receiver has to know how long a body is before it can receive it.
         headers = {peer: torch.zeros(len(tables), dtype=torch.int64) for peer, tables in expected.items()}
         arriving = [self._transport.irecv(header, peer, self._tag) for peer, header in headers.items()]
         for work in arriving:
@@ -207,6 +208,7 @@ class _Mail:
         return sum(message.nbytes for _, message in self._leaving)
 
     def _post(self, peer: int, message: Tensor) -> None:
+        # With the message: its memory has to stay until it is sent.
         self._leaving.append((self._transport.isend(message, peer, self._tag), message))
 
 

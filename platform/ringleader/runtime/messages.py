@@ -9,6 +9,7 @@ from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch
 from ringleader.elastic.instructions import Role
 from ringleader.spec import JobSpec
+from ringleader.wire.artifacts import SavedArtifact
 from ringleader.wire.views import Spent
 
 NAMESPACE = "ringleader"
@@ -148,6 +149,7 @@ class ParkMessage:
     astray: str = ""
     call: int = 0
     caught_up: bool = False
+    phases: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +273,30 @@ class Heartbeat:
     events: tuple[WorkerEvent, ...] = ()
     stretches: tuple[TimelineStretch, ...] = ()
     saved: tuple[SavedPart, ...] = ()
+    artifacts: tuple[SavedArtifact, ...] = ()
     lines: tuple[PrintedLine, ...] = ()
     lines_dropped: int = 0
 
     @property
     def records(self) -> bool:
         """Whether it brings anything but printed lines."""
-        return bool(self.metrics or self.rows or self.events or self.stretches or self.saved)
+        return bool(
+            self.metrics or self.rows or self.events or self.stretches or self.saved or self.artifacts
+        )
+
+    def without_records(self) -> "Heartbeat":
+        """The sign of life alone, where its records and lines came in already."""
+        return replace(
+            self,
+            metrics=(),
+            rows=(),
+            events=(),
+            stretches=(),
+            saved=(),
+            artifacts=(),
+            lines=(),
+            lines_dropped=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)

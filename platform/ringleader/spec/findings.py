@@ -1,7 +1,9 @@
 """The errors of a job file, in words: one {pointer, value, allowed, message} a finding."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Self, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,30 +18,67 @@ KEY = "[key]"
 """Pydantic's last part of a location whose key is wrong itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A part's place, below another one's. It is spelt out only when it is reported: a body may have a hundred thousand
+    parts below keys of half a megabyte, whose pointers together would fill the memory."""
+
+    key: str | int = ""
+    outer: Self | None = None
+
+    @property
+    def pointer(self) -> str:
+        keys: list[str] = []
+        place = self
+        while place.outer is not None:
+            keys.append(str(place.key))
+            place = place.outer
+        return _pointer(reversed(keys))
+
+
 def unsendable(source: dict[Any, Any]) -> Iterator[dict[str, Any]]:
-    """A finding for each string, key or value, that UTF-8 cannot carry. No recursion: the sender chooses the depth."""
+    """A finding for each part that JSON in UTF-8 cannot carry: text, key or value, and numbers; those beyond
+    `FINDINGS_TOLD` are empty, to be counted only. No recursion: the sender chooses the depth."""
+    for number, (place, part) in enumerate(_odd_parts(source)):
+        yield {} if number >= FINDINGS_TOLD else _odd_part(place, part)
+
+
+def _odd_part(place: Place, part: str | float) -> dict[str, Any]:
+    if isinstance(part, str):
+        allowed = "text that can be encoded as UTF-8"
+        message = f"the text has an unpaired surrogate (got {part!r})"
+        return {"pointer": place.pointer, "value": utf8(part), "allowed": allowed, "message": message}
+    message = f"Input should be a finite number (got {part!r})"
+    return {"pointer": place.pointer, "value": part, "allowed": "a finite number", "message": message}
+
+
+def _odd_parts(source: dict[Any, Any]) -> Iterator[tuple[Place, str | float]]:
     seen: set[int] = set()  # YAML may name a part twice, or inside itself
-    left: list[tuple[tuple[str, ...], Any]] = [((), source)]
+    left: list[tuple[Place, Any]] = [(Place(), source)]
     while left:
         place, part = left.pop()
-        if isinstance(part, str) and not is_utf8(part):
-            yield {
-                "pointer": _pointer(place),
-                "value": utf8(part),
-                "allowed": "text that can be encoded as UTF-8",
-                "message": f"the text has an unpaired surrogate (got {part!r})",
-            }
-        if isinstance(part, (dict, list)) and id(part) not in seen:
+        if not isinstance(part, (dict, list)):
+            yield place, part
+        elif id(part) not in seen:
             seen.add(id(part))
             items = part.items() if isinstance(part, dict) else enumerate(part)
-            for key, value in items:
-                inside = (*place, utf8(str(key)))
-                left += [(inside, value)] + ([(inside, key)] if isinstance(key, str) else [])
+            # What is right is done with here: there may be many of it.
+            below = [
+                (Place(utf8(str(key)), place), one)
+                for key, value in items
+                for one in (key, value)
+                if isinstance(one, (dict, list)) or _is_odd(one)
+            ]
+            left += reversed(below)
 
 
-def _pointer(parts: Sequence[str]) -> str:
+def _is_odd(part: Any) -> bool:
+    return not is_utf8(part) if isinstance(part, str) else isinstance(part, float) and not isfinite(part)
+
+
+def _pointer(keys: Iterable[str]) -> str:
     # RFC 6901: `~` first, else the one in `~1` would be escaped again.
-    return "".join("/" + p.replace("~", "~0").replace("/", "~1") for p in parts)
+    return "".join("/" + key.replace("~", "~0").replace("/", "~1") for key in keys)
 
 
 def findings(
@@ -116,16 +155,19 @@ def _allowed(error: Any, model: type[BaseModel]) -> str:
     return str(error["msg"].removeprefix("Value error, "))
 
 
-def _keys_at(location: tuple[int | str, ...], model: type[BaseModel]) -> set[str]:
+def _keys_at(location: Sequence[int | str], model: type[BaseModel]) -> set[str]:
     """The keys of the part that `location` points to."""
-    part = model
+    part: Any = model
     for key in location:
-        field = part.model_fields.get(str(key))
-        if (
-            field is None
-            or not isinstance(field.annotation, type)
-            or not issubclass(field.annotation, BaseModel)
-        ):
+        if get_origin(part) is list:
+            part = get_args(part)[0]
+            continue
+        field = part.model_fields.get(str(key)) if _is_part(part) else None
+        if field is None:
             return set()
         part = field.annotation
-    return set(part.model_fields)
+    return set(part.model_fields) if _is_part(part) else set()
+
+
+def _is_part(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -14,10 +14,21 @@ from pydantic import (
 )
 
 from ringleader.errors import SpecInvalid
+from ringleader.spec.alerts import ALERT_PATTERNS, AlertRules
 from ringleader.spec.batch import Batch
-from ringleader.spec.data import Data
+from ringleader.spec.data import Data, with_its_order
 from ringleader.spec.findings import findings, unsendable
 from ringleader.spec.part import Impossible, SpecPart
+from ringleader.spec.program.framework import (
+    FUNCTION_FORM,
+    HOSTED,
+    MAX_ENTRYPOINT,
+    SCRIPT_FORM,
+    Framework,
+    check_hosted,
+    check_program,
+    is_script,
+)
 from ringleader.spec.requirements import Requirements, uninstallable
 from ringleader.spec.sync import Sync
 from ringleader.spec.sync_keys import MAX_ROUND_SLICES
@@ -34,8 +45,6 @@ INIT_FROM = r"^(job_[0-9A-Z]{26}$|(/|[a-z][a-z0-9]*://)[^?]*$)"
 SCHEMES = ("abfs", "abfss", "file", "gcs", "gs", "hdfs", "s3", "viewfs")
 """URI schemes of the file systems that a checkpoint may be written to: those of pyarrow."""
 Precision = Literal["fp32", "bf16", "fp16"]
-SCALED_CODECS = frozenset({"none", "bf16"})
-"""Codecs that pass on a gradient of any size, and keep no residual that was computed at another loss scale."""
 
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -46,6 +55,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=NAME)]
 LABEL = r"^[^\x00-\x1f\x7f-\x9f]*$"
 Label = Annotated[str, Field(max_length=200, pattern=LABEL)]
+MAX_WHY = 1000
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Variable = Annotated[str, Field(pattern=VARIABLE)]
 ENV_VALUE = r"^[^\x00]*$"
@@ -59,6 +69,7 @@ PATTERNS = {
     NAME: ("is not a valid name", "letters, digits, '.', '_' and '-', starting with a letter or digit"),
     LABEL: ("has control characters", "a single line of text"),
     VARIABLE: ("is not a valid variable name", "letters, digits and '_', not starting with a digit"),
+    **ALERT_PATTERNS,
     ENV_VALUE: ("has a NUL character", "text without NUL"),
 }
 """By pattern, the complaint about text that does not match, and the text that is allowed."""
@@ -114,6 +125,8 @@ class JobSpec(SpecPart):
 
     name: Name
     entrypoint: str
+    framework: Framework = "native"
+    framework_why: Annotated[str, Field(max_length=MAX_WHY, pattern=LABEL)] | None = None
     working_dir: str | None = None
     requirements: Requirements = None
     params: dict[str, JsonValue] = {}
@@ -137,6 +150,7 @@ class JobSpec(SpecPart):
     max_runtime_s: Seconds | None = None
     policy: Policy = Policy()
     debug: Debug = Debug()
+    alerts: AlertRules = []
 
     @model_validator(mode="before")
     @classmethod
@@ -154,8 +168,8 @@ class JobSpec(SpecPart):
     @field_validator("entrypoint")
     @classmethod
     def _function(cls, value: str) -> str:
-        if not ENTRYPOINT.fullmatch(value):
-            raise ValueError("allowed: module:function, for example ringleader_jobs.digits:train")
+        if len(value) > MAX_ENTRYPOINT or not (ENTRYPOINT.fullmatch(value) or is_script(value)):
+            raise ValueError(f"allowed: {FUNCTION_FORM}; with framework: torchrun {SCRIPT_FORM}")
         return value
 
     @model_validator(mode="after")
@@ -187,6 +201,13 @@ class JobSpec(SpecPart):
         return self
 
     @model_validator(mode="after")
+    def _runs_as_written(self) -> Self:
+        check_program(self.framework, self.entrypoint, self.batch, self.data)
+        if self.hosted:
+            check_hosted(self.framework, self)
+        return self
+
+    @model_validator(mode="after")
     def _one_source(self) -> Self:
         """Refuse a variable that is in `env` and in `secrets`."""
         if both := sorted(self.env.keys() & self.secrets.keys()):
@@ -196,16 +217,7 @@ class JobSpec(SpecPart):
     @model_validator(mode="after")
     def _scalable(self) -> Self:
         """Refuse fp16 where the gradients of one update may have different loss scales."""
-        sync = self.sync
-        reasons = {
-            f"with {sync.architecture} each replica makes its own steps": sync.outer_step is not None,
-            f"with {sync.architecture} no two workers make the same update": sync.circulates,
-            "here workers compute single items, and those of one update may have different scales": sync.leased,
-            f"codec: {sync.codec} carries residuals over, or clips large values": sync.codec
-            not in SCALED_CODECS,
-        }
-        why = next((why for why, holds in reasons.items() if holds), None)
-        if self.precision == "fp16" and why is not None:
+        if self.precision == "fp16" and (why := self.sync.why_many_scales):
             raise Impossible(
                 "precision",
                 self.precision,
@@ -231,7 +243,7 @@ class JobSpec(SpecPart):
                 f"batch.logical_shards ({self.shards}) is below workers.max ({self.workers.max}); "
                 f"allowed: logical_shards >= workers.max",
             )
-        if self.batch.global_size < self.shards:
+        if self.batch.global_size < self.shards and not self.hosted:
             raise Impossible(
                 "batch.global_size",
                 self.batch.global_size,
@@ -267,6 +279,11 @@ class JobSpec(SpecPart):
         return self
 
     @property
+    def hosted(self) -> bool:
+        """Whether another library's engine runs the program: each generation starts it anew, from what it has saved."""
+        return self.framework in HOSTED
+
+    @property
     def shards(self) -> int:
         """L, the number of logical shards, constant for the job's life."""
         return self.batch.logical_shards or self.workers.max
@@ -289,7 +306,7 @@ class JobSpec(SpecPart):
     def briefed(self) -> bool:
         """Whether a joiner learns which part of the program is over before it has a rank: where workers lease items, or
         tokens go round, there is no transaction that all begin together."""
-        return self.sync.commits_together
+        return self.sync.commits_together and not self.hosted
 
     @classmethod
     def parse(cls, source: Any, *, stored: bool = False) -> Self:
@@ -316,7 +333,7 @@ class JobSpec(SpecPart):
         if (first := next(unsent, None)) is not None:
             raise SpecInvalid(chain([first], unsent))
         try:
-            spec = cls.model_validate(source)
+            spec = cls.stored(source) if stored else cls.model_validate(source)
         except ValidationError as error:
             # `with_count` has put `servers.count` there: the finding has to name the key that the file has.
             moved = {"/sync/servers": "/servers/count"} if counted(source) else {}
@@ -325,6 +342,11 @@ class JobSpec(SpecPart):
         if found and not stored:
             raise SpecInvalid(found)
         return spec
+
+    @classmethod
+    def stored(cls, spec: dict[str, Any]) -> Self:
+        """A job file that was accepted, by this version or an earlier one."""
+        return cls.model_validate(with_its_order(spec))
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -1,5 +1,6 @@
 """The base model of every part of the job file, and the error for keys that exclude each other."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -18,11 +19,11 @@ class Impossible(ValueError):
     """Keys that do not go together.
 
     Attributes:
-        keys: the path from the part that checks to the key to change.
+        keys: the path from the part that checks to the key to change, in parts or with dots between them.
         value: the value of that key.
     """
 
-    def __init__(self, keys: str, value: Any, message: str) -> None:
+    def __init__(self, keys: str | Sequence[str], value: Any, message: str) -> None:
         super().__init__(message)
-        self.keys = keys.split(".")
+        self.keys = keys.split(".") if isinstance(keys, str) else list(keys)
         self.value = value

@@ -18,6 +18,8 @@ PINNED = re.compile(
 )
 OPTIONS = ("--extra-index-url", "--find-links", "--hash", "--index-url", "--no-index", "--only-binary")
 """Options of a requirements file that say where packages come from. Others name files, which its digest misses."""
+OPTION = re.compile(rf"(?:{'|'.join(OPTIONS)})(?:[\s=]\s*[^\s-]\S*)?")
+"""One of them alone: a second one in its line, `--no-index -e ./here`, would be installed without a version."""
 
 
 def pin_of(requirement: str) -> tuple[str, str] | None:
@@ -67,7 +69,7 @@ def uninstallable(requirements: str | list[str] | None) -> Iterator[dict[str, An
 
 def _known(entry: str) -> bool:
     if entry.startswith("-"):
-        return re.split(r"[\s=]", entry, maxsplit=1)[0] in OPTIONS
+        return OPTION.fullmatch(entry) is not None
     return pin_of(without_options(entry)) is not None
 
 
@@ -109,7 +111,8 @@ def _checked(value: Any) -> str | list[str] | None:
 def _listed(requirements: Sequence[Any]) -> Iterator[str]:
     for number, requirement in enumerate(requirements):
         short = isinstance(requirement, str) and len(requirement) <= MOST_CHARACTERS
-        if not short or pin_of(requirement) is None:
+        # Printable: some characters begin a new line where the list becomes a file.
+        if not (short and requirement.isprintable()) or pin_of(requirement) is None:
             raise Impossible(
                 str(number),
                 requirement,

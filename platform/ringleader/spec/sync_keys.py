@@ -35,6 +35,8 @@ CANONICAL: frozenset[str] = frozenset({"auto", "direct", "gather"})
 """Algorithms whose bits never depend on the world."""
 CODED: frozenset[str] = frozenset({"auto", "direct"})
 """Algorithms under which the owner of a span adds what others send, so that it may be coded."""
+SCALED_CODECS: frozenset[Codec] = frozenset({"none", "bf16"})
+"""Codecs that pass on a gradient of any size, and keep no residual that was computed at another loss scale."""
 MAX_SERVERS = 64
 MAX_TOKENS = 4096
 MAX_STALENESS = 64
@@ -135,6 +137,18 @@ class SyncKeys(SpecPart):
         return "" if self.same_bits else next(why for why, holds in reasons.items() if holds)
 
     @property
+    def why_many_scales(self) -> str:
+        """The reason why the gradients of one update may have different loss scales; empty where they have one."""
+        reasons = {
+            f"with {self.architecture} each replica makes its own steps": self.outer_step is not None,
+            f"with {self.architecture} no two workers make the same update": self.circulates,
+            "here workers compute single items, and those of one update may have different scales": self.leased,
+            f"codec: {self.codec} carries residuals over, or clips large values": self.codec
+            not in SCALED_CODECS,
+        }
+        return next((why for why, holds in reasons.items() if holds), "")
+
+    @property
     def token_staleness(self) -> int:
         """The number of rounds that a worker, or a node group, may have in flight when it begins another, where weights
         travel as tokens."""
@@ -150,11 +164,6 @@ class SyncKeys(SpecPart):
         """Whether all members commit a batch, or a round, at once: not where items are leased, or weights travel as
         tokens, which are under way while the program's lines run."""
         return not (self.leased or self.circulates)
-
-    @property
-    def steps_alone(self) -> bool:
-        """Whether each worker steps optimisers of its own, as in a token ring without servers."""
-        return self.circulates and not self.server_count
 
     @property
     def leased_in_step(self) -> bool:

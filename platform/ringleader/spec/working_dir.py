@@ -3,8 +3,9 @@
 from pathlib import Path
 
 from ringleader.errors import SpecInvalid
-from ringleader.spec.entrypoint import check_entrypoint, missing_folders
 from ringleader.spec.job import JobSpec
+from ringleader.spec.program.entrypoint import check_entrypoint, missing_folders, script_of
+from ringleader.spec.program.framework import argv_of
 from ringleader.spec.requirements import check_requirements
 
 PACKED = "sha256:"
@@ -39,6 +40,9 @@ def check_working_dir(spec: JobSpec, root: Path | None) -> list[str]:
         SpecInvalid: naming what is wrong.
     """
     if root is None:
+        if spec.framework == "torchrun" and spec.working_dir is None:
+            why = f"the script {argv_of(spec.entrypoint)[0]} is in no working directory"
+            raise _refusal("/working_dir", None, why, "the folder that has the script")
         if spec.working_dir is None and isinstance(spec.requirements, str):
             why = f"{spec.requirements} is a path in the working directory, but the job has none"
             raise _refusal(
@@ -49,13 +53,16 @@ def check_working_dir(spec: JobSpec, root: Path | None) -> list[str]:
         why = f"{root} is not a folder" if root.exists() else f"the folder {root} does not exist"
         allowed = "a folder, relative to the job file"
         raise _refusal("/working_dir", spec.working_dir or str(root), why, allowed)
-    found = check_entrypoint(spec, root)
     check_requirements(spec.requirements, root)
+    if spec.framework == "torchrun":
+        script_of(spec, root)
+        return [" ".join(sentences) for sentences in missing_folders(spec.env, root)]
+    found = check_entrypoint(spec, root)
     module = spec.entrypoint.partition(":")[0]
     told = [] if found else [f"the module {module} is not in {root}, so it must be installed on the nodes."]
     return told + [" ".join(sentences) for sentences in missing_folders(spec.env, root)]
 
 
-def _refusal(pointer: str, value: str, message: str, allowed: str) -> SpecInvalid:
+def _refusal(pointer: str, value: str | None, message: str, allowed: str) -> SpecInvalid:
     message = f"{message}; allowed: {allowed}"
     return SpecInvalid([{"pointer": pointer, "value": value, "allowed": allowed, "message": message}])

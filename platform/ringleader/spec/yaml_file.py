@@ -8,6 +8,8 @@ import yaml
 
 MOST_NODES = 10_000
 """The most keys, values and lists of a file, each alias with what it stands for. Nine lines can mean a billion."""
+LONGEST_NUMBER = 1000
+"""The most characters of a number. Python writes out no whole number of more than 4,300 digits, in errors neither."""
 
 
 class Unreadable(ValueError):
@@ -28,8 +30,9 @@ def read(path: Path) -> Any:
     except (
         OSError,
         ValueError,
+        OverflowError,
         yaml.YAMLError,
-    ) as error:  # ValueError: not UTF-8, or a date that there is not
+    ) as error:  # ValueError: not UTF-8, or a date that there is not; OverflowError: 1:1:1.5 with hundreds of parts
         raise Unreadable(str(error)) from None
 
 
@@ -53,6 +56,17 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"{what} appears twice", problem_mark=key.start_mark)
             seen.add(name)
         return node
+
+    def number(self, node: yaml.ScalarNode) -> Any:
+        """The number that the text means. Raises MarkedYAMLError: it is too long."""
+        if len(node.value) > LONGEST_NUMBER:
+            problem = f"a number of more than {LONGEST_NUMBER} characters"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return yaml.SafeLoader.yaml_constructors[node.tag](self, node)
+
+
+for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+    _Loader.add_constructor(_tag, _Loader.number)
 
 
 def _count(node: yaml.Node, counted: dict[int, int]) -> int:

@@ -11,7 +11,7 @@ from ringleader.train.generation.member import Member
 from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.random_streams import seed_all
-from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
+from ringleader.train.state.optimizers.served_state import ServedOptimizerStates
 
 
 class CallSequence:
@@ -132,6 +132,14 @@ class CallSequence:
             )
         if self._member.trained.settled and what != "keep":
             self.check_first(what)
+
+    def check_outside(self, what: str) -> None:
+        """Refuse `what` in a loop's body, of which each worker runs other turns."""
+        if self._inside:
+            raise StepMisuse(
+                f"session.{what} was called inside a loop over session.batches.",
+                hint="Call it between two loops, or behind a step of a loop over session.steps.",
+            )
 
     def check_first(self, what: str) -> None:
         """Refuse `what` behind the first call."""

@@ -19,7 +19,7 @@ from ringleader.train.evaluation import Evaluation
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
-from ringleader.train.rows.blocks import blocks_of
+from ringleader.train.rows.blocks import blocks_of, order_for, warn_of_decoding
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.rows.order.cursor import Epoch
@@ -36,6 +36,7 @@ class LoopRequest:
 
     Attributes:
         by_steps: the program goes step by step, with lines behind each.
+        phases: see `BatchLoop`.
     """
 
     dataset: Any
@@ -45,6 +46,7 @@ class LoopRequest:
     loader_workers: int
     drop_last: bool
     by_steps: bool = False
+    phases: tuple[tuple[int, ...], ...] = ()
 
 
 class DatasetLoops:
@@ -85,6 +87,8 @@ class DatasetLoops:
         self._dry_call: FinishedCall | None = None
         # What is shown is of a step that is computed once more.
         self._shows_ahead = False
+        # How often this member was healed when the running loop's files were checked; -1: they were not.
+        self._checked = -1
 
     def expect(self, steps: int) -> None:
         """Note the steps of all loops together, for the progress that is shown."""
@@ -116,6 +120,8 @@ class DatasetLoops:
         # torch advises to run the backward outside autocast.
         self._casting.leave()
         if self.dry_turn.runs:
+            if self.by_steps.inside:
+                self._steps.turns.learn(values)
             if self._dry_call is not None:
                 self._calls.show(self._dry_call)
             return
@@ -151,7 +157,10 @@ class DatasetLoops:
 
     def _loop(self, number: int, index: int, request: LoopRequest, kept: KeptSteps | None) -> BatchLoop:
         spec, dataset = self._member.spec, request.dataset
-        by_blocks = request.shuffle and spec.data.order == "block"
+        data = order_for(spec, dataset)
+        by_blocks = request.shuffle and data.order == "block"
+        if request.shuffle and not by_blocks:
+            warn_of_decoding(dataset, -(-spec.batch.global_size // spec.shards), self._member.warnings)
         # Not the steps committed now: a dry turn is one of a loop that is over.
         before = self._member.progress.calls.before(number)
         epoch = Epoch.shuffled(
@@ -162,7 +171,7 @@ class DatasetLoops:
             epoch=index,
             shuffle=request.shuffle,
             drop_last=request.drop_last,
-            data=spec.data,
+            data=data,
             block_rows=blocks_of(dataset, self._member.warnings) if by_blocks else None,
             changes=spec.batch.changes_behind(before),
         )
@@ -181,6 +190,7 @@ class DatasetLoops:
             self.total_steps,
             self._loaders,
             leaves_behind_step(request.place),
+            request.phases,
         )
 
     def _turns(self, loop: BatchLoop, request: LoopRequest) -> Iterator[Any]:
@@ -189,7 +199,7 @@ class DatasetLoops:
             return
         self._calls.open_loop(loop.number)
         self._begin_watch(loop.dataset)
-        watched = partial(self._watched, loop.number, request.place)
+        watched = partial(self._watched, loop, request.place)
         try:
             by_steps = request.by_steps
             turns = (
@@ -207,15 +217,23 @@ class DatasetLoops:
             self._calls.close_loop()
 
     def _begin_watch(self, dataset: Any) -> None:
+        self._checked = -1
         self._member.settings.begin_loop()
         self._checks.modes.begin_loop()
         self._member.carrying.begin_loop(dataset)
 
-    def _watched(self, number: int, place: CodeLine, turns: Iterator[Any]) -> Iterator[Any]:
+    def _watched(
+        self, loop: BatchLoop, place: CodeLine, turns: Iterator[Any], phase: int = 0
+    ) -> Iterator[Any]:
         """The same turns; each begins with the committed settings, and what it sets before its step goes with that
         step."""
         settings, carrying, modes = self._member.settings, self._member.carrying, self._checks.modes
-        for batch in self._casting.turns(self.dry_turn.watch(place, number, turns)):
+        progress = self._member.progress
+        for batch in self._casting.turns(self.dry_turn.watch(place, loop.number, turns, phase)):
+            # Behind each healing: only now is it known with which files others have begun.
+            if self._checked != progress.heals:
+                self._member.files.check(loop.number, loop.dataset)
+                self._checked = progress.heals
             if self._shows_ahead:
                 self._calls.show(None)
                 self._shows_ahead = False

@@ -17,7 +17,7 @@ from ringleader.train.call_sequence import CallSequence
 from ringleader.train.generation.control_word import BARRIER, EVALUATE
 from ringleader.train.generation.member import Member
 from ringleader.train.rows.loader_processes import LoaderProcesses
-from ringleader.train.rows.order.shard_spans import shard_span
+from ringleader.train.rows.order.batch_sizes import shard_span
 from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
 from ringleader.train.rows.slices import Collate, Slice, load, to_device
 

@@ -18,14 +18,15 @@ from ringleader.comm.transports import Transport
 from ringleader.elastic import NOWHERE, Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.entrypoint import missing_folders, python_path
 from ringleader.spec.job import JOB_ID
+from ringleader.spec.program.entrypoint import missing_folders, python_path
 from ringleader.train.ports import ParkReport, Seat
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.run import TrainingFunction, WorkerResult, run
 from ringleader.train.session import Session
 from ringleader.train.time_split import TimeSplit
+from ringleader.wire.artifacts import SavedArtifact
 
 LEDGER = "ledger.parquet"
 
@@ -64,12 +65,14 @@ class SingleMember:
 
 @dataclass(slots=True)
 class RecordedOutput:
-    """A record sink in memory: {step: values} and {step: (shards, rows)} of settled steps, events and timelines."""
+    """A record sink in memory: {step: values} and {step: (shards, rows)} of settled steps, their artifacts, events and
+    timelines."""
 
     values: dict[int, dict[str, float]] = field(default_factory=dict)
     rows: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     stretches: list[TimelineStretch] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    artifacts: dict[str, SavedArtifact] = field(default_factory=dict)
     _unsettled: Unsettled = field(default_factory=Unsettled)
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
@@ -83,6 +86,9 @@ class RecordedOutput:
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         self.events.append((kind, data))
+
+    def artifact(self, artifact: SavedArtifact) -> None:
+        self.artifacts.setdefault(artifact.file, artifact)
 
     def saved(self, saved: SavedPart) -> None:
         pass
@@ -105,6 +111,12 @@ class RecordedOutput:
             for stretch in self.stretches:
                 file.add("w0", stretch)
             file.finish(folder)
+
+    def leave_artifacts(self, folder: Path) -> None:
+        """Write the artifacts of settled steps, each as a file."""
+        for name, artifact in self.artifacts.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(artifact.content)
 
     def leave_ledger(self, spec: JobSpec, folder: Path) -> None:
         """Write ledger.parquet (step, shard, row) of the settled steps, where the job asks for it."""
@@ -150,7 +162,8 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     are imported from.
 
     Args:
-        artifacts: where `debug` leaves trace.json and ledger.parquet; the current folder where it is left out.
+        artifacts: where `debug` leaves trace.json and ledger.parquet, and `session.save` its files; the current folder
+            where it is left out. A function of Ray Train leaves its checkpoints there, and none where it is left out.
 
     Raises:
         SpecInvalid: the job file is wrong, or asks for checkpoints or packages, or begins with a job's weights.
@@ -163,7 +176,13 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     seed_all(checked.seed, "init")
     sink = RecordedOutput()
     with copies(checked) as folder, _environment(checked.env):
-        session = Session(alone(checked), SingleMember(checked.shards), sink, near=near(checked, folder))
+        session = Session(
+            alone(checked),
+            SingleMember(checked.shards),
+            sink,
+            near=near(checked, folder),
+            artifacts=artifacts,
+        )
         for message, hint in missing_folders(checked.env, Path.cwd()):
             session._member.warnings.add("PYTHONPATH", message, hint)
         try:
@@ -173,6 +192,7 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
             session._close()
             sink.leave_trace(checked, artifacts or Path())
             sink.leave_ledger(checked, artifacts or Path())
+            sink.leave_artifacts(artifacts or Path())
 
 
 @contextmanager
@@ -255,6 +275,7 @@ def run_local(
             copies=folder_of_copies,
         )
     sink.leave_trace(checked, artifacts)
+    sink.leave_artifacts(artifacts)
     return finished, sink
 
 

@@ -13,6 +13,7 @@ from ringleader.comm.transports import Transport
 from ringleader.elastic import Plan
 from ringleader.errors import ExchangeBroken
 from ringleader.train.time_split import TimeSplit
+from ringleader.wire.artifacts import SavedArtifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class ParkReport:
         applied: transactions it has applied, steps and finished evaluations, as `Plan.start_step` counts them.
         step: global steps it has applied; for a server those in its part of the state, -1 while it lacks that part.
             Where items are leased, for display only.
+        phases: phases of the next step that it has applied, likewise.
         why: empty at a planned boundary or before the first plan, else the sentence of the broken exchange.
         followed: the number of the last pair in which it followed a member, 0 before any.
         astray: what differs from the state of the member that it followed to its boundary: it has to be healed.
@@ -40,6 +42,7 @@ class ParkReport:
     astray: str = ""
     call: int = 0
     caught_up: bool = False
+    phases: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,9 @@ class RecordSink(Protocol):
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         """Report an event that no step can take back."""
+
+    def artifact(self, artifact: SavedArtifact) -> None:
+        """Record an artifact of a settled step, before the metrics of the next step. The same one may come again."""
 
     def saved(self, saved: SavedPart) -> None:
         """Report that this member's files of a checkpoint are written. From any thread."""

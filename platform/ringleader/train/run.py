@@ -1,12 +1,14 @@
 """One worker's whole run: import the function, run it, leave the result's files, end together with the others."""
 
 import importlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,7 +19,12 @@ from ringleader.errors import (
     NoStep,
     RingleaderError,
 )
+from ringleader.parsing import parse
 from ringleader.spec import JobSpec
+from ringleader.spec.job import MAX_WHY
+from ringleader.spec.program.adoption import Choice, choice_of, framework_of
+from ringleader.spec.program.entrypoint import check_adopted
+from ringleader.spec.program.framework import Framework
 from ringleader.train import weights_file
 from ringleader.train.generation.saving.saver import LOOK_S
 from ringleader.train.memory import keep_freed_memory
@@ -31,6 +38,8 @@ from ringleader.train.state.fingerprints import weights_sha256
 
 WEIGHTS = "weights.safetensors"
 TrainingFunction = Callable[[Session], None]
+ADAPTERS = {"ray_train": "ringleader.adapters.ray_train:training_function"}
+"""By framework, what imports its functions as such that take the session: by name, as their library may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +75,7 @@ def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction
     Raises:
         EntrypointImport: with the import's traceback, or naming what is missing.
     """
-    if path is not None and str(path) not in sys.path:
-        sys.path.insert(0, str(path))
+    _import_from(path)
     module_name, _, name = entrypoint.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -82,6 +90,62 @@ def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction
             f"module {module_name!r} has no function {name!r}.", hint="entrypoint is module:function."
         )
     return function  # type: ignore[no-any-return]
+
+
+def function_of(spec: JobSpec, path: Path | None = None) -> TrainingFunction:
+    """Import the job's training function: `entrypoint` as `load_function` does, or by the adapter of its framework.
+
+    Raises:
+        EntrypointImport: as `load_function`.
+        SpecInvalid: the function does what its framework's adapter cannot keep.
+        LibraryMissing: the framework is not installed.
+    """
+    if spec.framework == "native":
+        return load_function(spec.entrypoint, path)
+    _import_from(path)
+    framework: Framework = spec.framework
+    if (file := _file_of(spec.entrypoint)) is not None:
+        tree = parse(file.read_bytes())
+        framework = framework_of(framework, tree)
+        if framework == "ray_train":
+            check_adopted(spec, tree, Path(file.name))
+    if framework not in ADAPTERS:  # `auto` finds nothing of another library, or no text
+        return load_function(spec.entrypoint, path)
+    adapt: Any = load_function(ADAPTERS[framework])
+    function: TrainingFunction = adapt(spec.entrypoint)
+    return function
+
+
+def choice_on_node(spec: JobSpec) -> Choice | None:
+    """The framework that `auto` stands for by the text of the program as this node has it, and why; None where the job
+    file names one. For a function that `function_of` has given."""
+    if spec.framework != "auto":
+        return None
+    file = _file_of(spec.entrypoint)
+    if file is None:
+        return Choice("native", "the node has no source text of the module")
+    choice = choice_of(parse(file.read_bytes()), spec.entrypoint.partition(":")[2])
+    return Choice(choice.framework, " ".join(f"{choice.why}: {file.name} on the node".split())[:MAX_WHY])
+
+
+def call_program(function: Callable[..., Any], *given: Any) -> Any:
+    """Call the function of a program: the frames above this one hold no line of it, wherever they come from."""
+    return function(*given)
+
+
+def _import_from(path: Path | None) -> None:
+    if path is not None and str(path) not in sys.path:
+        sys.path.insert(0, str(path))
+
+
+def _file_of(entrypoint: str) -> Path | None:
+    """The source file of the module, which is not imported; None where there is none."""
+    try:
+        found = importlib.util.find_spec(entrypoint.partition(":")[0])
+    except (ImportError, ValueError):  # told when it is imported
+        return None
+    origin = Path(found.origin) if found is not None and found.origin else None
+    return origin if origin is not None and origin.suffix == ".py" and origin.is_file() else None
 
 
 def run(
@@ -115,7 +179,7 @@ def run(
     # Before the program makes its models: every worker draws the same first weights.
     seed_all(spec.seed, "init")
     copied = near(spec, None if server else copies)  # a server reads no rows
-    session = Session(spec, coordinator, sink, checkpoints, copied, device=device)
+    session = Session(spec, coordinator, sink, checkpoints, copied, device=device, artifacts=artifacts)
     sink.timed(session._member.split)
     if beside is not None and spec.debug.check:
         session._member.beside.begin(beside)
@@ -181,6 +245,7 @@ def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult
     digest = weights_sha256(session._held.module)
     # A second barrier: nobody exits while a lost member's part may still have to be done again by the others.
     session._evaluation.barrier(session._begin_call(), lambda: _leave_behind(session, sink, artifacts))
+    # Behind the barrier: the trace counts what this worker waits for there, as the result does.
     session._steps.recorder.close()
     sink.settled(session.global_step + 1)
     generations = member.generation.number
@@ -215,10 +280,10 @@ def _why_other_bits(session: Session) -> str:
     member = session._member
     parts = (
         member.machines,
-        member.unkept,
+        member.unkept.found,
         member.first,
         member.draws,
-        member.kernels,
+        member.kernels.found,
         member.sections,
         member.variables,
         member.comparison,

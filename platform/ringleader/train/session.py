@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ringleader.train.best_weights import best_of
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.body_checks import BodyChecks
 from ringleader.train.body.dry_turn import calling_place
+from ringleader.train.body.phases import Phases, numbered
 from ringleader.train.call_sequence import CallSequence
 from ringleader.train.dataset_loops import DatasetLoops, LoopRequest
 from ringleader.train.evaluation import Evaluation, EvaluationPlace, EvaluationRequest, Score
@@ -49,18 +51,21 @@ class Session(Registrations):
         device: torch.device | None = None,
         saver: CheckpointSaver | None = None,
         beginning: Beginning | None = None,
+        artifacts: Path | None = None,
     ) -> None:
         self._sink = sink
         self._near = near
+        self._artifacts = artifacts
         device = device or device_of(spec)
-        context = MemberContext(spec, device, coordinator, sink)
+        mode = mode_of(spec.sync)
+        context = MemberContext(spec, device, coordinator, sink, mode.rules(spec.sync))
         member = Member(
             context,
             saver or CheckpointSaver(spec, checkpoints, sink),
             beginning or Beginning(spec.init_from, optimizers=spec.init_optimizers),
         )
         member.kernels.begin()
-        self._steps = mode_of(spec.sync)(member, sink, device)
+        self._steps = mode(member, sink, device)
         checks = BodyChecks(member, sink, self._steps)
         super().__init__(spec, device, member, CallSequence(member, sink, self._steps, checks.states), checks)
         self._loaders = LoaderProcesses(spec.seed)
@@ -126,10 +131,9 @@ class Session(Registrations):
         collate: Collate | None = None,
         loader_workers: int = 0,
         drop_last: bool = False,
-    ) -> Iterator[Iterator[Any]]:
+        phases: Phases = (),
+    ) -> Iterator[Any]:
         """One pass over a map-style dataset, step by step: each has this worker's slices, and ends with the commit.
-
-        The slices are those of `batches`. With local SGD a step here is a round of several.
 
             for step in session.steps(dataset):
                 for x, y in step:
@@ -137,26 +141,27 @@ class Session(Registrations):
                 if session.global_step % 100 == 0:
                     session.evaluate(test_set, score)
 
-        The weights are those of `batches`. The lines behind a step run on every worker and server at every step, and
-        may call `evaluate` and `best`. A worker that comes in late runs those behind the newest step, and before them
-        those behind the newest one at which they evaluated; what one step's lines leave to those of another one
-        belongs into `keep`.
+        Slices and weights are those of `batches`; with local SGD a step is a round of several. The lines behind a step
+        run on every worker and server at every step, and may call `evaluate` and `best`. A worker that comes in late
+        runs those behind the newest step, and before them those behind the newest one at which they evaluated; what
+        one step's lines leave to those of another one belongs into `keep`.
 
         Args:
             dataset, shuffle, collate, loader_workers, drop_last: as for `batches`.
+            phases: several optimisers by turns (GANs): a step is then one iterator for each, all with the same rows.
+                Each ends with its optimiser's update, which the losses of the next one see, and trains nothing else:
+                `for critic, generator in session.steps(images, phases=[critic_optimizer, generator_optimizer])`.
 
         Raises:
-            DatasetUnsupported, CopyFailed: as for `batches`.
-            StepMisuse: as for `batches`, where a step is left before its commit, and in modes in which workers do not
-                commit together.
+            DatasetUnsupported, CopyFailed, StepMisuse: as for `batches`. StepMisuse also where a step is left before
+                its commit, and where workers do not commit together; with phases for local SGD or a codec.
         """
         self._loops.by_steps.check_possible()
-        place = calling_place(0)
+        numbers, place = numbered(phases, self._spec, self._held), calling_place(0)
         # Behind a step nothing can be registered, and its lines may call `best`.
         best_of(self._held.kept, self.keep)
-        return self._passed(
-            LoopRequest(dataset, place, shuffle, collate, loader_workers, drop_last, by_steps=True)
-        )
+        request = LoopRequest(dataset, place, shuffle, collate, loader_workers, drop_last, True, numbers)
+        return self._passed(request)
 
     def step(self, loss: Tensor, *, weight: float | None = None, **metrics: Any) -> None:
         """End a turn of the loop: backward, and on the worker's last slice exchange, update and commit.

@@ -4,13 +4,15 @@ The receiver keeps, per (attempt, stream), the highest `seq` it has stored and s
 record sent twice is stored once. `acked` tells the sender which it may forget.
 """
 
+import math
 import re
+import sys
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
-from ringleader.text import is_plain
+from ringleader.text import is_plain, is_utf8
 from ringleader.wire.states import State
 from ringleader.wire.views import Progress, Result, Spent, View, Why, WorkerView
 
@@ -54,6 +56,31 @@ def _plain(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
+def _carried(given: str) -> str:
+    if not is_utf8(given):
+        raise ValueError(f"{given!r} has a lone surrogate; allowed: text that can be encoded as UTF-8")
+    return given
+
+
+V = TypeVar("V", bound=View | None)
+
+
+def _sendable(given: V) -> V:
+    """The same, where it can be told: of what is stored, one lone surrogate would fail every later answer."""
+    if given is not None and not is_plain(given.model_dump(), DEEP, sys.maxsize):
+        raise ValueError("a text in it has a lone surrogate; allowed: text that can be encoded as UTF-8")
+    return given
+
+
+def _finite(given: float | None) -> float | None:
+    return given if given is None or math.isfinite(given) else None
+
+
+Text = Annotated[str, AfterValidator(_carried)]
+Value = Annotated[Annotated[float, Field(strict=True)] | None, AfterValidator(_finite)]
+"""A number; None stands for what is none."""
+
+
 class EventRecord(View):
     """An event, e.g. worker.lost {worker, rank, pid, cause, step} or recovered {detect_s, …, steps_lost}."""
 
@@ -73,7 +100,7 @@ class MetricRecord(View):
     at: Moment
     generation: Whole
     step: Annotated[Whole, Field(ge=0)]
-    values: dict[str, Annotated[float, Field(strict=True)] | None]
+    values: dict[Text, Value]
 
 
 class LogRecord(View):
@@ -82,7 +109,7 @@ class LogRecord(View):
     stream: Literal["logs"] = "logs"
     seq: Seq
     at: Moment
-    worker: str
+    worker: Text
     level: Literal["info", "error"]
     line: Annotated[str, Field(max_length=16_384)]
 
@@ -95,8 +122,8 @@ class OutcomeRecord(View):
     seq: Seq
     at: Moment
     outcome: Literal["succeeded", "failed", "cancelled", "paused", "preempted"]
-    reason: Why | None = None
-    result: Result | None = None
+    reason: Annotated[Why | None, AfterValidator(_sendable)] = None
+    result: Annotated[Result | None, AfterValidator(_sendable)] = None
 
 
 Record = Annotated[EventRecord | MetricRecord | LogRecord | OutcomeRecord, Field(discriminator="stream")]
@@ -119,7 +146,7 @@ class Ingest(View):
     """The body of one post."""
 
     attempt: Seq
-    status: Status | None = None
+    status: Annotated[Status | None, AfterValidator(_sendable)] = None
     records: Annotated[list[Record], Field(max_length=5000)] = []
 
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ringleader.wire.states import State
 
@@ -130,10 +130,21 @@ class Result(View):
     steps_lost: Whole = 0
 
 
+class MetricValues(View):
+    """What a metric of a job came to: the newest value and its step, the lowest and the highest. A value that was not a
+    finite number counts for none of them."""
+
+    last: float
+    min: float
+    max: float
+    step: int
+
+
 class JobView(View):
     """A job as `GET /jobs/{id}` shows it.
 
     Attributes:
+        metrics: what the metrics that a list was asked for came to; left out where it was asked for none.
         surplus: where workers above `workers.min` come from on this cluster, in words; empty if there are none and
             none are requested.
     """
@@ -160,6 +171,7 @@ class JobView(View):
     result: Result | None
     tracking: Tracking
     urls: Urls
+    metrics: Annotated[dict[str, MetricValues] | None, Field(exclude_if=lambda value: value is None)] = None
 
 
 class JobPage(View):
@@ -167,6 +179,54 @@ class JobPage(View):
 
     items: list[JobView]
     next_cursor: str | None
+
+
+class Facets(View):
+    """What the newest jobs of a list have, by which it can be filtered, sorted and shown.
+
+    Attributes:
+        jobs: how many jobs were looked at, the newest that match.
+        labels: the values of each label.
+        params: the names of parameters whose values are no lists and no mappings.
+    """
+
+    jobs: int
+    owners: list[str]
+    projects: list[str]
+    labels: dict[str, list[str]]
+    params: list[str]
+    metrics: list[str]
+
+
+class GroupValues(View):
+    """What a metric of a group of jobs came to: the lowest and the highest value of all, the newest of the newest job
+    that has one, and how many have one."""
+
+    last: float
+    min: float
+    max: float
+    jobs: int
+
+
+class JobGroup(View):
+    """The jobs with the same value of a label or parameter.
+
+    Attributes:
+        value: None for the jobs without one.
+        filter: the `label` or `param` with which a list has these jobs.
+    """
+
+    value: str | None
+    filter: str
+    jobs: int
+    metrics: dict[str, GroupValues]
+
+
+class JobGroups(View):
+    """Jobs in groups, the greatest first, those without the value last. `more`: there are groups beyond these."""
+
+    groups: list[JobGroup]
+    more: bool
 
 
 class EventView(View):
@@ -202,6 +262,34 @@ class MetricPoint(View):
     value: float
     at: datetime
     generation: int
+
+
+class ComparedJob(View):
+    """A job whose curves are compared, as a legend names it."""
+
+    id: str
+    name: str
+    project: str
+    state: State
+    started_at: datetime | None
+
+
+class ComparedCurve(View):
+    """One metric of one job, by columns: `times` are Unix seconds. A value that is not a number is null."""
+
+    job: str
+    name: str
+    steps: list[int]
+    times: list[float]
+    values: list[float | None]
+
+
+class Comparison(View):
+    """Curves of several jobs. `left_out` are those that do not exist, or that the caller may not read."""
+
+    jobs: list[ComparedJob]
+    curves: list[ComparedCurve]
+    left_out: list[str]
 
 
 class LogLine(View):

@@ -8,7 +8,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from ringleader_api.edge.guard import PRINCIPAL
-from ringleader_api.problems import Unprocessable, UnsupportedMediaType
+from ringleader_api.problems import Refused, Unprocessable, UnsupportedMediaType
 from ringleader_api.rights import SupervisorCaller
 from ringleader_api.routes.bodies.duplicate_keys import DuplicateKeys, named_twice
 from ringleader_api.routes.dependencies import Right
@@ -67,9 +67,10 @@ async def _says_json(request: Request) -> None:
 
 
 async def _twice(body: bytes) -> DuplicateKeys:
-    if len(body) > AT_ONCE_BYTES:
-        return await to_thread.run_sync(named_twice, body)
-    return named_twice(body)
+    try:
+        return await to_thread.run_sync(named_twice, body) if len(body) > AT_ONCE_BYTES else named_twice(body)
+    except RecursionError:  # FastAPI has read it with a few frames less above it
+        raise Refused("the request body is nested too deeply.") from None
 
 
 async def _says_json_untold(request: Request) -> None:

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from ringleader.errors import and_more, first_findings
+from ringleader.errors import FINDINGS_TOLD, and_more
+from ringleader.spec.findings import Place
 
 
 class _Object(tuple[tuple[str, Any], ...]):
@@ -26,23 +28,29 @@ def named_twice(body: bytes) -> DuplicateKeys:
     Args:
         body: valid JSON, or nothing.
     """
-    findings, left = first_findings(_again(body)) if body else ([], 0)
-    return DuplicateKeys(findings, and_more(left))
+    again = _again(body) if body else iter(())
+    told = [_finding(place, value) for place, value in islice(again, FINDINGS_TOLD)]
+    # The others are counted, and not spelt out.
+    return DuplicateKeys(told, and_more(sum(1 for _ in again)))
 
 
-def _again(body: bytes) -> Iterator[dict[str, Any]]:
-    left: list[tuple[str, Any]] = [("", json.loads(body, object_pairs_hook=_Object))]
+def _finding(place: Place, value: Any) -> dict[str, Any]:
+    # A nested value is not quoted back: it may be the whole body.
+    told = None if isinstance(value, (_Object, list)) else value
+    message = f"the key {place.key!r} appears twice"
+    return {"pointer": place.pointer, "value": told, "allowed": "each key once", "message": message}
+
+
+def _again(body: bytes) -> Iterator[tuple[Place, Any]]:
+    left: list[tuple[Place, Any]] = [(Place(), json.loads(body, object_pairs_hook=_Object))]
     # A stack instead of recursion: how deep a body nests is its sender's choice.
     while left:
         place, part = left.pop()
         pairs = part if isinstance(part, _Object) else enumerate(part) if isinstance(part, list) else ()
         seen = set()
         for key, value in pairs:
-            inside = f"{place}/{str(key).replace('~', '~0').replace('/', '~1')}"
             if key in seen:
-                # A nested value is not quoted back: it may be the whole body.
-                told = None if isinstance(value, (_Object, list)) else value
-                message = f"the key {key!r} appears twice"
-                yield {"pointer": inside, "value": told, "allowed": "each key once", "message": message}
+                yield Place(key, place), value
             seen.add(key)
-            left.append((inside, value))
+            if isinstance(value, (_Object, list)):
+                left.append((Place(key, place), value))

@@ -8,7 +8,7 @@ import json
 from datetime import timedelta
 from urllib.parse import parse_qs, quote, urlsplit
 
-from anyio import sleep, to_thread
+from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
@@ -73,7 +73,7 @@ def to_provider(here: Here, request: Request, next: str = "/") -> Response:
     response = RedirectResponse(url, 303)
     # Lax: the provider sends the browser back from another site, and a strict cookie would stay behind.
     response.set_cookie(
-        _state_cookie(here),
+        here.credentials.login_cookie,
         state,
         max_age=int(PENDING_LIFE.total_seconds()),
         path="/login/oidc",
@@ -87,7 +87,7 @@ def to_provider(here: Here, request: Request, next: str = "/") -> Response:
 @form.get("/login/oidc/callback")
 def from_provider(here: Here, request: Request, state: str = "", code: str = "") -> HTMLResponse:
     """Finish a log-in: the identity provider has sent the browser back with a code."""
-    brought = request.cookies.get(_state_cookie(here), "")
+    brought = request.cookies.get(here.credentials.login_cookie, "")
     try:
         signin = _signin(here)
         # Log-in forgery: a link with somebody else's code and state must not log this browser in as them.
@@ -100,7 +100,7 @@ def from_provider(here: Here, request: Request, state: str = "", code: str = "")
     # No redirect: the strict cookie is sent only where a page of our own leads on.
     page = HTMLResponse(ONWARDS.format(target=html.escape(target, quote=True)), headers=_HEADERS)
     _set_cookie(page, here, here.credentials.log_in(user, None, OIDC_LIFE), OIDC_LIFE)
-    page.delete_cookie(_state_cookie(here), path="/login/oidc")
+    page.delete_cookie(here.credentials.login_cookie, path="/login/oidc")
     return page
 
 
@@ -108,7 +108,8 @@ def from_provider(here: Here, request: Request, state: str = "", code: str = "")
 async def log_in(here: Here, request: Request) -> Response:
     """Exchange the token ({"token": …} or a form) for a session cookie."""
     if here.tried.take(source(request.scope)) > 0:  # before a stranger's body is read
-        await sleep(LATER_S)  # not refused: who shares an address with a flood gets in all the same
+        # Not refused: who shares an address with a flood gets in all the same.
+        await request.app.state.pause(LATER_S)
     is_form = request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
     token, target = _read(await request.body(), is_form)
     turn = await here.log_ins.begin(source(request.scope))
@@ -176,10 +177,6 @@ def _signin(here: Control) -> SignIn:
     if here.signin is None:
         raise NotFound("no identity provider is set up.", hint="Set RINGLEADER_OIDC_ISSUER.")
     return here.signin
-
-
-def _state_cookie(here: Control) -> str:
-    return f"{here.credentials.cookie}_login"
 
 
 def _set_cookie(response: Response, here: Control, value: str, life: timedelta = SESSION_LIFE) -> None:

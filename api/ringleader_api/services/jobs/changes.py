@@ -1,42 +1,28 @@
-"""Reading and changing jobs: list, view, resize, cancel, delete."""
+"""Reading and changing jobs: view, resize, label, cancel, delete."""
 
-import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session, defer
+from sqlalchemy.orm import Session
 
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec, Workers
 from ringleader.wire.states import State
-from ringleader.wire.views import JobPage, JobView, Why
+from ringleader.wire.views import JobView, Why
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, PreconditionFailed, Unprocessable
 from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Seen
 from ringleader_api.services.jobs.claims import allowed, quota_left
 from ringleader_api.services.jobs.infeasible import placeable
+from ringleader_api.services.jobs.labels import relabel
 from ringleader_api.services.jobs.views import etag, job_view
-from ringleader_api.services.pages import ListCursors
 from ringleader_api.services.users.access import load, no_job, permit
 from ringleader_api.store import Store, move, record, retarget, stay_paused
 from ringleader_api.store.tables import ExportCursor, Job
 
 MAX_GRACE = timedelta(hours=1)
-_KEYS = ListCursors(re.compile(r"(job_[0-9A-Z]{26})"))
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """The jobs to list; None takes all. Labels are (key, value) pairs that must all match."""
-
-    state: State | None = None
-    project: str | None = None
-    name: str | None = None
-    labels: Sequence[tuple[str, str]] = ()
 
 
 class Jobs:
@@ -61,37 +47,11 @@ class Jobs:
         """The same for a row at hand."""
         return job_view(job, exported, self._url, grows=self._grows), etag(job)
 
-    def page(
-        self, which: Filter, limit: int, cursor: str | None, projects: Collection[str] | None
-    ) -> JobPage:
-        """The jobs of these projects (None: all), newest first; `cursor` continues behind the last job of the page
-        before."""
-        query = select(Job, ExportCursor).outerjoin(ExportCursor, ExportCursor.job_id == Job.id)
-        query = query.where(Job.deleted_at.is_(None)).order_by(Job.id.desc()).limit(limit + 1)
-        query = query.options(defer(Job.submitted), defer(Job.workers))  # no view shows them
-        if projects is not None:
-            query = query.where(Job.project.in_(projects))
-        if which.state is not None:
-            query = query.where(Job.state == which.state)
-        if which.project is not None:
-            query = query.where(Job.project == which.project)
-        if which.name is not None:
-            query = query.where(Job.name == which.name)
-        for key, value in which.labels:
-            query = query.where(Job.labels[key].as_string() == value)
-        if cursor is not None:
-            # By id rather than by offset: ids grow with submission, so new jobs shift no page.
-            query = query.where(Job.id < _KEYS.parts(cursor)[0])
-        with self._store.look() as session:
-            rows = session.execute(query).all()
-        more = len(rows) > limit
-        items = [self.shown(job, exported)[0] for job, exported in rows[:limit]]
-        return JobPage(items=items, next_cursor=_KEYS.cursor(items[-1].id) if more else None)
-
     def change(
         self, job_id: str, body: Any, if_match: str | None, seen: Seen | None, who: Caller
     ) -> tuple[JobView, str]:
-        """Merge `workers.min`, `workers.max` and `priority`; the reconciler tells the supervisor.
+        """Merge `workers.min`, `workers.max`, `priority` and `labels`; the reconciler tells the supervisor. The labels
+        alone can be changed in any state.
 
         Raises:
             Forbidden: `who` may not ask for a priority above 0, which takes room from others.
@@ -100,25 +60,15 @@ class Jobs:
             Conflict: the job is ending or has ended, or its project's quota has no room for a `workers.min` that it
                 would hold from now on.
         """
-        bounds, changes = _bounds(body), {k: v for k, v in body.items() if k != "workers"}
+        _check_form(body)
+        labels = body.get("labels", {})
+        changes = {k: v for k, v in body.items() if k != "labels"}
         with self._store.write() as session:
             job = load(session, job_id)
             _unchanged(job, if_match)
-            if job.state is State.STOPPING or job.state.ended:
-                raise Conflict(
-                    f"job {job_id} is in state {job.state} and can no longer be changed.", code="job_ended"
-                )
-            before = job.spec
-            merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
-            spec = JobSpec.parse(merged, stored=True)
-            # Only a rise above what the job has: lowering a priority takes room from nobody.
-            if spec.priority > max(0, _priority(before)):
-                permit(who, Action.STEER, job.project)
-            if bounds and seen is not None:
-                placeable(spec, seen)
-            if job.state.holds and bounds:
-                self._within_quota(session, job, spec.workers)
-            self._store_spec(session, job, spec, who)
+            if changes or "labels" not in body:
+                self._merge(session, job, changes, seen, who)
+            relabel(session, job, labels, at=self._now(), who=who.name)
             return self._view(session, job)
 
     def cancel(
@@ -133,12 +83,7 @@ class Jobs:
                 raise Conflict(f"job {job_id} has already {_ended_word(job.state)}.", code="job_ended")
             if grace_s is not None:
                 job.grace_s = grace_s
-            if not job.state.holds:
-                move(session, job, State.CANCELLED, at=self._now(), who=who, why=why)
-            elif job.target is State.PAUSED and job.state is State.STOPPING:
-                retarget(session, job, State.CANCELLED, at=self._now(), who=who, why=why)
-            elif job.state is not State.STOPPING:
-                move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.CANCELLED)
+            begin_cancel(session, job, at=self._now(), who=who, why=why)
             return self._view(session, job)
 
     def pause(self, job_id: str, who: str, if_match: str | None = None) -> tuple[JobView, str]:
@@ -151,14 +96,7 @@ class Jobs:
         with self._store.write() as session:
             job = load(session, job_id)
             _unchanged(job, if_match)
-            on_its_way = job.state is State.STOPPING and job.target is State.PAUSED
-            # Evicted, and about to queue itself again: from now on it stays paused instead.
-            if on_its_way and job.preempted:
-                stay_paused(session, job, at=self._now(), who=who, why=why)
-            elif job.state is State.QUEUED:
-                move(session, job, State.PAUSED, at=self._now(), who=who, why=why)
-            elif job.state is not State.PAUSED and not on_its_way:
-                move(session, job, State.STOPPING, at=self._now(), who=who, why=why, target=State.PAUSED)
+            begin_pause(session, job, at=self._now(), who=who, why=why)
             return self._view(session, job)
 
     def resume(self, job_id: str, who: str, if_match: str | None = None) -> tuple[JobView, str]:
@@ -188,6 +126,27 @@ class Jobs:
                 )
             job.deleted_at = self._now()
 
+    def _merge(
+        self, session: Session, job: Job, changes: dict[str, Any], seen: Seen | None, who: Caller
+    ) -> None:
+        """Change what decides where and when the job runs."""
+        if job.state is State.STOPPING or job.state.ended:
+            raise Conflict(
+                f"job {job.id} is in state {job.state}, and only its labels can still be changed.",
+                code="job_ended",
+            )
+        before, bounds = job.spec, changes.get("workers", {})
+        merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
+        spec = JobSpec.parse(merged, stored=True)
+        # Only a rise above what the job has: lowering a priority takes room from nobody.
+        if spec.priority > max(0, _priority(before)):
+            permit(who, Action.STEER, job.project)
+        if bounds and seen is not None:
+            placeable(spec, seen)
+        if job.state.holds and bounds:
+            self._within_quota(session, job, spec.workers)
+        self._store_spec(session, job, spec, who)
+
     def _within_quota(self, session: Session, job: Job, asked: Workers) -> None:
         """Keep a change within the project's quota. A waiting job is held back by the scheduler; one at work has its
         floor at once, and grows at once."""
@@ -209,6 +168,7 @@ class Jobs:
         # A patch that changes nothing keeps the ETag, which others may hold.
         if after != before:
             job.spec = after
+            job.priority = spec.priority
             job.version += 1
         if after["workers"] != before["workers"]:
             limits = {"min": spec.workers.min, "max": spec.workers.max}
@@ -221,6 +181,32 @@ class Jobs:
         return self.shown(job, session.get(ExportCursor, job.id))
 
 
+def begin_cancel(session: Session, job: Job, *, at: datetime, who: str, why: Why) -> None:
+    """Decide that a job that has not ended ends as cancelled. One that is ending already is left as it is."""
+    if not job.state.holds:
+        move(session, job, State.CANCELLED, at=at, who=who, why=why)
+    elif job.target is State.PAUSED and job.state is State.STOPPING:
+        retarget(session, job, State.CANCELLED, at=at, who=who, why=why)
+    elif job.state is not State.STOPPING:
+        move(session, job, State.STOPPING, at=at, who=who, why=why, target=State.CANCELLED)
+
+
+def begin_pause(session: Session, job: Job, *, at: datetime, who: str, why: Why) -> None:
+    """Decide that a job is paused. One that is, or is about to be, is left as it is.
+
+    Raises:
+        IllegalMove: it is ending or has ended.
+    """
+    on_its_way = job.state is State.STOPPING and job.target is State.PAUSED
+    # Evicted, and about to queue itself again: from now on it stays paused instead.
+    if on_its_way and job.preempted:
+        stay_paused(session, job, at=at, who=who, why=why)
+    elif job.state is State.QUEUED:
+        move(session, job, State.PAUSED, at=at, who=who, why=why)
+    elif job.state is not State.PAUSED and not on_its_way:
+        move(session, job, State.STOPPING, at=at, who=who, why=why, target=State.PAUSED)
+
+
 def _unchanged(job: Job, if_match: str | None) -> None:
     """Raise PreconditionFailed where the caller has seen another version of the job."""
     if if_match is None or {tag.strip() for tag in if_match.split(",")} & {"*", etag(job)}:
@@ -230,14 +216,16 @@ def _unchanged(job: Job, if_match: str | None) -> None:
     )
 
 
-def _bounds(body: Any) -> dict[str, Any]:
-    """The worker bounds in a PATCH, which may change these and the priority."""
-    if not isinstance(body, dict) or not isinstance(body.get("workers", {}), dict):
+def _check_form(body: Any) -> None:
+    """Refuse a PATCH of anything but worker bounds, priority and labels."""
+    if not isinstance(body, dict) or any(
+        not isinstance(body.get(k, {}), dict) for k in ("workers", "labels")
+    ):
         raise Unprocessable(
-            'the patch must have the form {"workers": {"min": …, "max": …}, "priority": …}.',
+            'the patch must have the form {"workers": {"min": …, "max": …}, "priority": …, "labels": {"key": …}}.',
             code="spec_invalid",
         )
-    allowed = ("workers", "priority")
+    allowed = ("workers", "priority", "labels")
     wrong = [(f"/{k}", v, ", ".join(allowed)) for k, v in body.items() if k not in allowed]
     wrong += [("/priority", None, "a number")] if body.get("priority", 0) is None else []
     bounds: dict[str, Any] = body.get("workers", {})
@@ -257,7 +245,6 @@ def _bounds(body: Any) -> dict[str, Any]:
                 for p, v, a in wrong
             ]
         )
-    return bounds
 
 
 def _priority(stored: dict[str, Any]) -> int:

@@ -131,10 +131,10 @@ def snapshot_of(
     )
 
 
-def held_by(session: Session, now: datetime) -> dict[str, Held]:
+def held_by(jobs: Sequence[StandingClaim], now: datetime) -> dict[str, Held]:
     """The resources held by each project's jobs; projects that hold nothing and wait for nothing are left out."""
     found: dict[str, Held] = {}
-    for one in Register().jobs(session):
+    for one in jobs:
         job = one.job
         had = found.get(job.project, Held())
         if job.state is State.QUEUED:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import unquote
 
 from sqlalchemy import insert, inspect
 from sqlalchemy.exc import IntegrityError
@@ -15,30 +14,33 @@ from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader.spec.job import JOB_ID, PACKAGE
+from ringleader.spec.program.entrypoint import check_chosen
+from ringleader.spec.program.framework import chosen_in, why_other_bits
 from ringleader.wire.states import State
 from ringleader.wire.views import View, Why
+from ringleader_api.alerting.cursors import follow_submitted
 from ringleader_api.clock import Clock, new_job_id
-from ringleader_api.problems import Conflict, Forbidden, NotFound, Unprocessable, wrong_key
-from ringleader_api.rights import Action, Caller, may
+from ringleader_api.problems import Conflict, Forbidden, Unprocessable
+from ringleader_api.rights import Action, Caller
 from ringleader_api.scheduling import Hold, Seen, decide
 from ringleader_api.services import packages
-from ringleader_api.services.jobs.checkpoints import checkpoints_of, has_final, leaves_weights
+from ringleader_api.services.alert_checks import ChannelChecks
 from ringleader_api.services.jobs.claims import Register, claim_of_spec, snapshot_of
 from ringleader_api.services.jobs.infeasible import placeable
+from ringleader_api.services.jobs.references import References, not_uploaded
 from ringleader_api.services.jobs.views import surplus_told
 from ringleader_api.services.records.group_commit import GroupCommit
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.users.access import have_project, load, permit, permit_job
-from ringleader_api.services.users.accounts import OWN, Accounts, NoAccount
+from ringleader_api.services.users.accounts import Accounts, NoAccount
 from ringleader_api.store import Store
 from ringleader_api.store.audit import CURRENT_ACTION, AuditedAction
+from ringleader_api.store.listed import attributes_of
 from ringleader_api.store.people import Project
-from ringleader_api.store.tables import Base, Event, IdempotencyKey, Job
+from ringleader_api.store.tables import Base, Event, IdempotencyKey, Job, JobAttribute
 
 MAX_KEY = 200
 MOST_AT_ONCE = 64
-SEE_JOBS = "`ringleader jobs` lists the jobs that you can read."
 
 
 class Preview(View):
@@ -70,15 +72,23 @@ class Accepted:
 class Submissions:
     """Accepts and previews jobs. `seen` is the cluster as last seen, None while it is out of reach."""
 
-    def __init__(self, store: Store, now: Clock, secrets: Secrets, accounts: Accounts = OWN) -> None:
+    def __init__(
+        self, store: Store, now: Clock, secrets: Secrets, accounts: Accounts, channels: ChannelChecks
+    ) -> None:
         self._store = store
         self._now = now
-        self._secrets = secrets
+        self._references = References(store, secrets)
         self._accounts = accounts
+        self._channels = channels
         self._together: GroupCommit[_Asked, Accepted] = GroupCommit(self._store_all, most=MOST_AT_ONCE)
 
-    def accept(self, who: Caller, body: Any, key: str | None, seen: Seen | None) -> Accepted:
+    def accept(
+        self, who: Caller, body: Any, key: str | None, seen: Seen | None, *, hosts_known: bool = False
+    ) -> Accepted:
         """Store the job with its first event.
+
+        Args:
+            hosts_known: the hosts of its alerts have been looked up before, and are not again.
 
         Raises:
             SpecInvalid: the body is no job file.
@@ -95,9 +105,10 @@ class Submissions:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         # Before the checks: a repetition is answered with its job also where today's cluster would refuse it.
         if key is not None and (known := self._replayed(who.name, key, digest)):
+            # Asked here, too: the sender's role may have been taken since, and the answer shows the job.
             permit_job(self._store, who, Action.READ, known)
             return Accepted(known)
-        spec = self._checked(who, body, seen)
+        spec = self._checked(who, body, seen, hosts_known)
         # The action is handed over: the transaction may run in another request's thread.
         asked = _Asked(who, spec, key, digest, CURRENT_ACTION.get())
         try:
@@ -154,8 +165,8 @@ class Submissions:
             starts_now=why is None,
             pending_reason=why,
             logical_shards=spec.shards,
-            reproducible=spec.sync.same_bits,
-            reproducible_why=spec.sync.why_other_bits,
+            reproducible=not why_other_bits(spec.framework, spec.sync),
+            reproducible_why=why_other_bits(spec.framework, spec.sync),
             surplus=surplus_told(source, grows=seen is None or seen.reach is not None),
             spec=source,
         )
@@ -164,8 +175,9 @@ class Submissions:
         with self._store.read() as session:
             return _replay(session, owner, key, digest)
 
-    def _checked(self, who: Caller, body: Any, seen: Seen | None) -> JobSpec:
+    def _checked(self, who: Caller, body: Any, seen: Seen | None, hosts_known: bool = False) -> JobSpec:
         spec = resolved(JobSpec.parse(body))
+        check_chosen(spec)
         # Before anything is looked up: a refusal must not tell which packages and secrets there are.
         permit(who, Action.SUBMIT, spec.project)
         try:
@@ -174,103 +186,12 @@ class Submissions:
             raise Forbidden(error.message, hint=error.hint, code="no_account") from None
         if spec.priority > 0:  # it takes room from others
             permit(who, Action.STEER, spec.project)
-        if spec.working_dir is not None:
-            self._package_present(spec.working_dir)
-        elif isinstance(spec.requirements, str):
-            allowed = "a file in working_dir, or a list of name==version"
-            raise wrong_key(
-                "/requirements",
-                spec.requirements,
-                allowed,
-                "is a file, but the job has no working_dir that could hold it",
-                hint="Set working_dir to the folder that holds the file, or list the packages themselves.",
-            )
-        self._secrets_present(spec)
-        if spec.init_from is not None:
-            self._beginning_readable(who, spec.init_from, optimizers=spec.init_optimizers)
+        self._references.check(who, spec)
+        rules = {f"/alerts/{place}": rule for place, rule in enumerate(spec.alerts)}
+        self._channels.check(spec.project, rules, "the job file", hosts_known=hosts_known)
         if seen is not None:
             placeable(spec, seen)
         return spec
-
-    def _beginning_readable(self, who: Caller, given: str, *, optimizers: bool) -> None:
-        """Check that `who` may read the weights to begin with. A checkpoint in the folder of a job is that job's,
-        wherever it lies."""
-        if JOB_ID.fullmatch(given):
-            self._has_weights(who, given, optimizers=optimizers)
-            return
-        # Also in the decoded URI: an escaped id names the same folder.
-        for job_id in dict.fromkeys(JOB_ID.findall(given) + JOB_ID.findall(unquote(given))):
-            with self._store.read() as session:
-                known = session.get(Job, job_id)
-            if known is not None and (known.deleted_at or not may(who, Action.READ, known.project)):
-                raise wrong_key(
-                    "/init_from",
-                    given,
-                    "the ID of a job that you can read (job_…), or the URI of another checkpoint",
-                    f"belongs to {job_id}, and there is no such job that you can read",
-                    hint=SEE_JOBS,
-                )
-
-    def _has_weights(self, who: Caller, job_id: str, *, optimizers: bool) -> None:
-        """Check that the job has weights to begin with, and its optimisers' states where they are asked for. Which ones
-        they will be is known once the new job starts."""
-        try:
-            permit_job(self._store, who, Action.READ, job_id)
-            with self._store.read() as session:
-                source = load(session, job_id)
-                saved, ended = checkpoints_of(session, job_id), leaves_weights(source)
-        except NotFound:
-            raise wrong_key(
-                "/init_from",
-                job_id,
-                "the ID of a job that you can read, or the URI of a checkpoint",
-                "is not the ID of a job that you can read",
-                hint=SEE_JOBS,
-            ) from None
-        if optimizers and ended and not has_final(saved):
-            raise wrong_key(
-                "/init_optimizers",
-                True,
-                "false, or with init_from a job that has saved a checkpoint of its end",
-                f"is asked for, and {job_id} has succeeded without a checkpoint of its end",
-                hint="Leave it out: the job begins with the final weights, and its optimisers anew.",
-            )
-        if not (ended or saved):
-            raise wrong_key(
-                "/init_from",
-                job_id,
-                "a job that has succeeded or has saved a checkpoint",
-                "has neither succeeded nor saved a checkpoint",
-                hint="Submit again once it has, or start from another job.",
-            )
-
-    def _package_present(self, name: str) -> None:
-        if not PACKAGE.fullmatch(name):
-            raise wrong_key(
-                "/working_dir",
-                name,
-                "sha256:… of an uploaded package",
-                "is not an uploaded package",
-                hint="`ringleader submit` uploads the folder; over REST, PUT it to /api/v1/packages/… first.",
-            )
-        with self._store.read() as session:
-            if not packages.there(session, name):
-                raise _not_uploaded(name)
-
-    def _secrets_present(self, spec: JobSpec) -> None:
-        if not spec.secrets:
-            return
-        with self._store.read() as session:
-            absent = self._secrets.missing(session, spec.project, spec.secrets)
-        for variable in absent:
-            raise wrong_key(
-                f"/secrets/{variable}",
-                spec.secrets[variable],
-                "the name of a secret of this project",
-                f"is not a secret of project {spec.project}",
-                hint=f"Set it with `ringleader secret set {spec.secrets[variable]} --project {spec.project}`; "
-                "`ringleader secret list` shows the existing ones.",
-            )
 
     def _why_waiting(self, spec: JobSpec, seen: Seen) -> Why | None:
         with self._store.read() as session:
@@ -283,16 +204,6 @@ class Submissions:
 def resolved(spec: JobSpec) -> JobSpec:
     """Fix the number of shards: a later resize of `workers.max` must not change it."""
     return spec.model_copy(update={"batch": spec.batch.model_copy(update={"logical_shards": spec.shards})})
-
-
-def _not_uploaded(name: str) -> Unprocessable:
-    return wrong_key(
-        "/working_dir",
-        name,
-        "an uploaded package",
-        "has not been uploaded",
-        hint=f"Submit again with `ringleader submit`, or PUT it to /api/v1/packages/{name} first.",
-    )
 
 
 @dataclass(slots=True)
@@ -314,7 +225,8 @@ class _Asked:
         return there
 
 
-_INSERTS = [insert(Base.metadata.tables[table.__tablename__]) for table in (Job, Event, IdempotencyKey)]
+_TABLES = (Job, Event, IdempotencyKey, JobAttribute)
+_INSERTS = [insert(Base.metadata.tables[table.__tablename__]) for table in _TABLES]
 """Inserts into tables: objects would cost a session more than the rest of the transaction."""
 
 
@@ -342,7 +254,7 @@ class _Rows:
         if name is None or name in self._held:
             return
         if not packages.there(session, name, hold=True):
-            raise _not_uploaded(name)
+            raise not_uploaded(name)
         self._held.add(name)
 
     def add(self, job: dict[str, Any], key: str | None, digest: str) -> None:
@@ -352,7 +264,7 @@ class _Rows:
             self._keys[job["owner"], key] = {**told, "created_at": job["created_at"]}
 
     def store(self, session: Session) -> None:
-        """Insert each job with its first event."""
+        """Insert each job with its first event, and what lists find it by."""
         if not self._jobs:
             return
         events = [
@@ -363,14 +275,17 @@ class _Rows:
                 "at": job["created_at"],
                 "attempt": 0,
                 "generation": 0,
-                "data": {"who": job["owner"]},
+                "data": {"who": job["owner"], **chosen_in(job["spec"])},
             }
             for job in self._jobs
         ]
         keys = list(self._keys.values())
-        for into, rows in zip(_INSERTS, (self._jobs, events, keys), strict=True):
+        named = [(job["id"], job["labels"], job["spec"].get("params", {})) for job in self._jobs]
+        attributes = [row for one in named for row in attributes_of(*one)]
+        for into, rows in zip(_INSERTS, (self._jobs, events, keys, attributes), strict=True):
             if rows:
                 session.execute(into, rows)
+        follow_submitted(session, self._jobs)
 
 
 def _replay(session: Session, owner: str, key: str, digest: str) -> str | None:
@@ -415,6 +330,8 @@ def _row_of(one: _Asked, at: datetime) -> dict[str, Any]:
         "created_at": at,
         "queued_at": at,
         "event_seq": 1,
+        "priority": spec.priority,
+        "listed": True,
     }
 
 

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from ringleader.wire.artifacts import FILE
 from ringleader.wire.views import View
 from ringleader_api.problems import NotFound
 from ringleader_api.services.pages import ListCursors
@@ -10,8 +11,7 @@ from ringleader_api.services.users.access import load
 from ringleader_api.store import Store
 
 WEIGHTS = "weights.safetensors"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_KEYS = ListCursors(re.compile(rf"artifacts/({_NAME.pattern})"))
+_KEYS = ListCursors(re.compile(rf"artifacts/({FILE.pattern})"))
 
 
 class Artifact(View):
@@ -66,13 +66,18 @@ class Artifacts:
             return []
         # No links: jobs write this folder, and a link could lead to any file of the stack.
         return sorted(
-            f for f in folder.iterdir() if _NAME.fullmatch(f.name) and not f.is_symlink() and f.is_file()
+            f for f in folder.iterdir() if FILE.fullmatch(f.name) and not f.is_symlink() and f.is_file()
         )
 
 
 def weights_file(home: Path, job_id: str) -> Path | None:
     """The final weights that the job has left behind; None: there are none."""
-    path = _folder(home, job_id) / WEIGHTS
+    return saved_file(home, job_id, WEIGHTS)
+
+
+def saved_file(home: Path, job_id: str, name: str) -> Path | None:
+    """The job's file of that name; None: there is none."""
+    path = _folder(home, job_id) / name
     return path if path.is_file() and not path.is_symlink() else None
 
 

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ringleader.wire.ingest import (
@@ -26,16 +25,16 @@ from ringleader_api.clock import Clock
 from ringleader_api.log import Log
 from ringleader_api.problems import StaleAttempt
 from ringleader_api.services.jobs.attempts import TRUE_STATES, attempt_failed
+from ringleader_api.services.records.points import store_points
 from ringleader_api.services.records.totals import counted, longest, over_all_attempts
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.users.access import load
 from ringleader_api.store import Store, move, record, retarget
-from ringleader_api.store.tables import IngestPosition, Job, LogRow, Metric
+from ringleader_api.store.tables import IngestPosition, Job, LogRow
 from ringleader_api.telemetry import Telemetry
 from ringleader_api.tracing import Traces
 
 log = Log("ringleader.ingest")
-MAX_NAME = 250
 HEARD_EVERY = timedelta(seconds=3)
 """The interval at which a post is noted as the supervisor's heartbeat: each note is a write to the disk. The last note
 may be another replica's, whose clock is ahead."""
@@ -86,6 +85,7 @@ class Intake:
             # Locked from here on: two posts of one attempt may overtake each other on their way.
             job = load(session, job_id)
             _living(job, body.attempt)
+            # The last one may be noted by a replica whose clock is ahead: a difference below 0 counts as well.
             if job.heard_at is None or abs(now - job.heard_at) >= HEARD_EVERY:
                 job.heard_at = now
             positions = _positions(session, job)
@@ -139,7 +139,7 @@ class Intake:
                 record(session, job, item.type, item.at, data, generation=item.generation)
         points = [r for r in fresh if isinstance(r, MetricRecord)]
         job.step = max([job.step, *(point.step for point in points)])  # of a supervisor that posts no more
-        _store_metrics(session, job, points)
+        store_points(session, job.id, points)
         self._store_logs(session, job, [r for r in fresh if isinstance(r, LogRecord)])
         # Last: the attempt's points and lines still belong to it when its outcome ends it.
         for item in fresh:
@@ -249,31 +249,6 @@ def _ended_while_pausing(session: Session, job: Job, told: OutcomeRecord, now: d
     own = told.outcome == "failed" and told.reason is not None and told.reason.code not in RETRIED
     if told.outcome == "succeeded" or own:
         retarget(session, job, State(told.outcome), at=now, who="supervisor", why=told.reason)
-
-
-def _store_metrics(session: Session, job: Job, points: Sequence[MetricRecord]) -> None:
-    """Store metric values. The first value of a (name, step) stays: a later attempt that computes a step again has
-    nothing new."""
-    rows: list[dict[str, Any]] = [
-        {
-            "job_id": job.id,
-            "name": name[:MAX_NAME],
-            "step": point.step,
-            "value": value,
-            "at": point.at,
-            "generation": point.generation,
-        }
-        for point in points
-        for name, value in point.values.items()
-        if value is not None
-    ]
-    if not rows:
-        return
-    # Inserted without objects, many at a time: points are the most numerous rows by far.
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(postgresql.insert(Metric).on_conflict_do_nothing(), rows)
-    else:
-        session.execute(sqlite.insert(Metric).on_conflict_do_nothing(), rows)
 
 
 def _apply_outcome(session: Session, job: Job, told: OutcomeRecord, now: datetime) -> None:

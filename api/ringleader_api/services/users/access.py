@@ -1,14 +1,17 @@
 """Access to a job or a project. One that the caller may not see is answered as if it did not exist."""
 
+from collections.abc import Mapping
+from datetime import datetime
+
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from ringleader.wire.access import EVERY
+from ringleader.wire.access import EVERY, Role
 from ringleader_api.problems import Forbidden, NotFound
 from ringleader_api.rights import NEEDS, Action, Caller, may, roles_of
 from ringleader_api.store import Store, audit
 from ringleader_api.store.database import WRITES
-from ringleader_api.store.people import Project
+from ringleader_api.store.people import Project, RoleRow, User
 from ringleader_api.store.tables import Job
 
 _WHOSE = select(Job.project, Job.owner).where(Job.id == bindparam("job_id"), Job.deleted_at.is_(None))
@@ -25,6 +28,22 @@ def load(session: Session, job_id: str) -> Job:
     if job is None or job.deleted_at is not None:
         raise no_job(job_id)
     return job
+
+
+def caller(
+    session: Session,
+    name: str,
+    scope: Mapping[str, Role],
+    token: str | None = None,
+    expires_at: datetime | None = None,
+) -> Caller | None:
+    """The user with the rights that they have now, within this scope; None: there is none, or they were disabled."""
+    user = session.get(User, name)
+    if user is None or user.disabled_at is not None:
+        return None
+    rows = session.scalars(select(RoleRow).where(RoleRow.user == name))
+    roles = {row.project: Role(row.role) for row in rows}
+    return Caller(name, roles, scope, token, expires_at)
 
 
 def permit(who: Caller, action: Action, project: str) -> None:

@@ -8,7 +8,7 @@ from ringleader.wire.access import Held, ProjectPage, ProjectView, Quota, Role
 from ringleader_api.clock import Clock
 from ringleader_api.problems import Conflict, NotFound
 from ringleader_api.rights import Caller, role_in, visible
-from ringleader_api.services.jobs.claims import held_by
+from ringleader_api.services.jobs.claims import Register, held_by
 from ringleader_api.services.pages import ListCursors
 from ringleader_api.store import Store, audit
 from ringleader_api.store.people import Project
@@ -31,7 +31,7 @@ class Projects:
             query = query.where(Project.name > _KEYS.parts(cursor)[0])
         with self._store.read() as session:
             rows = session.scalars(query).all()
-            held = held_by(session, self._now())
+            held = held_by(Register().jobs(session), self._now())
         found = [(row, role_in(who, row.name)) for row in rows[:limit]]
         items = [_view(row, role, held.get(row.name)) for row, role in found if role]
         more = len(rows) > limit
@@ -63,7 +63,7 @@ class Projects:
             if row is None:
                 raise NotFound(f"there is no project {name!r}.")
             row.weight = row.weight if weight is None else weight
-            held = held_by(session, self._now()).get(name)
+            held = held_by(Register().jobs(session), self._now()).get(name)
             # `exclude_unset`: null lifts a limit, a limit that is left out stays.
             for key, limit in (quota.model_dump(exclude_unset=True) if quota is not None else {}).items():
                 setattr(row, f"quota_{key}", limit)

@@ -97,6 +97,7 @@ class Tokens:
         return NewTokenView(token=token, **_fields(row))
 
     def _within_oidc_life(self, maker: User | None, now: datetime, expires_at: datetime | None) -> None:
+        # Nobody tells us of a dismissal at the provider: only a log-in that fails shows it.
         if maker is None or maker.subject is None:
             return
         if expires_at is None or expires_at > now + self._oidc_life:

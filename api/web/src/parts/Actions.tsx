@@ -1,27 +1,41 @@
-/** What one can do to a job that has not ended: pause it, take it up again, resize it, cancel it. */
+/** What one can do to a job: label it, and while it has not ended, pause it, take it up again, resize it, cancel it. */
+import { useMutation } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { useState, type SubmitEvent } from "react";
-import { ApiError, cancel, pause, resize, resume } from "../api";
+import { cancel, pause, relabel, resize, resume } from "../api";
+import type { LabelChange } from "../labels";
 import { hasEnded, workerBounds, type Job } from "../wire";
 import { Dialog } from "./Dialog";
+import { LabelDialog } from "./LabelDialog";
 import { Notice } from "./Notice";
 
 export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
-  const [open, setOpen] = useState<"resize" | "cancel" | null>(null);
+  const [open, setOpen] = useState<"labels" | "resize" | "cancel" | null>(null);
   const done = (): void => {
     setOpen(null);
     onChange();
   };
-  if (hasEnded(job.state)) return null;
   const stopping = job.state === "stopping";
   return (
     <div className="actions">
-      <PauseOrResume job={job} disabled={stopping} onDone={onChange} />
-      <button type="button" disabled={stopping} onClick={() => setOpen("resize")}>
-        Resize…
+      <Link to="/submit" search={{ from: job.id }} className="button">
+        Clone
+      </Link>
+      <button type="button" onClick={() => setOpen("labels")}>
+        Labels…
       </button>
-      <button type="button" className="danger" disabled={stopping} onClick={() => setOpen("cancel")}>
-        Cancel…
-      </button>
+      {!hasEnded(job.state) && (
+        <>
+          <PauseOrResume job={job} disabled={stopping} onDone={onChange} />
+          <button type="button" disabled={stopping} onClick={() => setOpen("resize")}>
+            Resize…
+          </button>
+          <button type="button" className="danger" disabled={stopping} onClick={() => setOpen("cancel")}>
+            Cancel…
+          </button>
+        </>
+      )}
+      {open === "labels" && <Labels job={job} onClose={() => setOpen(null)} onDone={done} />}
       {open === "resize" && <Resize job={job} onClose={() => setOpen(null)} onDone={done} />}
       {open === "cancel" && <Cancel job={job} onClose={() => setOpen(null)} onDone={done} />}
     </div>
@@ -30,9 +44,12 @@ export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
 
 function PauseOrResume({ job, disabled, onDone }: { job: Job; disabled: boolean; onDone: () => void }) {
   const paused = job.state === "paused";
-  const { run, busy, error } = useAction(() => (paused ? resume(job.id) : pause(job.id)), onDone);
+  const { mutate, isPending, error } = useMutation({
+    mutationFn: () => (paused ? resume(job.id) : pause(job.id)),
+    onSuccess: onDone,
+  });
   return (
-    <button type="button" disabled={disabled || busy} onClick={run} title={error?.message}>
+    <button type="button" disabled={disabled || isPending} onClick={() => mutate()} title={error?.message}>
       {paused ? "Resume" : "Pause"}
     </button>
   );
@@ -44,8 +61,23 @@ interface Question {
   onDone: () => void;
 }
 
+function Labels({ job, onClose, onDone }: Question) {
+  const { mutate, isPending, error } = useMutation({
+    mutationFn: (change: LabelChange) => relabel(job.id, change),
+    onSuccess: onDone,
+  });
+  const refused = error && (
+    <Notice tone="bad" title={error.message}>
+      <p>{error.hint}</p>
+    </Notice>
+  );
+  return (
+    <LabelDialog title={`Labels of ${job.name}`} jobs={[job]} pending={isPending} refused={refused} onClose={onClose} onYes={mutate} />
+  );
+}
+
 function Cancel({ job, onClose, onDone }: Question) {
-  const { run, busy, error } = useAction(() => cancel(job.id), onDone);
+  const { mutate, isPending, error } = useMutation({ mutationFn: () => cancel(job.id), onSuccess: onDone });
   return (
     <Dialog title={`Cancel ${job.name}?`} onClose={onClose}>
       <p>The job stops after its current step and cannot be resumed. Its metrics, events and logs are kept.</p>
@@ -58,7 +90,7 @@ function Cancel({ job, onClose, onDone }: Question) {
         <button type="button" onClick={onClose}>
           Keep it running
         </button>
-        <button type="button" className="danger solid" disabled={busy} onClick={run}>
+        <button type="button" className="danger solid" disabled={isPending} onClick={() => mutate()}>
           Cancel the job
         </button>
       </div>
@@ -71,10 +103,13 @@ function Resize({ job, onClose, onDone }: Question) {
   const [min, setMin] = useState(String(now.min));
   const [max, setMax] = useState(String(now.max));
   const wrong = resizeFault(Number(min), Number(max));
-  const { run, busy, error } = useAction(() => resize(job.id, Number(min), Number(max)), onDone);
+  const { mutate, isPending, error } = useMutation({
+    mutationFn: () => resize(job.id, Number(min), Number(max)),
+    onSuccess: onDone,
+  });
   const send = (event: SubmitEvent): void => {
     event.preventDefault();
-    if (wrong === null) run();
+    if (wrong === null) mutate();
   };
   return (
     <Dialog title={`Resize ${job.name}`} onClose={onClose}>
@@ -119,7 +154,7 @@ function Resize({ job, onClose, onDone }: Question) {
           <button type="button" onClick={onClose}>
             Leave unchanged
           </button>
-          <button type="submit" className="primary" disabled={busy || wrong !== null}>
+          <button type="submit" className="primary" disabled={isPending || wrong !== null}>
             Resize
           </button>
         </div>
@@ -132,22 +167,4 @@ export function resizeFault(min: number, max: number): string | null {
   if (![min, max].every((value) => Number.isInteger(value) && value >= 1))
     return "Both must be whole numbers, 1 or more.";
   return min > max ? "The minimum cannot be larger than the maximum." : null;
-}
-
-function useAction(act: () => Promise<unknown>, onDone: () => void) {
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<ApiError | null>(null);
-  const done = (): void => {
-    setBusy(false);
-    onDone();
-  };
-  const run = (): void => {
-    setBusy(true);
-    setError(null);
-    act().then(done, (fault: unknown) => {
-      setBusy(false);
-      setError(fault instanceof ApiError ? fault : new ApiError({ status: 0, detail: String(fault) }));
-    });
-  };
-  return { run, busy, error };
 }

@@ -1,18 +1,22 @@
 /** Who changed what, and who was refused, newest first. */
-import { useCallback, useState } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { auditPage } from "../access";
+import { every } from "../cache";
 import { full } from "../format";
-import { usePoll, type Pace } from "../poll";
 import { Card } from "./Card";
 import { ErrorNotice, Skeleton } from "./Notice";
 
-const PACE: Pace<unknown> = () => 5000;
+const EVERY_MS = 5000;
 
 export function AuditTable() {
   const [pages, setPages] = useState<number[]>([]);
   const before = pages.at(-1) ?? null;
-  const read = useCallback((signal: AbortSignal) => auditPage(before, signal), [before]);
-  const { data, error } = usePoll(read, PACE);
+  const { data, failureReason: error } = useQuery({
+    queryKey: ["audit", before],
+    queryFn: ({ signal }) => auditPage(before, signal),
+    refetchInterval: every(EVERY_MS),
+  });
   const next = data?.next ?? null;
   return (
     <Card title="Audit log">

@@ -14,8 +14,9 @@ export function Copy({ value, shown = value, label }: { value: string; shown?: s
       () => undefined,
     );
   return (
-    <button type="button" className="copy" onClick={copy} title={value} aria-label={`Copy ${label}`}>
+    <button type="button" className="copy" onClick={copy} title={value}>
       <code>{shown}</code>
+      <span className="hidden">{label}</span>
       <span aria-live="polite">{copied ? "copied" : "copy"}</span>
     </button>
   );

@@ -9,12 +9,14 @@ export interface Marked {
 interface Props {
   text: string;
   onChange: (text: string) => void;
+  /** Tells the line of the cursor, from 0. */
+  onLine: (line: number) => void;
   marks: readonly Marked[];
 }
 
 const MIN_LINES = 14;
 
-export function Editor({ text, onChange, marks }: Props) {
+export function Editor({ text, onChange, onLine, marks }: Props) {
   const lines = text.split("\n").length;
   const marked = new Map(marks.map((mark) => [mark.line, mark.message]));
   const indent = (event: KeyboardEvent<HTMLTextAreaElement>): void => {
@@ -48,8 +50,16 @@ export function Editor({ text, onChange, marks }: Props) {
         autoCorrect="off"
         aria-invalid={marks.length > 0}
         onKeyDown={indent}
-        onChange={(event) => onChange(event.target.value)}
+        onSelect={({ currentTarget }) => onLine(lineOfCursor(currentTarget))}
+        onChange={({ target }) => {
+          onChange(target.value);
+          onLine(lineOfCursor(target));
+        }}
       />
     </div>
   );
+}
+
+function lineOfCursor({ value, selectionStart }: HTMLTextAreaElement): number {
+  return value.slice(0, selectionStart).split("\n").length - 1;
 }

@@ -1,10 +1,10 @@
 /** The page around every view: brand, navigation, log out. */
-import type { MouseEvent, ReactNode } from "react";
-import { logout } from "../api";
+import { Link } from "@tanstack/react-router";
+import type { ReactNode } from "react";
+import { logout, toLogin } from "../api";
 import icon from "../icon.svg";
-import { navigate, toLogin } from "../router";
 
-export function Frame({ path, children }: { path: string; children: ReactNode }) {
+export function Frame({ children }: { children: ReactNode }) {
   const leave = (): void =>
     void logout()
       .catch(() => undefined)
@@ -15,20 +15,20 @@ export function Frame({ path, children }: { path: string; children: ReactNode })
         Skip to content
       </a>
       <header className="bar">
-        <Link to="/" className="brand">
+        <Link to="/jobs" className="brand" activeOptions={{ exact: true }}>
           <img src={icon} alt="" width="24" height="24" />
           Ringleader
         </Link>
         <nav aria-label="Main">
-          <Link to="/" current={path === "/" || path.startsWith("/jobs")}>
-            Jobs
-          </Link>
-          <Link to="/submit" current={path === "/submit"}>
+          <Link to="/jobs">Jobs</Link>
+          <Link to="/compare">Compare</Link>
+          <Link to="/sweeps">Sweeps</Link>
+          <Link to="/cluster">Cluster</Link>
+          <Link to="/submit" search={{ from: undefined }}>
             Submit
           </Link>
-          <Link to="/access" current={path === "/access"}>
-            Access
-          </Link>
+          <Link to="/alerts">Alerts</Link>
+          <Link to="/access">Access</Link>
           <a href="/guide/" target="_blank" rel="noreferrer">
             Guide<span aria-hidden="true"> ↗</span>
           </a>
@@ -42,27 +42,5 @@ export function Frame({ path, children }: { path: string; children: ReactNode })
       </header>
       <main id="main">{children}</main>
     </>
-  );
-}
-
-interface LinkProps {
-  to: string;
-  children: ReactNode;
-  className?: string;
-  current?: boolean;
-}
-
-/** A link inside the page; the browser keeps its own ways (new tab, middle click). */
-export function Link({ to, children, className, current }: LinkProps) {
-  const go = (event: MouseEvent): void => {
-    if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-    event.preventDefault();
-    navigate(to);
-    window.scrollTo(0, 0);
-  };
-  return (
-    <a href={to} onClick={go} className={className} aria-current={current ? "page" : undefined}>
-      {children}
-    </a>
   );
 }

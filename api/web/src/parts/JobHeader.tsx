@@ -1,9 +1,9 @@
 /** The head of a job's page: what it is, how it is, how far it is. */
+import { Link } from "@tanstack/react-router";
 import { age, duration, full, ranFor } from "../format";
 import { hasEnded, type Job } from "../wire";
 import { Actions } from "./Actions";
 import { Copy } from "./Copy";
-import { Link } from "./Frame";
 import { ProgressBar, StateBadge } from "./State";
 
 interface Props {
@@ -19,7 +19,9 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
   return (
     <header className="job-head">
       <nav className="crumbs" aria-label="Breadcrumb">
-        <Link to="/">Jobs</Link>
+        <Link to="/jobs" activeOptions={{ exact: true }}>
+          Jobs
+        </Link>
         <span aria-hidden="true">/</span>
         <span>{job.project}</span>
       </nav>

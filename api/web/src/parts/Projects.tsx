@@ -1,21 +1,26 @@
 /** The projects one has a role in: what their jobs hold of their quotas. An admin of all shares the cluster out. */
+import { useQuery } from "@tanstack/react-query";
 import { useState, type SubmitEvent } from "react";
 import { ApiError } from "../api";
-import { usePoll, type Pace } from "../poll";
+import { every } from "../cache";
 import { KINDS, limitOf, projects as readProjects, shareOut, holds, type Kind, type Project } from "../projects";
 import { Card } from "./Card";
 import { Dialog } from "./Dialog";
 import { ErrorNotice, Notice, Skeleton } from "./Notice";
 
-const PACE: Pace<unknown> = () => 5000;
+const EVERY_MS = 5000;
 const WORDS: Record<Kind, string> = { workers: "Workers", cpus: "CPUs", gpus: "GPUs" };
 
 export function Projects({ mayShare }: { mayShare: boolean }) {
-  const { data, error, again } = usePoll(readProjects, PACE);
+  const { data, failureReason: error, refetch } = useQuery({
+    queryKey: ["projects"],
+    queryFn: ({ signal }) => readProjects(signal),
+    refetchInterval: every(EVERY_MS),
+  });
   const [chosen, setChosen] = useState<Project | null>(null);
   const close = (): void => {
     setChosen(null);
-    again();
+    void refetch();
   };
   return (
     <Card title="Projects">

@@ -1,6 +1,6 @@
 /** What every lost worker cost, phase by phase. */
 import { duration, plural } from "../format";
-import { PHASES, type Recovery } from "../history";
+import { PHASES, recoveredSteps, type Recovery } from "../history";
 import { PhaseBar } from "./PhaseBar";
 
 interface Props {
@@ -14,7 +14,7 @@ export function Recoveries({ recoveries, lost, attempts }: Props) {
   if (recoveries.length === 0) return <p className="muted pad">{none(lost, attempts)}</p>;
   return (
     <>
-      <ol className="recoveries" data-testid="recoveries">
+      <ol className="recoveries" tabIndex={0} aria-label="Recoveries" data-testid="recoveries">
         {[...recoveries].reverse().map((one) => (
           <li key={one.seq}>
             <div className="recovery-head">
@@ -26,7 +26,7 @@ export function Recoveries({ recoveries, lost, attempts }: Props) {
                 <b>{duration(one.totalS)}</b>
                 <span className={one.stepsLost === 0 ? "good" : "bad"}>
                   {" "}
-                  {plural(one.stepsLost, "step")} lost
+                  {recoveredSteps(one.stepsLost)}
                 </span>
               </span>
             </div>

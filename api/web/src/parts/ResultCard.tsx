@@ -24,16 +24,18 @@ export function ResultCard({ result }: { result: Result }) {
         <Figure label="Wall time" value={duration(result.wall_s)} />
       </div>
       <dl className="facts">
-        <div>
-          <dt>Weights SHA-256</dt>
-          <dd>
-            <Copy
-              value={result.weights_sha256}
-              shown={`${result.weights_sha256.slice(0, 16)}…`}
-              label="the SHA-256 of the weights"
-            />
-          </dd>
-        </div>
+        {result.weights_sha256 && (
+          <div>
+            <dt>Weights SHA-256</dt>
+            <dd>
+              <Copy
+                value={result.weights_sha256}
+                shown={`${result.weights_sha256.slice(0, 16)}…`}
+                label="the SHA-256 of the weights"
+              />
+            </dd>
+          </div>
+        )}
         <div>
           <dt>Reproducible</dt>
           <dd>

@@ -49,11 +49,22 @@ const LOST_WITH_ALL = [
 /** The value and the note of one tile. */
 function tile(label: string, of: Job, events: readonly JobEvent[]): string[] {
   const drawn = renderToStaticMarkup(
-    <Tiles job={of} points={{}} recovered={recoveries(events)} lost={lostWorkers(events).length} />,
+    <Tiles job={of} curves={undefined} recovered={recoveries(events)} lost={lostWorkers(events).length} />,
   );
   const found = new RegExp(`<dt>${label}</dt><dd[^>]*>([^<]*)</dd><dd[^>]*>([^<]*)</dd>`).exec(drawn);
   return found?.slice(1) ?? [];
 }
+
+describe("a hosted job", () => {
+  test("is said to have lost no number of steps: only its program knows", () => {
+    const of = { ...job("running", 1, 1, 0), spec: { framework: "torchrun" } };
+    expect(tile("Steps lost", of, [])).toEqual(["–", "only the program knows"]);
+    const [one] = recoveries([event(1, "recovered", { total_s: 3 })]);
+    expect(renderToStaticMarkup(<Recoveries recoveries={one ? [one] : []} lost={1} attempts={1} />)).toContain(
+      "the program started anew",
+    );
+  });
+});
 
 describe("the tile of recoveries", () => {
   test("does not say that nobody was lost of a job whose first attempt ended with all workers", () => {

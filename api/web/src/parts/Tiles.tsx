@@ -2,20 +2,19 @@
 import type { ReactNode } from "react";
 import { count, duration, number, plural } from "../format";
 import type { Recovery } from "../history";
-import { inOrder } from "../series";
-import { hasEnded, workerBounds, type Job, type MetricPoint } from "../wire";
+import { hasEnded, isHosted, workerBounds, type Curve, type Job } from "../wire";
 
 interface Props {
   job: Job;
-  points: Record<string, MetricPoint[]>;
+  curves: ReadonlyMap<string, Curve> | undefined;
   recovered: readonly Recovery[];
   /** How many workers were lost, as the events say. */
   lost: number;
 }
 
-export function Tiles({ job, points, recovered, lost }: Props) {
+export function Tiles({ job, curves, recovered, lost }: Props) {
   const { min, max } = workerBounds(job.spec);
-  const last = (name: string): number | undefined => inOrder(points[name] ?? []).at(-1)?.value;
+  const last = (name: string) => curves?.get(name)?.values.at(-1);
   const worst = recovered.reduce<Recovery | undefined>(
     (most, one) => (most && most.totalS >= one.totalS ? most : one),
     undefined,
@@ -35,12 +34,16 @@ export function Tiles({ job, points, recovered, lost }: Props) {
         value={count(recoveries)}
         note={worst ? `slowest ${duration(worst.totalS)}` : unrecovered(attempts, recoveries, lost)}
       />
-      <Tile
-        label="Steps lost"
-        value={count(stepsLost)}
-        note={lostWhere(attempts, recoveries, hasEnded(job.state))}
-        tone={stepsLost > 0 ? "bad" : "good"}
-      />
+      {isHosted(job.spec) ? (
+        <Tile label="Steps lost" value="–" note="only the program knows" />
+      ) : (
+        <Tile
+          label="Steps lost"
+          value={count(stepsLost)}
+          note={lostWhere(attempts, recoveries, hasEnded(job.state))}
+          tone={stepsLost > 0 ? "bad" : "good"}
+        />
+      )}
       <Tile label="Failure budget" value={`${job.failures.spent} / ${job.failures.max}`} note="spent" />
     </dl>
   );

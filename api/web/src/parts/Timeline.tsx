@@ -15,7 +15,7 @@ export function Timeline({ feed }: { feed: Feed<JobEvent> }) {
   const visible = all ? newest : newest.slice(0, FIRST);
   return (
     <>
-      <ol className="timeline" data-testid="events" data-count={newest.length}>
+      <ol className="timeline" tabIndex={0} aria-label="Events" data-testid="events" data-count={newest.length}>
         {visible.map((event, at) => (
           <Entry key={event.seq} event={event} newAttempt={isFirstOf(visible, at)} />
         ))}

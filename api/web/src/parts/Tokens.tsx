@@ -1,4 +1,5 @@
 /** One's tokens: made, shown once, revoked. An admin's list holds everybody's. */
+import { useQuery } from "@tanstack/react-query";
 import { useState, type SyntheticEvent } from "react";
 import {
   daysAtFirst,
@@ -11,13 +12,13 @@ import {
   type Token,
 } from "../access";
 import { ApiError } from "../api";
+import { every } from "../cache";
 import { age, full } from "../format";
-import { usePoll, type Pace } from "../poll";
 import { Card } from "./Card";
 import { Copy } from "./Copy";
 import { ErrorNotice, Notice, Skeleton } from "./Notice";
 
-const PACE: Pace<unknown> = () => 10_000;
+const EVERY_MS = 10_000;
 const ROLES = ["viewer", "submitter", "operator", "admin"];
 
 /** Does it, reads the list again, and says what was wrong. */
@@ -25,7 +26,11 @@ type Attempt = (what: () => Promise<unknown>) => Promise<ApiError | null>;
 
 /** `longestS`: how long a token may last that is made here; null for as long as one likes. */
 export function Tokens({ longestS }: { longestS: number | null }) {
-  const { data, error, at, again } = usePoll(readTokens, PACE);
+  const { data, failureReason: error, dataUpdatedAt: at, refetch } = useQuery({
+    queryKey: ["tokens"],
+    queryFn: ({ signal }) => readTokens(signal),
+    refetchInterval: every(EVERY_MS),
+  });
   const [failed, setFailed] = useState<ApiError | null>(null);
   const attempt: Attempt = async (what) => {
     try {
@@ -34,7 +39,7 @@ export function Tokens({ longestS }: { longestS: number | null }) {
     } catch (cause) {
       return cause instanceof ApiError ? cause : new ApiError({ status: 0, detail: String(cause) });
     } finally {
-      again();
+      void refetch();
     }
   };
   return (

@@ -10,7 +10,7 @@ export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; e
     );
   }
   return (
-    <div className="scroll">
+    <div className="scroll" tabIndex={0} role="region" aria-label="Workers">
       <table data-testid="workers">
         <thead>
           <tr>

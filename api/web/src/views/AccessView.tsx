@@ -1,4 +1,5 @@
 /** Who one is, one's projects and tokens, and for admins who changed what. */
+import { useQuery } from "@tanstack/react-query";
 import { useEffect } from "react";
 import { me as readMe, rolesText } from "../access";
 import { AuditTable } from "../parts/AuditTable";
@@ -6,15 +7,12 @@ import { Card } from "../parts/Card";
 import { ErrorNotice, Notice, Skeleton } from "../parts/Notice";
 import { Projects } from "../parts/Projects";
 import { Tokens } from "../parts/Tokens";
-import { usePoll, type Pace } from "../poll";
-
-const ONCE: Pace<unknown> = () => null;
 
 export function AccessView() {
   useEffect(() => {
     document.title = "Access · Ringleader";
   }, []);
-  const { data: me, error } = usePoll(readMe, ONCE);
+  const { data: me, failureReason: error } = useQuery({ queryKey: ["me"], queryFn: ({ signal }) => readMe(signal) });
   if (error) return <ErrorNotice error={error} stale={false} />;
   if (me === undefined) return <Skeleton lines={4} />;
   const roles = rolesText(me.roles);

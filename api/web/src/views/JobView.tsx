@@ -1,14 +1,19 @@
 /** The page of one job: state, charts, workers, events, logs, what one can do. */
-import { useCallback, useEffect, useMemo, useState } from "react";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { useEffect, useMemo } from "react";
 import { stringify } from "yaml";
-import { job as readJob, jobPath, workers as readWorkers } from "../api";
+import { artifacts as readArtifacts, job as readJob, jobPath, workers as readWorkers } from "../api";
+import { every } from "../cache";
 import { useFeed } from "../feed";
 import { duration } from "../format";
 import { lostWorkers, recoveries } from "../history";
+import { LogView } from "../logs/LogView";
+import { ArtifactList } from "../parts/ArtifactList";
 import { Card } from "../parts/Card";
 import { Copy } from "../parts/Copy";
+import { JobAlerts } from "../parts/JobAlerts";
 import { JobHeader } from "../parts/JobHeader";
-import { LogView } from "../parts/LogView";
 import { Empty, ErrorNotice, Skeleton, whyTitle, WhyNotice } from "../parts/Notice";
 import { Recoveries } from "../parts/Recoveries";
 import { ResultCard } from "../parts/ResultCard";
@@ -16,27 +21,37 @@ import { Surplus } from "../parts/Surplus";
 import { Tiles } from "../parts/Tiles";
 import { Timeline } from "../parts/Timeline";
 import { WorkersTable } from "../parts/WorkersTable";
-import { usePoll, type Pace } from "../poll";
-import { stepRate } from "../series";
-import { hasEnded, type Job, type JobEvent, type LogLine } from "../wire";
-import { JobCharts, useMetrics } from "./JobCharts";
-import { Link } from "../parts/Frame";
+import { hasEnded, type Job, type JobEvent, type LogLine, type Worker } from "../wire";
+import { Charts } from "../run/Charts";
+import { Lanes } from "../run/Lanes";
+import { stepRate } from "../run/looks";
+import { useCurves } from "../run/reading";
+import { TimeShares } from "../run/TimeShares";
+import { parseRun, timeOf } from "../run/view";
+import "../styles/plot.css";
+import "../styles/run.css";
 
-const JOB_PACE: Pace<Job> = (data) => (data && hasEnded(data.state) ? 15_000 : 1000);
-const WORKERS_LIVE: Pace<unknown> = () => 1500;
-const ONCE: Pace<unknown> = () => null;
+const LIVE_MS = 1000;
+const ENDED_MS = 15_000;
+const WORKERS_MS = 1500;
 const LOG_CAP = 5000;
 
-export function JobView({ id }: { id: string }) {
+/** Metrics that the page reads whichever charts are shown. */
+const OWN = ["loss", "samples_per_s", "comm_exposed_fraction"];
+
+const NO_WORKERS: readonly Worker[] = [];
+
+export function JobView({ id, query }: { id: string; query: string }) {
   const {
     data: job,
-    error,
-    at,
-    again,
-  } = usePoll(
-    useCallback((signal: AbortSignal) => readJob(id, signal), [id]),
-    JOB_PACE,
-  );
+    failureReason: error,
+    dataUpdatedAt: at,
+    refetch,
+  } = useQuery({
+    queryKey: ["jobs", id],
+    queryFn: ({ signal }) => readJob(id, signal),
+    refetchInterval: (query) => every(query.state.data && hasEnded(query.state.data.state) ? ENDED_MS : LIVE_MS)(query),
+  });
   useEffect(() => {
     if (job) document.title = `${job.name} · ${job.state} · Ringleader`;
   }, [job]);
@@ -44,7 +59,7 @@ export function JobView({ id }: { id: string }) {
     return (
       <Empty title="This job does not exist">
         <p className="muted">
-          It may have been deleted. <Link to="/">See all jobs</Link>
+          It may have been deleted. <Link to="/jobs">See all jobs</Link>
         </p>
       </Empty>
     );
@@ -53,24 +68,37 @@ export function JobView({ id }: { id: string }) {
   return (
     <>
       {error && <ErrorNotice error={error} stale />}
-      <Known job={job} now={at} onChange={again} />
+      <Known job={job} query={query} now={at} onChange={() => void refetch()} />
     </>
   );
 }
 
-function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => void }) {
+function Known({ job, query, now, onChange }: { job: Job; query: string; now: number; onChange: () => void }) {
   const live = !hasEnded(job.state);
-  const [extra, setExtra] = useState<string[]>([]);
-  const metrics = useMetrics(job.id, extra, live);
+  const view = useMemo(() => parseRun(query), [query]);
+  const time = useMemo(() => timeOf(view, job.started_at), [view, job.started_at]);
+  const curves = useCurves(job.id, [...new Set([...OWN, ...view.names])], live);
   const events = useFeed<JobEvent>(`${jobPath(job.id)}/events`, live);
   const logs = useFeed<LogLine>(`${jobPath(job.id)}/logs`, live, LOG_CAP);
-  const workers = usePoll(
-    useCallback((signal: AbortSignal) => readWorkers(job.id, signal), [job.id]),
-    live ? WORKERS_LIVE : ONCE,
+  const workers = useQuery({
+    queryKey: ["jobs", job.id, "workers", live],
+    queryFn: ({ signal }) => readWorkers(job.id, signal),
+    placeholderData: keepPreviousData,
+    refetchInterval: live && every(WORKERS_MS),
+  });
+  // Read again with each file that the job tells of, and at its end.
+  const files = useMemo(
+    () => `${live}${events.items.filter((one) => one.type === "artifact.saved").length}`,
+    [events.items, live],
   );
+  const artifacts = useQuery({
+    queryKey: ["jobs", job.id, "artifacts", files],
+    queryFn: ({ signal }) => readArtifacts(job.id, signal),
+    placeholderData: keepPreviousData,
+  });
   const recovered = useMemo(() => recoveries(events.items), [events.items]);
   const lost = useMemo(() => lostWorkers(events.items).length, [events.items]);
-  const rate = stepRate(metrics.data?.points.loss ?? []);
+  const rate = stepRate(curves.data?.curves.get("loss"));
   return (
     <div className="job">
       <JobHeader job={job} now={now} rate={live ? rate : undefined} onChange={onChange} />
@@ -88,17 +116,30 @@ function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => 
           why={job.reason}
         />
       )}
-      <Tiles job={job} points={metrics.data?.points ?? {}} recovered={recovered} lost={lost} />
+      <JobAlerts job={job.id} />
+      <Tiles job={job} curves={curves.data?.curves} recovered={recovered} lost={lost} />
       {job.result && <ResultCard result={job.result} />}
       <div className="columns">
         <div className="column-wide">
-          <JobCharts job={job} events={events.items} metrics={metrics} extra={extra} onExtra={setExtra} />
+          <Charts job={job} view={view} events={events.items} read={curves} />
+          <Lanes
+            events={events.items}
+            workers={workers.data ?? NO_WORKERS}
+            curve={curves.data?.curves.get("loss")}
+            now={live ? Math.round(now / 1000) : 0}
+            zoom={time}
+          />
+          <TimeShares
+            pace={curves.data?.curves.get("loss")}
+            exchange={curves.data?.curves.get("comm_exposed_fraction")}
+            recoveries={recovered}
+          />
           <Card title="Workers">
-            {workers.error && <ErrorNotice error={workers.error} stale={workers.data !== undefined} />}
+            {workers.failureReason && <ErrorNotice error={workers.failureReason} stale={workers.data !== undefined} />}
             {workers.data ? (
               <WorkersTable workers={workers.data} ended={!live} />
             ) : (
-              !workers.error && <Skeleton lines={3} />
+              !workers.failureReason && <Skeleton lines={3} />
             )}
             {live && <Surplus told={job.surplus} />}
           </Card>
@@ -130,8 +171,13 @@ function Known({ job, now, onChange }: { job: Job; now: number; onChange: () => 
           </Card>
         </div>
       </div>
+      {artifacts.data && artifacts.data.length > 0 && (
+        <Card title="Artifacts">
+          <ArtifactList job={job.id} artifacts={artifacts.data} />
+        </Card>
+      )}
       <Card title="Logs">
-        <LogView feed={logs} />
+        <LogView job={job.id} feed={logs} events={events.items} cap={LOG_CAP} />
       </Card>
       <Spec spec={job.spec} />
     </div>

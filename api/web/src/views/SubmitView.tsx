@@ -1,27 +1,57 @@
 /** Submitting a job: a job file to edit, a few fields for the usual changes, errors at their lines, a preview. */
-import { useEffect, useRef, useState } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { useEffect, useMemo, useRef, useState } from "react";
+import { stringify } from "yaml";
 import example from "../../../../jobs/ringleader_jobs/digits.yaml?raw";
-import { ApiError, preview, submit } from "../api";
+import { ApiError, job as readJob, preview, read as readApi, submit } from "../api";
 import { lineOf, needsUpload, read } from "../jobfile";
 import { Card } from "../parts/Card";
 import { Editor, type Marked } from "../parts/Editor";
-import { Notice } from "../parts/Notice";
+import { ErrorNotice, Notice, Skeleton } from "../parts/Notice";
 import { Preview } from "../parts/Preview";
 import { SpecFields } from "../parts/SpecFields";
-import { navigate } from "../router";
+import { KeyHelp } from "../submit/KeyHelp";
+import type { Schemas } from "../submit/schema";
+import { TEMPLATES } from "../submit/templates";
 import type { Admission } from "../wire";
 
 type Answer = { kind: "preview"; admission: Admission } | { kind: "refused"; error: ApiError };
 
-export function SubmitView() {
-  const [text, setText] = useState(example);
+/** `from`: the id of a job whose job file is the beginning. */
+export function SubmitView({ from }: { from: string | undefined }) {
+  const earlier = useQuery({
+    queryKey: ["jobs", from, "to clone"],
+    queryFn: ({ signal }) => readJob(from ?? "", signal),
+    enabled: from !== undefined,
+    staleTime: Infinity,
+  });
+  if (earlier.isPending && earlier.isFetching) return <Skeleton lines={9} />;
+  return (
+    <>
+      {earlier.error && <ErrorNotice error={earlier.error} stale={false} />}
+      <Submission key={from} begun={earlier.data ? stringify(earlier.data.spec) : example} />
+    </>
+  );
+}
+
+function Submission({ begun }: { begun: string }) {
+  const navigate = useNavigate();
+  const [text, setText] = useState(begun);
+  const [line, setLine] = useState(0);
+  const schemas = useQuery({
+    queryKey: ["schemas"],
+    queryFn: async ({ signal }) => (await readApi<{ components: { schemas: Schemas } }>("/openapi.json", { signal })).components.schemas,
+    staleTime: Infinity,
+  });
   const [busy, setBusy] = useState<"submit" | "preview" | null>(null);
   const [answer, setAnswer] = useState<Answer | null>(null);
   const key = useRef({ text: "", key: "" });
   useEffect(() => {
     document.title = "Submit · Ringleader";
   }, []);
-  const { spec, fault } = read(text);
+  const { spec, fault } = useMemo(() => read(text), [text]);
+  const marks = useMemo(() => marksOf(text, answer, fault), [text, answer, fault]);
   const edit = (next: string): void => {
     setText(next);
     setAnswer(null);
@@ -36,7 +66,7 @@ export function SubmitView() {
       }
       if (key.current.text !== text) key.current = { text, key: randomKey() };
       const job = await submit(spec, key.current.key);
-      navigate(`/jobs/${job.id}`);
+      await navigate({ to: "/jobs/$id", params: { id: job.id } });
     } catch (error) {
       setAnswer({
         kind: "refused",
@@ -54,8 +84,9 @@ export function SubmitView() {
       </div>
       <div className="columns">
         <div className="column-wide">
-          <Card title="Job file" aside={<span className="muted">YAML or JSON</span>}>
-            <Editor text={text} onChange={edit} marks={marksOf(text, answer, fault)} />
+          <Card title="Job file" aside={<Templates onChoose={edit} />}>
+            <Editor text={text} onChange={edit} onLine={setLine} marks={marks} />
+            {schemas.data && <KeyHelp schemas={schemas.data} lines={text.split("\n")} at={line} />}
           </Card>
         </div>
         <div className="column-narrow">
@@ -88,6 +119,19 @@ export function SubmitView() {
         </div>
       </div>
     </>
+  );
+}
+
+/** The recipes to begin with. */
+function Templates({ onChoose }: { onChoose: (text: string) => void }) {
+  const choose = (name: string): void => void TEMPLATES.get(name)?.().then(onChoose);
+  return (
+    <select aria-label="Begin with a recipe" value="" onChange={(event) => choose(event.target.value)}>
+      <option value="">Begin with a recipe…</option>
+      {[...TEMPLATES.keys()].map((name) => (
+        <option key={name}>{name}</option>
+      ))}
+    </select>
   );
 }
 

@@ -1,12 +1,16 @@
 """The control plane as a server: submissions, lists, followers, kills under load; real HTTP, a cluster in a folder."""
 
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
+from statistics import median
 
+from ringleader.bench.control_plane.alerts import alerts_over_kills
 from ringleader.bench.control_plane.assault import DATABASES, assault
 from ringleader.bench.control_plane.crowd import KeptConnection, Plane, at_once, p99, plane
 from ringleader.bench.control_plane.followers import lateness
@@ -16,14 +20,23 @@ from ringleader.bench.processes.children import peer_answers
 from ringleader.bench.registry import Wish
 
 CASES = (
-    *("submissions", "submit-p99", "list-p99", "followers-500"),
+    *("submissions", "submit-p99", "list-p99", "list-100k", "followers-500", "alert"),
     *(f"kills-50-{database}" for database in DATABASES),
 )
 CLIENTS = 16
 EACH = 40
 HISTORY = 100_000
+ORDERS = (
+    *("submitted_at", "name", "state", "owner", "project", "priority", "finished_at", "duration"),
+    *("metric:loss:last", "metric:loss:min", "metric:none:max"),
+)
+FILTERS = (
+    *("", "state=failed", "owner=u7", "label=team=t1", "label=run=r777", "param=lr=0.1", "search=r777"),
+    "project=p3&param=layers=3&label=team=t3",
+)
 FOLLOWERS = 500
 KILLS = 50
+ALERTS, ALERT_KILLS = 100, 10
 PEER_DEADLINE_S = 180.0
 PLAIN = (
     "SQLite with synchronous=FULL, one process, 16 kept connections, the scheduler at work on a full cluster"
@@ -36,7 +49,9 @@ def run(wish: Wish) -> Iterator[Figure]:
         "submissions": _submissions,
         "submit-p99": _submit_p99,
         "list-p99": _list_p99,
+        "list-100k": _list_all_ways,
         "followers-500": _followers,
+        "alert": _alerts,
         **{f"kills-50-{database}": partial(_kills, database) for database in DATABASES},
     }
     for case in filter(wish.wants, CASES):
@@ -118,6 +133,35 @@ def _list_p99(wish: Wish) -> Iterator[Figure]:
     )
 
 
+def _list_all_ways(wish: Wish) -> Iterator[Figure]:
+    """Every order with every filter, both directions, while 50 follow the events of a job."""
+    with home_folder() as home:
+        fill(home, HISTORY)
+        with plane(home, cpus=1) as server, KeptConnection(server.url, server.token) as caller:
+            job_id = caller.submit()
+            followed = threading.Thread(target=lateness, args=(server, home, job_id, 50), daemon=True)
+            followed.start()
+            took: list[float] = []
+            for _ in range(3 if wish.full else 1):
+                for order, sign, which in product(ORDERS, ("", "-"), FILTERS):
+                    asked = f"limit=50&metrics=loss,accuracy&sort={sign}{order}&{which}"
+                    sent = time.perf_counter()
+                    status, page = caller.call("GET", f"/api/v1/jobs?{asked}")
+                    took.append(time.perf_counter() - sent)
+                    assert (status, bool(page.get("items"))) == (200, True), (asked, page)
+            followed.join(PEER_DEADLINE_S)
+    for of, value, most in (("list-100k", median(took), 0.1), ("list-100k-p99", p99(took), 0.2)):
+        yield Figure(
+            case=of,
+            unit="s",
+            better="lower",
+            ours=[value],
+            target=Target("ringleader", "<=", most),
+            settings=f"{of}: {HISTORY:,} ended jobs in SQLite with labels, parameters and metrics; {len(took)} pages "
+            f"of 50, each order with each filter, one client beside 50 followers; the slowest {max(took):.3f} s",
+        )
+
+
 def _followers(wish: Wish) -> Iterator[Figure]:
     del wish
     with (
@@ -143,6 +187,29 @@ def _followers(wish: Wish) -> Iterator[Figure]:
         ours=[measured.grown_bytes],
         target=Target("ringleader", "<=", 100e6),
         settings="followers-500-memory: the most the API's process held beyond what it held before they came",
+    )
+
+
+def _alerts(wish: Wish) -> Iterator[Figure]:
+    with home_folder() as home:
+        found = alerts_over_kills(home, ALERTS, ALERT_KILLS, wish.seed)
+    yield Figure(
+        case="alert",
+        unit="s",
+        better="lower",
+        ours=[p99(found.took_s)],
+        target=Target("ringleader", "<=", 2),
+        settings=f"alert: from the request that cancels a job to the post at a webhook on loopback, p99 of "
+        f"{len(found.took_s)}, median {median(found.took_s):.3f} s",
+    )
+    yield Figure(
+        case="alert-kills",
+        unit="alerts",
+        better="lower",
+        ours=[ALERTS - found.arrived],
+        target=Target("ringleader", "<=", 0),
+        settings=f"alert-kills: {found.arrived} of {ALERTS} arrived over {ALERT_KILLS} times SIGKILL, seed "
+        f"{wish.seed}; {found.doubles} doubles, {found.foreign} under another id than the first",
     )
 
 

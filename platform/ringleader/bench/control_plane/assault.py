@@ -87,7 +87,7 @@ def assault(home: Path, database: str, kills: int, seed: int) -> Aftermath:
     """
     draw = random.Random(seed)  # noqa: S311 - not for secrets
     with _database(database) as url:
-        planes = [_Mortal(home, url, _free_port()) for _ in range(REPLICAS[database])]
+        planes = [MortalPlane(home, url, free_port()) for _ in range(REPLICAS[database])]
         clients = [SubmittingClient(n, [one.url for one in planes], home) for n in range(CLIENTS)]
         with ExitStack() as living:
             for one in planes:
@@ -107,10 +107,10 @@ def assault(home: Path, database: str, kills: int, seed: int) -> Aftermath:
             return _aftermath(planes, clients, home)
 
 
-class _Mortal:
+class MortalPlane:
     """A control plane at one address that is killed and comes back."""
 
-    def __init__(self, home: Path, database_url: str, port: int) -> None:
+    def __init__(self, home: Path, database_url: str, port: int, **settings: object) -> None:
         self.home = home
         self.url = f"http://127.0.0.1:{port}"
         # The port is fixed, so that clients find a control plane that comes back.
@@ -122,6 +122,7 @@ class _Mortal:
             "silent_after_s": 1e5,
             "tick_s": 0.1,
             "lease_s": 2,
+            **settings,
         }
         self._database_url = database_url
         self._life: ExitStack | None = None
@@ -145,7 +146,7 @@ class _Mortal:
             self._life = None
 
 
-def _aftermath(planes: Sequence[_Mortal], clients: Sequence[SubmittingClient], home: Path) -> Aftermath:
+def _aftermath(planes: Sequence[MortalPlane], clients: Sequence[SubmittingClient], home: Path) -> Aftermath:
     accepted = {job_id for client in clients for job_id in client.accepted.values()}
     cluster = home.parent / "cluster"
     with KeptConnection(planes[0].url, (home / "token").read_text().strip()) as caller:
@@ -207,7 +208,7 @@ def _database(name: str) -> Iterator[str]:
         yield server.url()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

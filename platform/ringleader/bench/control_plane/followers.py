@@ -58,11 +58,13 @@ def lateness(server: Plane, home: Path, job_id: str, followers: int) -> Lateness
     Raises:
         BrokenPromise: somebody missed an event.
     """
-    launched = _supervisor(home.parent / "cluster" / "alive" / f"{job_id}.1")
+    launched = supervisor(home, job_id)
     return asyncio.run(_measure(server, job_id, launched["token"], followers))
 
 
-def _supervisor(file: Path) -> dict[str, str]:
+def supervisor(home: Path, job_id: str) -> dict[str, str]:
+    """What the job's supervisor was started with. Raises PeerFailed where it is not."""
+    file = home.parent / "cluster" / "alive" / f"{job_id}.1"
     give_up_at = time.monotonic() + START_S
     while not file.exists():
         if time.monotonic() > give_up_at:

@@ -20,6 +20,8 @@ from ringleader.bench.registry import Wish
 from ringleader.bench.training.workloads import PAUSE_S
 
 CASES = ("kill", "kill-loaders", lines.CASE, "frozen", "server", absence.ALONE, absence.TOGETHER)
+ADOPTED = "kill-ray_train"
+"""The case of the benchmark `adapters`."""
 TARGET = Target("ringleader", "<=", 0.10)
 WORST_TARGET = Target("ringleader", "<=", 0.5)
 FROZEN_TARGET = Target("ringleader", "<=", 2.0)
@@ -175,6 +177,29 @@ def _loaders(wish: Wish) -> Figure:
     )
 
 
+def adopted_kills(wish: Wish) -> Figure:
+    """Kill workers of a function of Ray Train, in two rounds on our engine and on Ray's."""
+    kills, peers_kills = (10, 4) if wish.full else (5, 1)
+    samples = Samples()
+    with stack.up() as opened:
+        for number in range(2):
+            seed = wish.seed + number
+            _ringleader(opened, f"adopted{number}", kills, seed, samples, adopted=True)
+            _peer("ray_train", peers_kills, seed, samples)
+    seconds, peers = samples.seconds["ringleader"], samples.seconds.get("ray_train", [])
+    return Figure(
+        case=ADOPTED,
+        unit="s",
+        better="lower",
+        ours=seconds,
+        peers=peers,
+        peer_name="ray_train" if peers else None,
+        target=TARGET,
+        settings=f"{ADOPTED}: as kill of the benchmark recovery, a function of Ray Train with framework: ray_train; "
+        f"{len(seconds)} kills, 0 steps lost, worst {max(seconds):.3f} s; {PEER_SETTINGS['ray_train']}",
+    )
+
+
 def _lines(wish: Wish) -> Figure:
     """Kill workers of two jobs with lines behind each loop, one job after the other."""
     found: list[tuple[float, float]] = []
@@ -260,10 +285,16 @@ def _ringleader(
     sign: signal.Signals = signal.SIGKILL,
     step_s: float = PAUSE_S,
     loader_workers: int = 0,
+    adopted: bool = False,
 ) -> None:
     draw = random.Random(seed)  # noqa: S311
     job = opened.submit(
-        name, workload="digits", epochs=FOREVER, pause_s=step_s, loader_workers=loader_workers
+        name,
+        workload="digits",
+        epochs=FOREVER,
+        pause_s=step_s,
+        loader_workers=loader_workers,
+        adopted=adopted,
     )
     for _ in range(kills):
         opened.await_warm()  # the pool's own imports are over too, as the peers' are when all three commit again

@@ -23,7 +23,7 @@ def main() -> None:
     )
     workload = WORKLOADS[asked.workload]
     net, rows = workload.net(), workload.rows()
-    optimizer = workload.optimizer(net.parameters())
+    turns = list(zip(workload.optimizers(net), workload.losses(), strict=True))
     loader = torch.utils.data.DataLoader(rows, batch_size=workload.global_batch, shuffle=True)
     step, over = 0, False
     while not over:
@@ -33,9 +33,10 @@ def main() -> None:
             over = step >= WARM_UP_STEPS and turnstile.at(step)
             if over:
                 break
-            optimizer.zero_grad()
-            workload.loss(net(batch["x"]), batch["y"]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+            for optimizer, loss in turns:
+                optimizer.zero_grad()
+                loss(net, batch).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
             step += 1
     print("{}", flush=True)
 

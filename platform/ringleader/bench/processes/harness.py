@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.optim import Optimizer
 
 from ringleader.bench.broken import PeerFailed
 from ringleader.bench.processes.children import child_parser, die_with_parent, run_secret
@@ -29,6 +31,7 @@ from ringleader.train.ports import ParkReport, Seat
 from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.run import run
 from ringleader.train.time_split import TimeSplit
+from ringleader.wire.artifacts import SavedArtifact
 
 DEADLINE_S = 120.0
 WARM_UP_STEPS = 8
@@ -107,6 +110,8 @@ class Nowhere:
 
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None: ...
 
+    def artifact(self, artifact: SavedArtifact) -> None: ...
+
     def saved(self, saved: SavedPart) -> None: ...
 
     def settled(self, step: int) -> None: ...
@@ -139,17 +144,30 @@ class Measured:
 
     def __call__(self, session: Session) -> None:
         net = session.model(self._workload.net())
-        session.optimizer(self._workload.optimizer(net.parameters()))
+        optimizers = [session.optimizer(each) for each in self._workload.optimizers(net)]
+        train = self._train_by_turns if self._workload.turns else self._train
         stopped = False
         while not stopped:
             before = session.global_step
-            for batch in session.batches(self._rows):
-                self._take_turn(session)
-                session.step(self._workload.loss(net(batch["x"]), batch["y"]))
+            train(session, net, optimizers)
             # Servers take no turns: that a pass ended early is what they see of the end, too.
             stopped = session.global_step - before < steps_in_epoch(
                 len(self._rows), self._workload.global_batch
             )
+
+    def _train(self, session: Session, net: nn.Module, _: list[Optimizer]) -> None:
+        for batch in session.batches(self._rows):
+            self._take_turn(session)
+            session.step(self._workload.loss(net(batch["x"]), batch["y"]))
+
+    def _train_by_turns(self, session: Session, net: nn.Module, optimizers: list[Optimizer]) -> None:
+        losses = self._workload.losses()
+        for phases in session.steps(self._rows, phases=optimizers):
+            for slices, loss in zip(phases, losses, strict=True):
+                for batch in slices:
+                    if loss is losses[0]:
+                        self._take_turn(session)
+                    session.step(loss(net, batch))
 
     def _take_turn(self, session: Session) -> None:
         if session.global_step == WARM_UP_STEPS:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.elasticity.commits import Commits
-from ringleader.bench.elasticity.trained import ENTRYPOINT
+from ringleader.bench.elasticity.trained import ADOPTED, ENTRYPOINT
 from ringleader.bench.processes.children import Child
 from ringleader.bench.training.workloads import PAUSE_S
 from ringleader.cli.stack.home import Home
@@ -20,6 +20,7 @@ from ringleader.client import Client, Job
 
 WORKERS = 3
 CPUS = 4
+BATCH = 96
 WARM_DEADLINE_S = 150.0
 GONE_DEADLINE_S = 120.0
 
@@ -59,14 +60,16 @@ class BenchStack:
         pause_s: float = PAUSE_S,
         loader_workers: int = 0,
         lines_s: float = 0.0,
+        adopted: bool = False,
     ) -> "BenchJob":
         """Submit a job, by default on three workers and at least two; `sync` and `workers` as in the job file. A step
-        sleeps `pause_s`, lines behind a loop `lines_s`."""
+        sleeps `pause_s`, lines behind a loop `lines_s`. An adopted one is a function of Ray Train."""
         commits = self.folder / name
         commits.mkdir()
         spec = {
             "name": name,
-            "entrypoint": ENTRYPOINT,
+            "entrypoint": ADOPTED if adopted else ENTRYPOINT,
+            "framework": "ray_train" if adopted else "native",
             "params": {
                 "workload": workload,
                 "commits": str(commits),
@@ -74,9 +77,10 @@ class BenchStack:
                 "pause_s": pause_s,
                 "loader_workers": loader_workers,
                 "lines_s": lines_s,
+                "batch_size": BATCH,
             },
             "workers": dict(workers or {"min": 2, "max": WORKERS}),
-            "batch": {"global_size": 96},
+            "batch": {"global_size": BATCH},
             # Kills come quicker than committed steps give failures back.
             "max_failures": 1000,
             # The check beside a job would compute in the middle of the measurement.

@@ -1,4 +1,5 @@
-"""Reading shuffled Parquet that is larger than memory for it: rows a second, bytes decoded, the first batch, memory."""
+"""Reading shuffled Parquet that is larger than memory for it: rows a second, bytes decoded, the first batch, memory,
+and what shuffling by blocks costs in held-out loss."""
 
 import os
 import threading
@@ -18,6 +19,7 @@ import torch
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.reading.data_files import CountedSource, pass_over, slices_of, write_tokens
+from ringleader.bench.reading.shuffle import shuffle_figures
 from ringleader.bench.registry import Wish
 from ringleader.data import FileDataset, ParquetDataset
 from ringleader.data.sources.parquet import ParquetSource
@@ -33,7 +35,7 @@ SET = f"{FILES * GROUPS * GROUP_ROWS:,} rows of 2 KB, row groups of {GROUP_ROWS}
 SECONDS = 3.0
 ROWS_1E9, BLOCK_ROWS = 10**9, 10_000
 WORLDS = (1, 3, 5)
-CASES = ("parquet-shuffled", "decoded-per-used", "first-batch", "row-1e9", "memory")
+CASES = ("parquet-shuffled", "decoded-per-used", "first-batch", "row-1e9", "memory", "shuffle-quality")
 
 
 def run(wish: Wish) -> Iterator[Figure]:
@@ -55,6 +57,10 @@ def run(wish: Wish) -> Iterator[Figure]:
             yield from _billion()
         if wish.wants("memory"):
             yield _memory(tokens)
+        if wish.wants("shuffle-quality"):
+            yield from shuffle_figures(
+                Path(place), seeds=range(wish.seed, wish.seed + (10 if wish.full else 5))
+            )
 
 
 def _shuffled(tokens: Path, place: Path, runs: int) -> Iterator[Figure]:

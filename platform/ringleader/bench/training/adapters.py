@@ -1,6 +1,7 @@
-"""The cost of an adapter: a step of a library's loop on a session beside the same step of a training function.
+"""The cost of an adapter: a step of a library's loop on a session beside the same step of a training function, and the
+loss of a worker of a function of Ray Train on our engine and on Ray's.
 
-In seconds of the processor: all of a step is computed in one process, and neighbours do not count.
+Steps in seconds of the processor: all of a step is computed in one process, and neighbours do not count.
 """
 
 import time
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 
+from ringleader.bench.elasticity import recovery
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.registry import Wish
 from ringleader.bench.training.workloads import InMemoryRows, sgd
@@ -56,7 +58,7 @@ def loss_of(net: nn.Module, batch: Any) -> Tensor:
 
 
 def trained(session: Session) -> None:
-    """The training function that the loops of Accelerate and Lightning are compared with."""
+    """The training function that the loops of Accelerate, Lightning and Fabric are compared with."""
     net = session.model(network())
     session.optimizer(sgd(net.parameters()), clip_norm=1.0)
     for batch in session.batches(rows()):
@@ -77,6 +79,51 @@ def accelerated(session: Session) -> None:
                 accelerator.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
+
+
+def by_lightning(session: Session) -> None:
+    from lightning.pytorch import LightningModule, Trainer
+
+    from ringleader.adapters.lightning import RingleaderStrategy
+
+    class Module(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return loss_of(self.net, batch)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return sgd(self.net.parameters())
+
+    trainer = Trainer(
+        strategy=RingleaderStrategy(session),
+        max_epochs=1,
+        gradient_clip_val=1.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Module(), DataLoader(rows(), BATCH // SHARDS, shuffle=True))
+
+
+def by_fabric(session: Session) -> None:
+    from lightning.fabric import Fabric
+
+    from ringleader.adapters.fabric import RingleaderStrategy
+
+    fabric = Fabric(strategy=RingleaderStrategy(session, clip_norm=1.0))
+    fabric.launch()
+    net = network()
+    net, optimizer = fabric.setup(net, sgd(net.parameters()))
+    loader = fabric.setup_dataloaders(DataLoader(rows(), BATCH // SHARDS, shuffle=True))
+    for batch in loader:
+        fabric.backward(loss_of(net, batch))
+        fabric.clip_gradients(net, optimizer, max_norm=1.0)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 class Words(Dataset[dict[str, Tensor]]):
@@ -127,6 +174,7 @@ def by_hand(session: Session) -> None:
     from transformers import default_data_collator
 
     model = session.model(llama())
+    model.config.use_cache = False  # as the trainer has it: the forward is another one with a cache
     optimizer = torch.optim.SGD(model.parameters(), lr=5e-5)
     session.optimizer(optimizer, clip_norm=1.0)
     session.scheduler(LambdaLR(optimizer, lambda step: (STEPS - step) / STEPS))
@@ -136,18 +184,47 @@ def by_hand(session: Session) -> None:
         session.step(model(**batch, num_items_in_batch=items).loss, weight=float(items))
 
 
+def rays_function(config: dict[str, Any]) -> None:
+    import ray.train.torch
+
+    net = ray.train.torch.prepare_model(network())
+    optimizer = sgd(net.parameters())
+    loader = ray.train.torch.prepare_data_loader(DataLoader(rows(), BATCH, shuffle=True))
+    for batch in loader:
+        loss = loss_of(net, batch)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def adopted(session: Session) -> None:
+    from ringleader.adapters.ray_train import training_function
+
+    training_function(f"{__name__}:{rays_function.__name__}")(session)
+
+
+def trained_unclipped(session: Session) -> None:
+    """The training function that the one of Ray Train is compared with."""
+    net = session.model(network())
+    session.optimizer(sgd(net.parameters()))
+    for batch in session.batches(rows()):
+        session.step(loss_of(net, batch))
+
+
+MLP = "MLP of 3.1M parameters, SGD with momentum, a clipped norm"
 _CASES = (
-    AdapterCase(
-        "accelerate", accelerated, trained, "MLP of 3.1M parameters, SGD with momentum, a clipped norm"
-    ),
+    AdapterCase("accelerate", accelerated, trained, MLP),
+    AdapterCase("lightning", by_lightning, trained, MLP),
+    AdapterCase("fabric", by_fabric, trained, MLP),
     AdapterCase(
         "transformers",
         by_trainer,
         by_hand,
         "Llama of 1.1M parameters, 64 rows of 32 words, SGD, a clipped norm",
     ),
+    AdapterCase("ray_train", adopted, trained_unclipped, "MLP of 3.1M parameters, SGD with momentum"),
 )
-CASES = tuple(case.name for case in _CASES)
+CASES = (*(case.name for case in _CASES), recovery.ADOPTED)
 
 
 def run(wish: Wish) -> Iterator[Figure]:
@@ -155,6 +232,8 @@ def run(wish: Wish) -> Iterator[Figure]:
     for case in _CASES:
         if wish.wants(case.name):
             yield _measure(case, rounds=12 if wish.full else 5)
+    if wish.wants(recovery.ADOPTED):
+        yield recovery.adopted_kills(wish)
 
 
 def _measure(case: AdapterCase, rounds: int) -> Figure:

@@ -1,4 +1,4 @@
-"""A step with LARS and LAMB: one worker's session beside a loop in plain torch with the same optimiser."""
+"""A step with LARS, with LAMB, and with two optimisers by turns: one worker's session beside a loop in plain torch."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,13 @@ from ringleader.bench.training.step import HARNESS, take_turns
 
 PLAIN = "ringleader.bench.peers.plain"
 BLOCK_STEPS = 10
+IMAGES = "the image recipe's network, global batch 256"
 TARGET = Target("ratio", ">=", 0.97)
-_WORKLOADS = {"sgd": "cifar", "lars": "cifar-lars", "lamb": "cifar-lamb"}
+_WORKLOADS = {"sgd": "cifar", "lars": "cifar-lars", "lamb": "cifar-lamb", "phases": "gan"}
 CASES = tuple(_WORKLOADS)
+_WHAT = {
+    "phases": "a generator and a critic of 32×32 images, 0.5 million parameters, Adam by turns, global batch 64"
+}
 
 
 def run(wish: Wish) -> Iterator[Figure]:
@@ -33,6 +37,6 @@ def _measure(case: str, workload: str, blocks: int) -> Figure:
         peers=took[plain.name],
         peer_name="plain torch",
         target=TARGET,
-        settings=f"{case}: the image recipe's network, global batch 256, 1 worker of 1 thread, L = 1; plain torch: its "
-        f"own loader in the same thread, the same optimiser",
+        settings=f"{case}: {_WHAT.get(case, IMAGES)}, 1 worker of 1 thread, L = 1; plain torch: its own loader in the "
+        f"same thread, the same optimiser",
     )

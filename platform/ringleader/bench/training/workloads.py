@@ -35,14 +35,38 @@ class InMemoryRows(Dataset[dict[str, Tensor]]):
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One of several updates of a step: the part of the model that it changes, and its loss, (model, batch) → ()."""
+
+    part: str
+    loss: Callable[[nn.Module, Batch], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
-    """A model with its rows, loss, optimiser and global batch."""
+    """A model with its rows, loss, optimiser and global batch.
+
+    Attributes:
+        turns: the updates of a step, where there are several; each has an optimiser of its own.
+    """
 
     net: Callable[[], nn.Module]
     rows: Callable[[], InMemoryRows]
     loss: Callable[[Tensor, Tensor], Tensor]
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
     global_batch: int
+    turns: tuple[Turn, ...] = ()
+
+    def optimizers(self, net: nn.Module) -> list[Optimizer]:
+        """One for the model, or one for each turn."""
+        parts = [net.get_submodule(turn.part) for turn in self.turns] or [net]
+        return [self.optimizer(part.parameters()) for part in parts]
+
+    def losses(self) -> list[Callable[[nn.Module, Batch], Tensor]]:
+        """One for the model, or one for each turn."""
+        return [turn.loss for turn in self.turns] or [
+            lambda net, batch: self.loss(net(batch["x"]), batch["y"])
+        ]
 
 
 def mlp_net() -> nn.Module:
@@ -128,6 +152,37 @@ def image_rows() -> InMemoryRows:
     return InMemoryRows(torch.stack([r["image"] for r in found]), torch.tensor([r["label"] for r in found]))
 
 
+class Adversaries(nn.Module):
+    """A generator and a critic of images, (n, 64) noise → (n, 3, 32, 32) → (n, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(
+            *(nn.Linear(64, 128 * 16), nn.Unflatten(1, (128, 4, 4)), nn.BatchNorm2d(128), nn.ReLU()),
+            *(nn.ConvTranspose2d(128, 64, 4, 2, 1), nn.BatchNorm2d(64), nn.ReLU()),
+            *(nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.BatchNorm2d(32), nn.ReLU()),
+            *(nn.ConvTranspose2d(32, 3, 4, 2, 1), nn.Tanh()),
+        )
+        self.critic = nn.Sequential(
+            *(nn.Conv2d(3, 32, 4, 2, 1), nn.LeakyReLU(0.2), nn.Conv2d(32, 64, 4, 2, 1), nn.LeakyReLU(0.2)),
+            *(nn.Conv2d(64, 128, 4, 2, 1), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(128 * 16, 1)),
+        )
+
+    def fake(self, count: int) -> Tensor:
+        return cast(Tensor, self.generator(torch.randn(count, 64)))
+
+
+def critic_loss(net: nn.Module, batch: Batch) -> Tensor:
+    assert isinstance(net, Adversaries)
+    real, fake = net.critic(batch["x"]), net.critic(net.fake(len(batch["x"])).detach())
+    return F.softplus(-real).mean() + F.softplus(fake).mean()
+
+
+def generator_loss(net: nn.Module, batch: Batch) -> Tensor:
+    assert isinstance(net, Adversaries)
+    return F.softplus(-net.critic(net.fake(len(batch["x"])))).mean()
+
+
 def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
@@ -153,4 +208,8 @@ WORKLOADS: dict[str, Workload] = {
     "cifar": Workload(image_net, image_rows, F.cross_entropy, sgd, global_batch=256),
     "cifar-lars": Workload(image_net, image_rows, F.cross_entropy, lars, global_batch=256),
     "cifar-lamb": Workload(image_net, image_rows, F.cross_entropy, lamb, global_batch=256),
+    "gan": Workload(
+        *(Adversaries, image_rows, F.cross_entropy, adam, 64),
+        turns=(Turn("critic", critic_loss), Turn("generator", generator_loss)),
+    ),
 }

@@ -23,11 +23,11 @@ import torch
 
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
-from ringleader.train.run import load_function
+from ringleader.train.run import function_of
 
 torch.set_num_threads(1)
 spec = JobSpec.load(Path(sys.argv[1]))
-print(run_local(spec, load_function(spec.entrypoint), Path(sys.argv[2]))[0].digest)
+print(run_local(spec, function_of(spec), Path(sys.argv[2]))[0].digest)
 """
 
 

@@ -4,17 +4,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ringleader.cli.stack import guard
 from ringleader.cli.stack.home import Home, read_json, write_json
 from ringleader.cli.stack.process import PidIdentity
 from ringleader.errors import RingleaderError
+from ringleader.guard import guarded
 
 LOG_TAIL = 15
 LOG_BYTES = 16 << 20
@@ -77,18 +76,9 @@ class Service:
         with log.open("ab") as sink:
             # The log goes on from earlier starts, whose JSON lines must not count for this one.
             start = sink.tell()
-            # -I -S: the guard needs the standard library only, starts faster so, and obeys no PYTHON* variable.
             # A session of its own: Ctrl-C in the terminal is for `up`, which ends the services in order.
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    guard.__file__,
-                    str(record),
-                    str(recipe.grace_s),
-                    *recipe.command,
-                ],
+                guarded(recipe.command, grace_s=recipe.grace_s, record=record),
                 stdin=subprocess.PIPE,
                 stdout=sink,
                 stderr=sink,

@@ -80,6 +80,7 @@ def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], l
         return
     peer = pair[1] if rank == pair[0] else pair[0]
     for k, length in enumerate((SMALL, LARGE)):
+        # By name, here and below: the program may set another default type, and the links would seem slower.
         values = torch.zeros(length, dtype=torch.float32)
         took = _round_s(lambda rounds, v=values: lines.ping_pong(peer, v, rounds), length)  # type: ignore[misc]
         if rank == pair[0]:

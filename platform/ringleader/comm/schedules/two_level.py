@@ -159,6 +159,7 @@ def _pieces(part: RankPart) -> list[_Piece]:
 
 
 def _lanes(part: RankPart) -> int:
+    # Each lane has an owner on every node, also on the one with the fewest ranks.
     return min(map(len, part.nodes))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ringleader.data.sources.files import digest_of, inside, open_uri, read_text, reading, size_of
+from ringleader.data.sources.files import digest_of, inside, open_uri, read_text, reading, size_of, stamp_of
 from ringleader.data.sources.open_files import OpenFiles, PerProcess
 from ringleader.data.sources.paths import AnyPath, files_in, paths_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
@@ -41,6 +41,7 @@ class ArrowSource:
         self.paths = [
             file for each in paths_of(source) for file in _saved_set(each) or files_in(each, ENDINGS, "Arrow")
         ]
+        self._stamps = [stamp_of(path) for path in self.paths]
         self._opened = PerProcess(self._open_files)
         self._sound: set[int] = set()
         self.schema = self._schema(0)
@@ -54,6 +55,9 @@ class ArrowSource:
 
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         file, number, begins, ends, rows = self._places[block].tolist()
+        # Before the read: what is mapped and no longer there ends the process.
+        if stamp_of(self.paths[file]) != self._stamps[file]:
+            raise BlockUnreadable(self.name(block), "it has changed since it was first read")
         try:
             with self._opened.get().use(file) as opened:
                 if opened.seekable:
@@ -62,8 +66,8 @@ class ArrowSource:
                     found = opened.batch_between(begins, ends, self.schema)
             # Damaged offsets would lead anywhere in memory: looked at once in each process.
             found.validate(full=block not in self._sound)
-        except (pa.ArrowException, OSError) as error:
-            raise BlockUnreadable(self.name(block), said(error)) from error
+        except Exception as error:  # of whatever kind: each file system has its own
+            raise BlockUnreadable.of(self.name(block), error) from error
         if found.num_rows != rows:
             raise BlockUnreadable(self.name(block), "it has changed since it was first read")
         self._sound.add(block)
@@ -94,7 +98,7 @@ class ArrowSource:
                 reader = opened.reader(fields)
                 for number in range(reader.num_record_batches):
                     yield file, number, 0, 0, reader.get_batch(number).num_rows
-            elif any(_has_dictionary(kind) for kind in self.schema.types):
+            elif any(has_dictionary(kind) for kind in self.schema.types):
                 why = "it is a stream with dictionary-encoded columns, where no batch can be read alone"
                 raise FileUnreadable(path, why, "Write it with pyarrow.ipc.new_file.")
             else:
@@ -190,6 +194,7 @@ def _narrowest(schema: pa.Schema) -> list[str]:
     return [next(plain, schema.names[0])] if schema.names else []
 
 
-def _has_dictionary(kind: pa.DataType) -> bool:
+def has_dictionary(kind: pa.DataType) -> bool:
+    """Whether values of a type, or in it, are numbers of a dictionary."""
     inner = (kind.field(number).type for number in range(kind.num_fields))
-    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inner))
+    return pa.types.is_dictionary(kind) or any(map(has_dictionary, inner))

@@ -10,8 +10,9 @@ import pyarrow.fs as pafs
 
 from ringleader.data.sources.open_files import OPEN_FILES, OpenFiles, PerProcess
 from ringleader.data.sources.paths import resolve
-from ringleader.data.unreadable import FileUnreadable
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 from ringleader.data.uris import hint_for, said
+from ringleader.errors import RingleaderError
 
 
 class SourceFiles:
@@ -30,6 +31,7 @@ class SourceFiles:
         most: int = OPEN_FILES,
     ) -> None:
         self.uris = list(uris)
+        self._stamps = [stamp_of(uri) for uri in self.uris]
         self._open = open_
         self._most = most
         self._opened = PerProcess(self._open_files)
@@ -43,18 +45,35 @@ class SourceFiles:
         """So many bytes of a file, exactly; without a copy where it is mapped into memory.
 
         Raises:
-            FileUnreadable: it has no such bytes.
+            FileUnreadable: it has no such bytes, or is a local file that is not what it was when this was made.
         """
         uri = self.uris[number]
         with reading(uri), self._opened.get().use(number) as file:
             file.seek(offset)
             found = file.read_buffer(size)
+        # Behind the read: it may have changed meanwhile.
+        if stamp_of(uri) != self._stamps[number]:
+            raise FileUnreadable(uri, "it has changed since it was first read", BlockUnreadable.cure)
         if found.size != size:
             raise FileUnreadable(uri, f"it ends {size - found.size} bytes before byte {offset + size}")
         return found
 
     def _open_files(self) -> OpenFiles[pa.NativeFile]:
         return OpenFiles(self._open or (lambda number: open_uri(self.uris[number])), self._most)
+
+
+def stamp_of(uri: str) -> tuple[int, int]:
+    """The size and time of a local file, by which a change of it shows; zeros for a remote one, or where there is none.
+
+    Raises:
+        UriUnusable: there is no file system for it.
+    """
+    # By its name: making a file system may ask a server.
+    if "://" in uri and not uri.startswith("file://"):
+        return 0, 0
+    filesystem, path = resolve(uri)
+    info = filesystem.get_file_info(path)
+    return info.size or 0, info.mtime_ns or 0
 
 
 class reading:
@@ -68,11 +87,9 @@ class reading:
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if isinstance(error, FileNotFoundError):
-            # Of a server that does not answer fsspec says no more.
-            more = ", or its server does not answer" if self._uri.startswith("http") else ""
-            raise FileUnreadable(self._uri, f"it does not exist{more}", hint_for(error)) from error
-        # pyarrow's and fsspec's errors are of these kinds.
-        if isinstance(error, OSError | ValueError | RuntimeError | pa.ArrowException):
+            raise FileUnreadable(self._uri, "it does not exist", hint_for(error)) from error
+        # Of whatever kind: each file system has its own.
+        if isinstance(error, Exception) and not isinstance(error, RingleaderError):
             raise FileUnreadable(self._uri, said(error), hint_for(error)) from error
 
 

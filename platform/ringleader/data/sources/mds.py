@@ -108,8 +108,12 @@ class MdsSource:
             arrays = [self._encodings[name].decode(values[name]) for name in schema.names]
         # Whatever the bytes of a damaged sample make of numpy, or of text.
         except (pa.ArrowException, ValueError, IndexError, KeyError, OverflowError, FileUnreadable) as error:
-            raise BlockUnreadable(self.name(block), said(error)) from error
+            raise BlockUnreadable.of(self.name(block), error) from error
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def decoded_bytes(self, columns: Sequence[str]) -> int:
+        """What all columns take in memory, unpacked, as the index says."""
+        return sum(shard.raw_bytes for shard in self._shards)
 
     def name(self, block: int) -> str:
         shard, first, end = self._blocks[block].tolist()

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,16 +12,13 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ringleader.data.copies import CopyFailed, NodeCopies
+from ringleader.data.sources.arrow_copy import ENDING, ArrowCopy, digest_of, facts_of, footer_of
 from ringleader.data.sources.open_files import OpenFiles, PerProcess
-from ringleader.data.sources.paths import AnyPath, files_in, resolve
-from ringleader.data.unreadable import BlockUnreadable
+from ringleader.data.sources.paths import AnyPath, files_in, reaching, resolve
+from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 from ringleader.data.uris import said
 
 INDEX_THREADS = 8
-TAIL_BYTES = 64 << 10
-"""How much of a file's end is read at first: most footers are in there."""
-END_BYTES = 8
-"""The length of the footer and the mark behind it."""
 WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 """By type of text, the one whose values may have more than 2 GB together."""
 
@@ -31,12 +29,16 @@ class Footer:
 
     Attributes:
         counts: the rows of each row group.
+        size_bytes: of all row groups, not compressed.
+        column_bytes: of the first row group, by column.
         digest: of the footer's bytes, which name the place and size of every column of every row group.
         stamp: size and time of change, as the file system had them before.
     """
 
     schema: pa.Schema
     counts: tuple[int, ...]
+    size_bytes: int
+    column_bytes: dict[str, int]
     digest: bytes
     stamp: tuple[int, int]
 
@@ -74,14 +76,27 @@ class ParquetSource:
             )
         self._places = np.array([place[:2] for place in blocks], np.int32)
         self.block_rows = np.array([count for _, _, count in blocks], np.int64)
+        self._size_bytes = sum(footer.size_bytes for footer in footers)
+        self._column_bytes = next(footer.column_bytes for footer in footers if footer.column_bytes)
         self._digests = [footer.digest for footer in footers]
         self._stamps = np.array([footer.stamp for footer in footers], np.int64)
+        self._copied = [False] * len(self.paths)
         self._open_files = PerProcess(self._files)
+
+    @property
+    def copied(self) -> bool:
+        """Whether all files are read from copies that are decoded already."""
+        return all(self._copied)
 
     @property
     def digest(self) -> str:
         """Of all footers, in hex."""
         return hashlib.blake2b(b"".join(self._digests), digest_size=16).hexdigest()
+
+    def decoded_bytes(self, columns: Sequence[str]) -> int:
+        """The least that these columns of all row groups take in memory, as the footers say."""
+        share = sum(self._column_bytes.get(name, 0) for name in columns)
+        return self._size_bytes * share // max(1, sum(self._column_bytes.values()))
 
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         """Read a row group.
@@ -91,18 +106,18 @@ class ParquetSource:
         """
         file, group = self._places[block].tolist()
         names = None if columns is None else list(columns)
+        failed: Exception | None = None
         try:
             with self._open_files.get().use(file) as opened:
-                # One thread: a training process owns one core, and its thread count is fixed for the job.
-                read = _one_batch(opened.reader.read_row_group(group, columns=names, use_threads=False))
-            why = "" if read.num_rows == self.block_rows[block] else f"it has {read.num_rows} rows"
-        # What a decoder says of damaged bytes: pyarrow's own errors are among these.
-        except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
-            why = said(error)
+                read = _one_batch(opened.read(group, names))
+            if read.num_rows != self.block_rows[block]:
+                failed = ValueError(f"it has {read.num_rows} rows")
+        except Exception as error:  # of whatever kind: decoders and file systems have their own
+            failed = error
         if self._changed(file):
-            why = "the file has changed since it was first read"
-        if why:
-            raise BlockUnreadable(self.name(block), why)
+            raise BlockUnreadable(self.name(block), "the file has changed since it was first read")
+        if failed is not None:
+            raise BlockUnreadable.of(self.name(block), failed) from failed
         return read
 
     def name(self, block: int) -> str:
@@ -116,24 +131,28 @@ class ParquetSource:
         Raises:
             CopyFailed: also where a copy is not of the file that was read first.
         """
-        source, self.paths = self.paths, [copies.of(path) for path in self.paths]
-        try:
-            footers = self._footers()
-            for path, footer, digest in zip(source, footers, self._digests, strict=True):
-                if footer.digest != digest:
-                    raise CopyFailed(path, "it has changed since this worker opened it")
-        except BaseException:
-            self.paths = source  # where one copy fails, the source is read on
-            raise
-        self._stamps = np.array([footer.stamp for footer in footers], np.int64)
+        paths = [
+            copies.of(path, digest.hex()) for path, digest in zip(self.paths, self._digests, strict=True)
+        ]
+        copied = [
+            path.endswith(ENDING) and path != before for path, before in zip(paths, self.paths, strict=True)
+        ]
+        marks = [_mark(*each) for each in zip(paths, copied, strict=True)]
+        for path, (digest, _), known in zip(self.paths, marks, self._digests, strict=True):
+            if digest != known:
+                raise CopyFailed(path, "it has changed since this worker opened it")
+        self.paths, self._copied = paths, copied
+        self._stamps = np.array([stamp for _, stamp in marks], np.int64)
         self._open_files = PerProcess(self._files)
 
     def _footers(self) -> list[Footer]:
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self.paths))) as pool:
             return list(pool.map(_footer, self.paths))
 
-    def _files(self) -> "OpenFiles[_OpenFile]":
-        return OpenFiles(lambda number: _OpenFile(self.paths[number]))
+    def _files(self) -> "OpenFiles[_OpenFile | ArrowCopy]":
+        return OpenFiles(
+            lambda number: (ArrowCopy if self._copied[number] else _OpenFile)(self.paths[number])
+        )
 
     def _changed(self, file: int) -> bool:
         """Whether a local file is not what it was. Of a remote one its row groups tell."""
@@ -144,12 +163,12 @@ class ParquetSource:
             return False
         # It may have been touched, or put back from a copy.
         try:
-            again = _footer(self.paths[file])
-        except (OSError, BlockUnreadable):
+            digest, stamp = _mark(self.paths[file], self._copied[file])
+        except (OSError, BlockUnreadable, FileUnreadable):
             return True
-        same = again.digest == self._digests[file]
+        same = digest == self._digests[file]
         if same:
-            self._stamps[file] = again.stamp
+            self._stamps[file] = stamp
         return not same
 
 
@@ -158,10 +177,22 @@ class _OpenFile:
 
     def __init__(self, source: str) -> None:
         filesystem, path = resolve(source)
-        self.reader = pq.ParquetFile(filesystem.open_input_file(path))
+        self._reader = pq.ParquetFile(filesystem.open_input_file(path))
+
+    def read(self, group: int, columns: Sequence[str] | None) -> pa.Table:
+        # One thread: a training process owns one core, and its thread count is fixed for the job.
+        return self._reader.read_row_group(group, columns=columns, use_threads=False)
 
     def close(self) -> None:
-        self.reader.close(force=True)
+        self._reader.close(force=True)
+
+
+def _mark(path: str, copied: bool) -> tuple[bytes, tuple[int, int]]:
+    """The digest of the footer of a file, or of the one that it is a copy of; and its stamp."""
+    if not copied:
+        footer = _footer(path)
+        return footer.digest, footer.stamp
+    return bytes.fromhex(facts_of(Path(path)).digest), _stamp(pafs.LocalFileSystem().get_file_info(path))
 
 
 def _footer(source: str) -> Footer:
@@ -172,24 +203,32 @@ def _footer(source: str) -> Footer:
         FileNotFoundError: nor is the file.
     """
     filesystem, path = resolve(source)
-    info = filesystem.get_file_info(path)
+    with reaching(source):
+        info = filesystem.get_file_info(path)
     if info.type is pafs.FileType.NotFound:
         raise FileNotFoundError(f"{source} does not exist")
-    with filesystem.open_input_file(path) as file:
-        size = file.size()
-        tail = file.read_at(min(size, TAIL_BYTES), size - min(size, TAIL_BYTES))
-        length = int.from_bytes(tail[-END_BYTES:-4], "little") + END_BYTES
-        if len(tail) < length <= size:
-            tail = file.read_at(length, size - length)
-    footer = tail[-length:]
+    with reaching(source), filesystem.open_input_file(path) as file:
+        footer = footer_of(file)
     try:
         # The same reader as for a whole file, without reading the footer again.
         with pq.ParquetFile(pa.BufferReader(footer)) as read:
             metadata, schema = read.metadata, read.schema_arrow
     except (OSError, ValueError, pa.ArrowException) as error:
         raise BlockUnreadable(source, said(error)) from error
-    counts = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    return Footer(schema, counts, hashlib.blake2b(footer, digest_size=16).digest(), _stamp(info))
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    counts, size_bytes = tuple(each.num_rows for each in groups), sum(each.total_byte_size for each in groups)
+    column_bytes: dict[str, int] = {}
+    for column in (groups[0].column(number) for number in range(groups[0].num_columns)) if groups else ():
+        name = column.path_in_schema.partition(".")[0]
+        column_bytes[name] = column_bytes.get(name, 0) + column.total_uncompressed_size
+    return Footer(
+        schema,
+        counts,
+        size_bytes,
+        column_bytes,
+        digest_of(footer),
+        _stamp(info),
+    )
 
 
 def _stamp(info: pafs.FileInfo) -> tuple[int, int]:

@@ -1,13 +1,16 @@
 """Paths and URIs of the files of a source."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from ringleader.data.uris import filesystem_of
+from ringleader.data.unreadable import FileUnreadable
+from ringleader.data.uris import filesystem_of, hint_for, said
+from ringleader.errors import RingleaderError
 
 AnyPath = str | PathLike[str]
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -23,6 +26,21 @@ def resolve(source: str) -> tuple[pafs.FileSystem, str]:
 def paths_of(sources: AnyPath | Sequence[AnyPath]) -> list[str]:
     """The paths and URIs of one, or of a list of them, as texts."""
     return [fspath(each) for each in ([sources] if isinstance(sources, str | PathLike) else sources)]
+
+
+@contextmanager
+def reaching(source: str) -> Iterator[None]:
+    """Name the source, and what is missing, where its file system refuses or does not answer.
+
+    Raises:
+        FileUnreadable: in place of an error of the file system that is no FileNotFoundError.
+    """
+    try:
+        yield
+    except (FileNotFoundError, RingleaderError):
+        raise
+    except Exception as error:  # of whatever kind: each file system has its own
+        raise FileUnreadable(source, said(error), hint_for(error)) from error
 
 
 def files_in(sources: AnyPath | Sequence[AnyPath], ending: str | tuple[str, ...], kind: str) -> list[str]:
@@ -57,8 +75,9 @@ def _numbered(source: str) -> list[str]:
 def _files_of(source: str, ending: str | tuple[str, ...]) -> list[str]:
     """One file, or those of a folder by name."""
     filesystem, path = resolve(source)
-    if filesystem.get_file_info(path).type is not pafs.FileType.Directory:
-        return [source]
-    names = [i.base_name for i in filesystem.get_file_info(pafs.FileSelector(path))]
+    with reaching(source):
+        if filesystem.get_file_info(path).type is not pafs.FileType.Directory:
+            return [source]
+        names = [i.base_name for i in filesystem.get_file_info(pafs.FileSelector(path))]
     # Below the name that was given: pyarrow lists paths without their scheme.
     return [f"{source.rstrip('/')}/{name}" for name in sorted(names) if name.endswith(ending)]

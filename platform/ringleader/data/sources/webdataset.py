@@ -17,7 +17,6 @@ from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
 from ringleader.data.sources.paths import AnyPath, files_in
 from ringleader.data.sources.source import columns_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
-from ringleader.data.uris import said
 
 KEY = "__key__"
 TEXTS = frozenset({"txt", "text", "transcript"})
@@ -82,10 +81,15 @@ class WebDatasetSource:
             contents = self._contents(block, [name for name in schema.names if name != KEY])
             found = {name: _decoded(name, each, schema.field(name).type) for name, each in contents.items()}
         except (pa.ArrowException, ValueError, FileUnreadable) as error:
-            raise BlockUnreadable(self.name(block), said(error)) from error
+            raise BlockUnreadable.of(self.name(block), error) from error
         _, first, end = self._blocks[block].tolist()
         found[KEY] = self._keys.slice(first, end - first)
         return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
+
+    def decoded_bytes(self, columns: Sequence[str]) -> int:
+        """What the members of these columns take in memory, as the headers say."""
+        numbers = [self._extensions.index(name) for name in columns if name != KEY]
+        return int(self._members[:, numbers, 1].sum())
 
     def name(self, block: int) -> str:
         file, first, end = self._blocks[block].tolist()

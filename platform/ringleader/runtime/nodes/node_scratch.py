@@ -2,11 +2,11 @@
 
 import os
 import shutil
-import stat
 import tempfile
 from pathlib import Path
 
 from ringleader.errors import RequirementsFailed
+from ringleader.files import not_private
 
 SCRATCH = "RINGLEADER_SCRATCH"
 """The variable of a node's Ray processes with a folder on the node's own disk: all nodes may share RINGLEADER_HOME."""
@@ -30,10 +30,7 @@ def private_scratch(name: str) -> Path:
         RequirementsFailed: it is another account's, or open to others.
     """
     for folder in (_own(), _own() / name):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # In a folder for temporary files anybody may have made it before, or a link in its place, which lstat tells.
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        if not_private(folder):
             raise RequirementsFailed(
                 f"{folder} belongs to another account, or others can write to it.",
                 hint=f"Remove it, or set {SCRATCH} for Ray's processes on that node.",

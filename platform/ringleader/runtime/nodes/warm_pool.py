@@ -69,6 +69,7 @@ class GivenProcesses:
         """The process of this worker: the one it was given lately, without its identity, else what `find` finds."""
         with self._lock:
             given = self._given.setdefault(worker, _GivenProcess())
+        # Outside of this lock: finding one takes up to two seconds. Who asks for the same worker waits for it.
         return given.take(find, clock)
 
     def end_unused(self, now: float) -> None:

@@ -6,7 +6,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,23 +13,25 @@ from ringleader.comm.chrome import TraceFile
 from ringleader.comm.seal import new_secret
 from ringleader.elastic.instructions import SAVED, End
 from ringleader.runtime.messages import AttemptLaunch, Heartbeat, PrintedLine, SettledMetrics
+from ringleader.runtime.records.artifact_files import ArtifactFiles, NotWritten
 from ringleader.runtime.records.checkpoints import AttemptCheckpoints
+from ringleader.runtime.records.job_result import ResultUris, not_finite, result_of
 from ringleader.runtime.records.printed_once import PrintedOnce, Said
 from ringleader.runtime.records.row_ledger import RowLedger
 from ringleader.runtime.records.spool import Spool
 from ringleader.runtime.records.uploader import Uploader
 from ringleader.runtime.worker.account_files import fetch
+from ringleader.wire.artifacts import MOST_FILE, SavedArtifact
 from ringleader.wire.ingest import Status
 from ringleader.wire.masking import masked, masks_of
-from ringleader.wire.views import Result
 
 WEIGHTS = "weights.safetensors"
 RESTORED, NOTHING = "checkpoint.restored", "checkpoint.none"
 START, METRICS, HEARD, OUTCOME, CHECKPOINTS = "start", "metrics", "heard/", "outcome", "checkpoints"
-PROOF, TOLD = "proof", "told"
+PROOF, TOLD, SAVED_FILE = "proof", "told", "artifact/"
 """The names of notes: the number of the start, the newest step with metrics, the newest heartbeat of each worker, the
 attempt's outcome, files of checkpoints that are none yet, the secret with which members prove themselves, the newest
-line that all of them print."""
+line that all of them print, each artifact that was told of."""
 
 
 class RecordLog:
@@ -63,6 +64,11 @@ class RecordLog:
         self._ledger = (
             RowLedger(launch.ledgers, launch.attempt) if launch.spec.debug.ledger and open_ended else None
         )
+        self._artifacts = ArtifactFiles(launch.artifacts)
+        self._unwritten: set[str] = set()
+        # Earlier attempts told of theirs; one that this attempt makes once more is the same file.
+        for file in self._artifacts.files() if self.start == 1 else ():
+            self.note(SAVED_FILE + file, b"")
         self._trace = TraceFile(launch.spool) if launch.spec.debug.trace and open_ended else None
         with self.together():  # what the checkpoints of the process before tell at once comes after this
             self._checkpoints = AttemptCheckpoints(launch, self._committed, kept=notes.get(CHECKPOINTS))
@@ -109,9 +115,7 @@ class RecordLog:
         brings = _brings(beat)
         with self._taking:
             if beat.number and beat.number <= self._heard.get(beat.worker, 0):
-                beat = replace(
-                    beat, metrics=(), rows=(), events=(), stretches=(), saved=(), lines=(), lines_dropped=0
-                )
+                beat = beat.without_records()
             # First: where the disk refuses rows nothing is taken, and the worker sends all of it again.
             if self._ledger is not None:
                 for rows in beat.rows:
@@ -125,6 +129,8 @@ class RecordLog:
                 self.write()
 
     def _take(self, beat: Heartbeat) -> None:
+        for artifact in beat.artifacts:
+            self._artifact(beat.generation, artifact)
         for metrics in beat.metrics:
             self._metrics(metrics)
         if self._trace is not None:
@@ -149,6 +155,24 @@ class RecordLog:
                 f"[{beat.lines_dropped} earlier lines of this worker were dropped because it prints too fast]"
             )
             self._line(beat.worker, PrintedLine(datetime.now(UTC).timestamp(), "error", text))
+
+    def _artifact(self, generation: int, artifact: SavedArtifact) -> None:
+        """Write an artifact's file, and tell of it once, however often it comes."""
+        noted = SAVED_FILE + artifact.file
+        if noted in self._spool.notes:
+            return
+        try:
+            self._artifacts.write(artifact)
+        except NotWritten as error:
+            # Once: where there is no room for one, there is none for the next.
+            if error.message not in self._unwritten:
+                self._unwritten.add(error.message)
+                lost = {"file": artifact.file[:MOST_FILE], "step": artifact.step, "why": error.message}
+                self.event("artifact.failed", generation, lost | {"hint": error.hint})
+            return
+        data = {"name": artifact.name, "file": artifact.file, "kind": artifact.kind, "step": artifact.step}
+        self.event("artifact.saved", generation, data | {"size_bytes": len(artifact.content)})
+        self.note(noted, b"")
 
     def _lines(self, told: list[Said]) -> None:
         for worker, line in told:
@@ -227,7 +251,12 @@ class RecordLog:
         result = None
         if end.outcome == "succeeded" and finished is not None:
             fetch(self._launch, WEIGHTS)
-            result = self._result(finished, trace, newest).model_dump(mode="json")
+            for name, value in not_finite(finished["scores"]).items():
+                self.say(f"The score {name!r} is {value} and is left out of the result.")
+            ledger = self._ledger.finish(self._launch.artifacts).as_uri() if self._ledger is not None else ""
+            weights = self._launch.artifacts / WEIGHTS
+            uris = ResultUris(weights.as_uri() if weights.exists() else "", newest, ledger, trace)
+            result = result_of(finished, uris).model_dump(mode="json")
         record = {"at": _now(), "outcome": end.outcome, "reason": reason, "result": result}
         with self._taking, self.together():
             self._lines(self._told.end())
@@ -248,39 +277,6 @@ class RecordLog:
     def _line(self, worker: str, line: PrintedLine) -> None:
         at = datetime.fromtimestamp(line.at, UTC).isoformat()
         self._spool.put("logs", {"at": at, "worker": worker, "level": line.level, "line": line.text[:16_000]})
-
-    def _result(self, finished: dict[str, Any], trace: str, checkpoint_uri: str) -> Result:
-        artifacts = self._launch.artifacts
-        weights = artifacts / WEIGHTS
-        loss = finished.get("loss")
-        return Result(
-            steps=finished["steps"],
-            samples=finished["samples"],
-            loss=loss if loss is not None and math.isfinite(loss) else None,
-            scores=self._finite(finished["scores"]),
-            generations=finished["generations"],
-            reproducible=finished["reproducible"],
-            reproducible_why=finished["reproducible_why"],
-            weights_sha256=finished["digest"],
-            weights_uri=weights.as_uri() if weights.exists() else "",
-            checkpoint_uri=checkpoint_uri,
-            ledger_uri=self._ledger.finish(artifacts).as_uri() if self._ledger is not None else "",
-            trace_uri=trace,
-            wall_s=finished["wall_s"],
-            compute_s=finished["compute_s"],
-            exposed_communication_s=finished["exposed_s"],
-            idle_s=finished["idle_s"],
-            recovery_s=finished["recovery_s"],
-            staleness=finished.get("staleness", []),
-            skipped_updates=finished.get("skipped_updates", 0),
-        )
-
-    def _finite(self, scores: dict[str, float]) -> dict[str, float]:
-        """The scores that are finite; the others are named in the log."""
-        for name, value in scores.items():
-            if not math.isfinite(value):
-                self.say(f"The score {name!r} is {value} and is left out of the result.")
-        return {name: value for name, value in scores.items() if math.isfinite(value)}
 
 
 def _brings(beat: Heartbeat) -> bool:

@@ -192,6 +192,7 @@ class Uploader:
 
 def _is_problem(response: httpx.Response) -> bool:
     """Whether the API itself answered, and not something on the way to it."""
+    # What a proxy says in its place neither ends an attempt nor counts as a sign of life.
     return str(response.headers.get("Content-Type", "")).startswith("application/problem+json")
 
 

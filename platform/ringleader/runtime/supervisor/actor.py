@@ -17,6 +17,7 @@ from ringleader.elastic import events as ev
 from ringleader.elastic.events import Returned
 from ringleader.elastic.instructions import SAVED, End
 from ringleader.elastic.state import Membership
+from ringleader.runtime.hosted.store_actor import TorchStores
 from ringleader.runtime.messages import AttemptLaunch, Heartbeat, ParkMessage, SecretsAnswer
 from ringleader.runtime.nodes.notices import DrainNotices, draining_nodes
 from ringleader.runtime.records.record_log import RecordLog
@@ -52,6 +53,7 @@ class Supervisor:
         self._address = ""
         self._pool: Any = None
         self._worker_group: WorkerGroup | None = None
+        self._torch_stores: TorchStores | None = None
         self._draining: Mapping[str, float] = {}
         self._released = threading.Event()
         self._there = threading.Event()
@@ -118,6 +120,7 @@ class Supervisor:
             self._there.wait(COMING_S)
         if self._worker_group is not None:
             self._worker_group.close()
+        self._close_stores()
         self._forget()
 
     # --------------------------------------------------------------------------------------------------------------
@@ -133,7 +136,7 @@ class Supervisor:
             end, finished = self._run()
         except Exception:  # whatever it was, the control plane has to hear of it
             end, finished = End("failed", "platform_error", traceback.format_exc()), None
-        if end.outcome in SAVED and (saving := self._attempt.saving):
+        if end.outcome in SAVED and not self._launch.spec.hosted and (saving := self._attempt.saving):
             # Before the workers are ended below: they still write what they hold.
             self._record_log.await_saved(saving)
         if self._worker_group is not None:
@@ -141,6 +144,7 @@ class Supervisor:
         else:
             # Nobody here knows places yet, but the process before this one may have reserved some.
             remove_leftovers(self._launch.name)
+        self._close_stores()
         if not self._released.is_set():  # an end that comes of that is not the attempt's own
             self._record_log.outcome(end, finished)
 
@@ -159,6 +163,8 @@ class Supervisor:
             kept=pickle.loads(kept) if kept is not None else None,  # noqa: S301 - our own file
             draining=lambda: self._draining,
         )
+        if launch.spec.hosted:
+            self._torch_stores = TorchStores(launch.name)
         worker_group = WorkerGroup(
             launch,
             places,
@@ -181,7 +187,13 @@ class Supervisor:
         return self._attempt.run(worker_group, record_log, returned)
 
     def _meeting(self) -> Meeting:
-        return Meeting(self._address, self._record_log.secret)
+        # Once for each plan of a hosted job, whose members follow nobody.
+        torch_store = self._torch_stores.take() if self._torch_stores is not None else ""
+        return Meeting(self._address, self._record_log.secret, torch_store=torch_store)
+
+    def _close_stores(self) -> None:
+        if self._torch_stores is not None:
+            self._torch_stores.close()
 
     def _room(self, within_s: float) -> str:
         """The address of the rendezvous store, where this attempt has a room from then on."""

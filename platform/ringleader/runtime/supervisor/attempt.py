@@ -1,8 +1,6 @@
 """One attempt from its first worker to its outcome: a queue of events; one thread decides, writes down and acts."""
 
 import pickle
-import queue
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +15,7 @@ from ringleader.runtime.messages import AttemptLaunch, Heartbeat
 from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.supervisor.attempt_status import status_of
 from ringleader.runtime.supervisor.attempt_times import Times, in_finished, of_finished
+from ringleader.runtime.supervisor.event_queue import EventQueue
 from ringleader.runtime.supervisor.executor import InstructionExecutor
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome, strike
 from ringleader.runtime.supervisor.heartbeats import Heartbeats
@@ -25,6 +24,7 @@ from ringleader.runtime.supervisor.workers.worker_handle import parked
 from ringleader.wire.ingest import Status
 from ringleader.wire.views import Spent
 
+Clock = Callable[[], float]
 TICK_S = 0.1
 MEMBERSHIP, TIMES = "membership", "times"
 # Below `cluster.CALL_S`, so that the control plane hears of the timeout and not of silence.
@@ -47,10 +47,11 @@ class Attempt:
         meeting: the meeting point as it is now, whoever the members are.
     """
 
-    def __init__(self, launch: AttemptLaunch, meeting: Callable[[], Meeting]) -> None:
-        self._launch = launch
-        self._meeting = meeting
-        self._events: queue.SimpleQueue[ev.Event | threading.Event] = queue.SimpleQueue()
+    def __init__(
+        self, launch: AttemptLaunch, meeting: Callable[[], Meeting], clock: Clock = monotonic
+    ) -> None:
+        self._launch, self._meeting, self._clock = launch, meeting, clock
+        self._events = EventQueue()
         self._heartbeats = Heartbeats(launch.spec.policy.stall_timeout_s)
         self._times = Times()
         self._state: Membership | None = None
@@ -62,11 +63,8 @@ class Attempt:
     def tell(self, event: ev.Event) -> None:
         """Post an event and wait until it is written down, if this attempt has begun and is not over. Raises
         TimeoutError: it may be, or may not."""
-        written = threading.Event()
-        # In the order of the queue: when the second is taken, the first has been written down.
-        self._events.put(event)
-        self._events.put(written)
-        # Asked behind the puts: an attempt that ends from here on still answers, one that had ended does not.
+        written = self._events.put_marked(event)
+        # Asked behind the put: an attempt that ends from here on still answers, one that had ended does not.
         if self._state is None or self._state.ended is not None:
             return
         if not written.wait(TOLD_S):
@@ -75,7 +73,7 @@ class Attempt:
     def beat(self, beat: Heartbeat) -> int | None:
         """Take a worker's heartbeat. Returns the step below which its records are here; -1 where the worker is not
         wanted, None where this supervisor does not know its workers yet."""
-        parts, now = self._parts, monotonic()
+        parts, now = self._parts, self._clock()
         if parts is None:
             return None
         if not parts.workers.knows(beat.worker):
@@ -85,7 +83,7 @@ class Attempt:
             parts.workers.met(beat.worker, beat.identity)
             parts.records.beat(beat)
         finally:  # it lives, however long the disk takes for what it told, and whether or not it takes it
-            self._heartbeats.end(beat, monotonic())
+            self._heartbeats.end(beat, self._clock())
         self._heartbeats.note(beat, now)
         for event in _events_of(beat, now):
             self.post(event)
@@ -149,7 +147,7 @@ class Attempt:
         return self._state
 
     def _begin(self) -> None:
-        workers, now = self._launch.spec.workers, monotonic()
+        workers, now = self._launch.spec.workers, self._clock()
         rules = _rules(self._launch)
         self._state, out = begin(rules, workers_min=workers.min, workers_max=workers.max, now=now)
         self._write(None, out)
@@ -159,19 +157,19 @@ class Attempt:
         tick_at = 0.0
         while self._membership.ended is None:
             self._take(self._next(tick_at))
-            if monotonic() >= tick_at:
+            if self._clock() >= tick_at:
                 self._catch_up()
-                tick_at = monotonic() + TICK_S
+                tick_at = self._clock() + TICK_S
                 self._tick()
-        self._times = replace(self._times, ended=monotonic())
-        while not self._events.empty():  # whoever waits for one that came too late
+        self._times = replace(self._times, ended=self._clock())
+        while len(self._events):  # whoever waits for one that came too late
             self._next(0.0)
         return self._membership.ended, self._finished()
 
     def _catch_up(self) -> None:
         """Take the events that came while this process was busy, before it judges: who has parked is not late."""
         # Counted once: events that keep coming must not put the tick off for ever.
-        for _ in range(self._events.qsize()):
+        for _ in range(len(self._events)):
             if self._membership.ended is None:
                 self._take(self._next(0.0))
 
@@ -184,7 +182,7 @@ class Attempt:
         return status_of(state, parts.workers, newest, spent, parts.records.dropped)
 
     def _spent(self, state: Membership) -> Spent | None:
-        return self._times.spent(monotonic(), state.recovery.sign if state.recovery is not None else None)
+        return self._times.spent(self._clock(), state.recovery.sign if state.recovery is not None else None)
 
     def fault(self, fault: str, worker: str | None, for_s: float) -> FaultOutcome:
         """Inject a fault that this attempt has to survive. From any thread."""
@@ -196,15 +194,7 @@ class Attempt:
         )
 
     def _next(self, tick_at: float) -> ev.Event | None:
-        try:
-            # A queue refuses a negative timeout.
-            found = self._events.get(timeout=max(0.001, tick_at - monotonic()))
-        except queue.Empty:
-            return None
-        if isinstance(found, threading.Event):  # all that came before it is written down
-            found.set()
-            return None
-        return found
+        return self._events.next(timeout_s=tick_at - self._clock())
 
     def _take(self, event: ev.Event | None) -> None:
         if event is None or self._state is None:
@@ -235,7 +225,7 @@ class Attempt:
             record_log.write()
 
     def _tick(self) -> None:
-        now = monotonic()
+        now = self._clock()
         self._judge(now)
         if self._running.records.uploader.stale:
             over = "the control plane no longer knows this attempt, or a newer one has replaced it."
@@ -286,7 +276,7 @@ class Attempt:
         if first is None:
             return None
         for worker, known in results.items():  # what their last heartbeats did not tell
-            self._hear(worker, of_finished(known), self._times.ended or monotonic())
+            self._hear(worker, of_finished(known), self._times.ended or self._clock())
         spent = self._spent(state)
         return {**results[first], **in_finished(spent)} if spent is not None else results[first]
 
@@ -312,6 +302,7 @@ def _rules(launch: AttemptLaunch) -> AttemptRules:
         backups=spec.sync.server_backups or 0,
         joiners_follow=spec.briefed,
         own_step_counts=spec.sync.circulates,
+        restarts=spec.hosted,
         secures=spec.checkpoint.every_s is not None,
         max_failures=spec.max_failures,
     )

@@ -33,12 +33,13 @@ from ringleader.runtime.worker.package_install import environment_of
 from ringleader.runtime.worker.plan_client import Connect, Pair, PlanClient
 from ringleader.runtime.worker.reporter import WorkerReporter
 from ringleader.runtime.worker.supervisor_link import SupervisorLink
-from ringleader.spec.entrypoint import missing_folders, python_path
+from ringleader.spec.program.entrypoint import missing_folders, python_path
+from ringleader.spec.program.framework import CHOSEN
 from ringleader.train.generation.environment_check import device_of
 from ringleader.train.job_warnings import WARNING
 from ringleader.train.ports import ParkReport
 from ringleader.train.program_check.background import WORK, CheckWorkspace
-from ringleader.train.run import load_function, run
+from ringleader.train.run import TrainingFunction, choice_on_node, function_of, run
 from ringleader.wire.package import unpack
 from ringleader.wire.states import Reason
 
@@ -112,6 +113,7 @@ class MemberProcess:
             reporter=self._reporter,
             secrets=secrets,
             device=device,
+            identity=self._identity,
         )
 
     def _leave(self) -> None:
@@ -153,6 +155,7 @@ class _Teller:
             astray=parked.astray,
             call=parked.call,
             caught_up=parked.caught_up,
+            phases=parked.phases,
         )
         # Noted first: every heartbeat repeats it, in case the message below is lost.
         self._reporter.park(park_message)
@@ -170,7 +173,9 @@ def _connect(task: MemberTask, host: str) -> tuple[Connect, Pair]:
     # Kept over all generations: a new connection would cost each recovery a proof on both sides.
     clients = StoreClients()
 
-    def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport:
+    def connect(plan: Plan, rank: int, cancelled: Callable[[], bool]) -> Transport | None:
+        if task.spec.hosted:  # its program connects by itself
+            return None
         return meet(call_of(task, host, plan, rank), cancelled, clients)
 
     def pair(meeting: Meeting, number: int, rank: int, cancelled: Callable[[], bool]) -> Transport:
@@ -216,6 +221,7 @@ def _train(
     reporter: WorkerReporter,
     secrets: Mapping[str, str],
     device: torch.device,
+    identity: ProcessIdentity,
 ) -> RunEnded:
     threads = task.spec.workers.threads
     # Before the program and its libraries are imported, some of which read OMP_NUM_THREADS only then.
@@ -229,11 +235,13 @@ def _train(
         if task.worker == FIRST:
             _warn(missing_folders(task.spec.env, folder), reporter)
         # PYTHONPATH is read by Python when it starts.
-        found = [*python_path(task.spec.env, folder), *([packages] if packages else [])]
-        sys.path[:0] = [str(path) for path in found]
+        found = [str(p) for p in (*python_path(task.spec.env, folder), *([packages] if packages else []))]
+        if task.spec.hosted:
+            return _host(task, folder, identity, seats, reporter, python_path=found)
+        sys.path[:0] = found
         finished = run(
             spec=task.spec,
-            function=load_function(task.spec.entrypoint, folder),
+            function=training_function(task, folder, reporter),
             coordinator=seats,
             sink=reporter,
             server=task.role == "server",
@@ -244,6 +252,42 @@ def _train(
             beside=beside(task, package),
         )
     return RunEnded("finished", result=asdict(finished))
+
+
+def training_function(task: MemberTask, folder: Path, reporter: WorkerReporter) -> TrainingFunction:
+    """The job's training function; the first worker reports what `framework: auto` is where nothing has chosen before:
+    the module is on the nodes alone, or the job came without the client."""
+    function = function_of(task.spec, folder)
+    choice = choice_on_node(task.spec)
+    if choice is not None and task.worker == FIRST:
+        reporter.event(CHOSEN, 0, {"framework": choice.framework, "framework_why": choice.why})
+    return function
+
+
+def _host(
+    task: MemberTask,
+    folder: Path,
+    identity: ProcessIdentity,
+    seats: PlanClient,
+    reporter: WorkerReporter,
+    *,
+    python_path: list[str],
+) -> RunEnded:
+    """Run the program of another library."""
+    from ringleader.runtime.hosted.member_run import HostedRun, warn_of_promises
+
+    if task.worker == FIRST:
+        warn_of_promises(task, reporter.event)
+    hosted = HostedRun(
+        task,
+        folder,
+        identity,
+        seats=seats,
+        reporter=reporter,
+        python_path=python_path,
+        environ=os.environ,
+    )
+    return RunEnded("finished", result=asdict(hosted.run()))
 
 
 def _warn(found: Sequence[tuple[str, str]], reporter: WorkerReporter) -> None:

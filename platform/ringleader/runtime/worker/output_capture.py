@@ -23,6 +23,7 @@ MAX_CHARACTERS = 8 << 20
 MAX_LENGTH = 16_000
 OURS = "ringleader: "
 """The beginning of lines that the platform, not the program, has printed."""
+Level = Literal["info", "error"]
 PATIENCE_S = 2.0
 """The time after which a program that ends its own process is gone, whether or not its output was heard."""
 OWN = str(Path(ringleader.__file__).parent)
@@ -114,19 +115,23 @@ class OutputCapture:
         kept = len(self._masks[0]) - 1 if self._masks else 0
         return text[: len(text) - kept], text[len(text) - kept :]
 
-    def add(self, level: Literal["info", "error"], text: str) -> None:
+    def add(self, level: Level, text: str) -> str:
+        """Take a line. Returns its text as it is shown."""
         # Cut twice: `utf8` spells a lone surrogate out, which makes the line longer.
         text = utf8(masked(text, self._masks)[:MAX_LENGTH])[:MAX_LENGTH]
         with self._lock:
             line = self._placed(PrintedLine(time.time(), level, text))
-            if line is None:
-                return
-            if line.before and not self._moved:  # calls that were finished without this worker
-                self._dropped += self._again.push(_Held(0, line))
-                return
-            # Before the first step nothing can be rolled back.
-            queue = self._held if self._step else self._free
-            self._dropped += queue.push(_Held(self._step, line))
+            if line is not None:
+                self._queue(line)
+        return text
+
+    def _queue(self, line: PrintedLine) -> None:
+        if line.before and not self._moved:  # calls that were finished without this worker
+            self._dropped += self._again.push(_Held(0, line))
+            return
+        # Before the first step nothing can be rolled back.
+        queue = self._held if self._step else self._free
+        self._dropped += queue.push(_Held(self._step, line))
 
     def _placed(self, line: PrintedLine) -> PrintedLine | None:
         """The line with its place in the program; None where it is to be dropped."""
@@ -174,14 +179,17 @@ class OutputCapture:
             return self._free.take(), dropped
 
 
-class _Stream(io.TextIOBase):
-    """A text stream whose lines go to `OutputCapture`."""
+class LineStream(io.TextIOBase):
+    """A text stream whose lines go to `OutputCapture`, and, as they are shown, to `shown`."""
 
     encoding = "utf-8"
 
-    def __init__(self, lines: OutputCapture, level: Literal["info", "error"]) -> None:
+    def __init__(
+        self, lines: OutputCapture, level: Level, shown: Callable[[str], None] = lambda line: None
+    ) -> None:
         self._lines = lines
         self._level = level
+        self._shown = shown
         self._partial = ""
         # Taken again by a signal handler or finalizer that prints in the middle of a write.
         self._writing = threading.RLock()
@@ -196,13 +204,14 @@ class _Stream(io.TextIOBase):
                 begun, self._partial = self._lines.cut(self._partial)
                 whole = [*whole, begun] if begun else whole
             for line in whole:
-                self._lines.add(self._level, line.rsplit("\r", 1)[-1])  # progress bars rewrite their line
+                # Progress bars rewrite their line.
+                self._shown(self._lines.add(self._level, line.rsplit("\r", 1)[-1]))
         return len(text)
 
     def finish(self) -> None:
         with self._writing:
             if self._partial:
-                self._lines.add(self._level, self._partial)
+                self._shown(self._lines.add(self._level, self._partial))
                 self._partial = ""
 
 
@@ -212,7 +221,7 @@ def captured(lines: OutputCapture) -> Iterator[Callable[[], None]]:
 
     Yields a function that ends the lines that are begun."""
     lines.between(0)
-    out, error = _Stream(lines, "info"), _Stream(lines, "error")
+    out, error = LineStream(lines, "info"), LineStream(lines, "error")
 
     def finish() -> None:
         out.finish()

@@ -12,8 +12,9 @@ from ringleader.errors import Dismissed, ExchangeBroken
 from ringleader.train.generation.joining.donor import DONOR, JOINER
 from ringleader.train.ports import FollowTask, ParkReport, Seat
 
-Connect = Callable[[Plan, int, Callable[[], bool]], Transport]
-"""(plan, rank, cancelled) → a transport to the plan's other members. Raises ExchangeBroken."""
+Connect = Callable[[Plan, int, Callable[[], bool]], Transport | None]
+"""(plan, rank, cancelled) → a transport to the plan's other members, None where they exchange nothing. Raises
+ExchangeBroken."""
 
 
 Pair = Callable[[Meeting, int, int, Callable[[], bool]], Transport]

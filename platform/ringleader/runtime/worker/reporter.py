@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -21,6 +22,7 @@ from ringleader.runtime.messages import (
 )
 from ringleader.runtime.worker.output_capture import OutputCapture
 from ringleader.train.time_split import TimeSplit
+from ringleader.wire.artifacts import MOST_BYTES, SavedArtifact
 from ringleader.wire.views import Spent
 
 RUNNING = frozenset({"forward", "backward", "exchange", "update"})
@@ -46,6 +48,7 @@ class WorkerReporter:
         self._stretches: list[TimelineStretch] = []
         self._unsettled = Unsettled()
         self._saved: list[SavedPart] = []
+        self._artifacts: list[SavedArtifact] = []
         self._unheard: Heartbeat | None = None
         self._number = 0
         self._park_message: ParkMessage | None = None
@@ -78,6 +81,10 @@ class WorkerReporter:
     def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
         with self._lock:
             self._events.append(WorkerEvent(kind, generation, data))
+
+    def artifact(self, artifact: SavedArtifact) -> None:
+        with self._lock:
+            self._artifacts.append(artifact)
 
     def saved(self, saved: SavedPart) -> None:
         with self._lock:
@@ -141,7 +148,8 @@ class WorkerReporter:
     def _owes(self) -> bool:
         """Whether any record, printed lines aside, is not acknowledged yet."""
         unheard, told = self._unheard, self._metrics or self._rows or self._events or self._stretches
-        return bool(told or self._saved or (unheard is not None and unheard.records))
+        made = self._saved or self._artifacts
+        return bool(told or made or (unheard is not None and unheard.records))
 
     # --- the worker's side ----------------------------------------------------------------------------------------
 
@@ -202,7 +210,11 @@ class WorkerReporter:
         """A heartbeat with all new records, which are taken away from here."""
         lines, dropped = self.lines.take()
         self._number += 1
-        metrics, self._metrics = tuple(self._metrics), []
+        artifacts = self._take_artifacts()
+        # What is left behind has to be stored before the metrics of the step behind its own.
+        upto = self._artifacts[0].step if self._artifacts else inf
+        metrics = tuple(each for each in self._metrics if each.step <= upto)
+        self._metrics = self._metrics[len(metrics) :]
         rows, self._rows = tuple(self._rows), []
         events, self._events = tuple(self._events), []
         stretches, self._stretches = tuple(self._stretches), []
@@ -216,9 +228,21 @@ class WorkerReporter:
             events=events,
             stretches=stretches,
             saved=saved,
+            artifacts=artifacts,
             lines=lines,
             lines_dropped=dropped,
         )
+
+    def _take_artifacts(self) -> tuple[SavedArtifact, ...]:
+        """As many as go with one heartbeat, one at least."""
+        taken, size = 0, 0
+        for artifact in self._artifacts:
+            size += len(artifact.content)
+            if taken and size > MOST_BYTES:
+                break
+            taken += 1
+        artifacts, self._artifacts = tuple(self._artifacts[:taken]), self._artifacts[taken:]
+        return artifacts
 
 
 def _spent(split: TimeSplit | None) -> Spent | None:

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ringleader.checkpoint.pieces import take_apart
-from ringleader.train.state.optimizer_state import assign, put_states
+from ringleader.train.state.optimizers.own_attributes import AttributeValues
+from ringleader.train.state.optimizers.state_loading import assign, put_states
 from ringleader.train.state.training_state import TrainingState
 
 SMALL_BYTES = 1 << 16
@@ -51,6 +52,7 @@ class CallBoundary:
         tensors: weights and buffers, optimiser states, large kept objects: the kinds that the program touched.
         tensor_bytes: their size.
         line: the place where the program touched tensors that were too many to be recorded; empty otherwise.
+        attributes: each optimiser's own ones; None for many bytes. Empty: there were none, as in earlier checkpoints.
     """
 
     settings: list[list[dict[str, Any]]]
@@ -59,10 +61,12 @@ class CallBoundary:
     tensors: Tensors = field(default_factory=dict)
     tensor_bytes: int = 0
     line: str = ""
+    attributes: list[AttributeValues | None] = field(default_factory=list)
 
     @classmethod
     def of(cls, held: TrainingState) -> "CallBoundary":
         """The boundary of the live state, without its tensors."""
+        attributes = [held.attributes.recorded(o) for o, _ in held.optimizers]
         return cls(
             settings=[settings_of(optimizer) for optimizer, _ in held.optimizers],
             # Deep: torch gives out the schedule's own lists and counters.
@@ -70,6 +74,7 @@ class CallBoundary:
             kept={
                 name: copy.deepcopy(state) for name, state in held.kept.states().items() if not _large(state)
             },
+            attributes=attributes if any(each != {} for each in attributes) else [],
         )
 
     @classmethod
@@ -79,7 +84,8 @@ class CallBoundary:
 
     def plain(self) -> tuple[Any, ...]:
         """The boundary as plain values and tensors, for the wire and for checkpoints."""
-        return (self.settings, self.schedulers, self.kept, self.tensors, self.tensor_bytes, self.line)
+        values = (self.settings, self.schedulers, self.kept, self.tensors, self.tensor_bytes, self.line)
+        return (*values, self.attributes) if self.attributes else values
 
     def keep_tensors(self, held: TrainingState, kind: str) -> None:
         """Record the tensors of this kind, which nothing has changed since the call ended; and of all kinds where they
@@ -111,8 +117,11 @@ class CallBoundary:
 
     def put_back(self, held: TrainingState) -> None:
         """Make this the live state. Tensors that were not recorded stay as they are."""
-        for (optimizer, _), groups in zip(held.optimizers, self.settings, strict=False):
+        attributes = self.attributes or [{} for _ in self.settings]
+        for (optimizer, _), groups, given in zip(held.optimizers, self.settings, attributes, strict=False):
             put_settings(optimizer, groups)
+            if given is not None:
+                held.attributes.put(optimizer, given)
         # Copies go in, because later lines may run on this boundary again.
         for scheduler, state in zip(held.schedulers, self.schedulers, strict=False):
             scheduler.load_state_dict(copy.deepcopy(state))

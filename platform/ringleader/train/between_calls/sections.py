@@ -16,6 +16,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from ringleader.comm.shared_weights import point_at
 from ringleader.train.between_calls.boundaries import (
     OPTIMIZERS,
     CallBoundary,
@@ -34,7 +35,7 @@ from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.source.assigned_names import assigned_now
 from ringleader.train.source.current_line import calling_line, running_frames
 from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.state.optimizer_state import put_states
+from ringleader.train.state.optimizers.state_loading import put_states
 from ringleader.train.state.training_state import TrainingState
 
 KEPT_BYTES = 1 << 30
@@ -64,7 +65,7 @@ class ProgramSections:
         self._context = context
         self._laying = laying
         # Elsewhere weights and optimisers may change behind the program's back: only small things are put back.
-        self._exact = context.same_bits or context.spec.sync.commits_together
+        self._exact = context.same_bits or context.rules.commits_together
         self._boundaries: list[CallBoundary] = []
         self._goal = -1
         self._newest: _Newest | None = None
@@ -319,6 +320,7 @@ class _Newest:
         self._held = held
         self._whole = tensors
         self._settings = [settings_of(optimizer) for optimizer, _ in held.optimizers]
+        self._attributes = [held.attributes.kept(o) for o, _ in held.optimizers]
         self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in held.schedulers]
         self._kept = held.kept.copies()
         self._groups = [list(optimizer.param_groups) for optimizer, _ in held.optimizers]
@@ -335,13 +337,13 @@ class _Newest:
         # What is to be copied is in the memory of then, wherever the program has pointed `.data` since.
         elsewhere = [(p, p.data, memory) for p, memory in self._memory if p.data_ptr() != memory.data_ptr()]
         for parameter, _, memory in elsewhere:
-            parameter.data = memory
+            point_at(parameter, memory)
         # The program may have put other states, or another optimiser, in place since, unseen.
         later = [optimizer.state for optimizer, _ in self._held.optimizers[len(self._states) :]]
         states = [*self._states, *later]
         self._tensors = copied_tensors(self._held, states=states)
         for parameter, live, _ in elsewhere:
-            parameter.data = live
+            point_at(parameter, live)
 
     def put_back(self, held: TrainingState, waiting: Collection[int] = ()) -> None:
         """Make this the live state. An optimiser that the program has made in place of another one since gets that
@@ -356,12 +358,13 @@ class _Newest:
                 # Given for this very optimiser: it is loaded by name as soon as the lines are over.
                 continue
             put_settings(optimizer, self._settings[number])
+            held.attributes.put(optimizer, self._attributes[number])
             optimizer.param_groups += added
             if self._whole and self._tensors is None:
                 put_states(optimizer, self._states[number])
         for parameter, memory in self._memory if self._whole else ():
             if parameter.data_ptr() != memory.data_ptr() and self._tensors is None:
-                parameter.data = memory  # `.data = …` runs no operation that could be seen
+                point_at(parameter, memory)
         if self._tensors is not None:
             put_tensors(held, self._tensors)
         for scheduler, state in zip(held.schedulers, self._schedulers, strict=False):

@@ -76,6 +76,10 @@ class SessionCalls:
         """Stand behind so many steps of the running loop."""
         self.offset = offset
 
+    def stop(self) -> None:
+        """End the running loop over steps behind the lines of this step."""
+        self.stopped = True
+
     def take(self, finished: Iterable[FinishedCall]) -> None:
         """Append calls that are over for the others."""
         self.finished += finished

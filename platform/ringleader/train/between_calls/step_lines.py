@@ -12,18 +12,18 @@ from ringleader.train.state.training_state import TrainingState
 
 
 class StepLines:
-    """One member's kept objects, as the lines behind the newest step have made them here."""
+    """One member's kept objects, as the lines behind the newest step, or phase, have made them here."""
 
     def __init__(self, held: TrainingState, progress: Progress) -> None:
         self._held = held
         self._progress = progress
         self._made: dict[str, dict[str, Any]] | None = None
-        self._step = self._call = -1
+        self._call, self._stands = -1, (-1, 0)
         self._live = (0, 0)
 
     def record(self) -> None:
         """Record what is live: the lines are over, or at an evaluation."""
-        self._made, self._step = self._held.kept.copies(self._made or {}), self._progress.step
+        self._made, self._stands = self._held.kept.copies(self._made or {}), self._progress.stands
         self._call = self._progress.calls.next - 1
         self._live = self._mark
 
@@ -51,7 +51,7 @@ class StepLines:
     def _counts(self) -> bool:
         # Where the loop is over its end is committed, with what its last lines have made.
         over = self._progress.calls.is_finished(self._call)
-        return self._made is not None and self._step == self._progress.step and not over
+        return self._made is not None and self._stands == self._progress.stands and not over
 
     @property
     def _mark(self) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Short texts of values, cheap to make: two values that differ have different texts.
 
-Left out are what training has anyway (registered objects and their tensors), functions, open files, data sets, and
-what each worker has of its own: its device, its working directory, temporary files.
+Left out are what training has anyway (registered objects and their tensors), what forward hooks leave of the newest
+slice, functions, open files, data sets, and what each worker has of its own: its device, its working directory,
+temporary files.
 """
 
 import hashlib
@@ -22,9 +23,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.train.between_calls.boundaries import storages_of
+from ringleader.train.between_calls.hook_outputs import outputs_of_hooks
 from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.optimizers.served_state import ClosedState
 from ringleader.train.state.parameters.tensor_version import version_of
-from ringleader.train.state.served_optimizer_state import ClosedState
 from ringleader.train.state.training_state import TrainingState
 
 MOST_BYTES = 64 << 20
@@ -60,9 +62,10 @@ class ValueReader:
         modules = (part for model in held.models for part in model.modules())
         optimizers = [optimizer for optimizer, _ in held.optimizers]
         groups = (group for optimizer in optimizers for group in optimizer.param_groups)
-        self._registered = {
-            id(part) for part in (*modules, *optimizers, *groups, *held.schedulers, *held.kept.values())
-        }
+        registered = (*modules, *optimizers, *groups, *held.schedulers, *held.kept.values())
+        # By its attributes too: an adapter gives a loop the optimiser under another class, with the same ones.
+        attributes = map(vars, optimizers)
+        self._left_out = {id(part) for part in (*registered, *attributes, *outputs_of_hooks(held.models))}
 
     def text(self, value: Any) -> str | None:
         """The value's text; None where it is not compared, or cannot be read because its own code raises."""
@@ -85,7 +88,7 @@ class ValueReader:
         return any(0 <= array.ctypes.data - begin < size for array in arrays for begin, size in spans)
 
     def _text(self, value: Any, depth: int) -> str | None:
-        if self._is_registered(value) or depth > MOST_DEPTH:
+        if self._is_left_out(value) or depth > MOST_DEPTH:
             return None
         text: str | None
         match value:
@@ -114,10 +117,16 @@ class ValueReader:
                 text = _stand(value)
         return text
 
-    def _is_registered(self, value: Any) -> bool:
-        """Whether the session has it: a registered object, or a library's wrapper of a registered optimiser."""
-        wrapped = value.optimizer if isinstance(value, Optimizer) and hasattr(value, "optimizer") else value
-        return id(value) in self._registered or id(wrapped) in self._registered
+    def _is_left_out(self, value: Any) -> bool:
+        """Whether the session has it, as a registered object or in a library's wrapper of a registered optimiser, or
+        forward hooks left it."""
+        # With servers the state behind a wrapper differs by member, as that of the optimiser itself does.
+        if isinstance(value, Optimizer):
+            wrapped = getattr(value, "optimizer", value)
+            return not self._left_out.isdisjoint(
+                (id(value), id(wrapped), id(getattr(wrapped, "__dict__", None)))
+            )
+        return id(value) in self._left_out
 
     def _words(self, value: str | PurePath) -> str | None:
         """The text of a string or path, as seen from the working directory, of which each worker has a copy; None for a

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from inspect import unwrap
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from ringleader.train.between_calls.boundaries import MODELS
 from ringleader.train.between_calls.findings import (
@@ -33,6 +35,7 @@ from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_fr
 from ringleader.train.source.dataset_caches import kept_rows, reads_rows
 from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
 from ringleader.train.source.program_scope import Key
+from ringleader.train.state.optimizers.own_attributes import COMMITTED, OF_TORCH
 
 CALLS = 64
 """The number of session calls, the newest ones, whose variables are kept."""
@@ -113,11 +116,7 @@ class ProgramVariables:
     def warn(self) -> None:
         """Warn, as the first loop begins, of variables that by the program's text will differ by worker."""
         frames = list(running_frames())
-        buffers = {
-            name.rpartition(".")[2]
-            for model in self._context.held.models
-            for name, _ in model.named_buffers()
-        }
+        buffers = _names_of_buffers(self._context.held.models)
         for escape, file in escapes(frames):
             name, place = escape.key[1].lstrip("."), Path(file).name
             self._warnings.add(
@@ -241,6 +240,8 @@ class ProgramVariables:
             if is_users(value):
                 kind: Any = type(value)
                 reads, kept = reads_rows(kind), kept_rows(kind)
+                # State and settings of an optimiser are committed, and differ by member where servers have them.
+                kept = kept | (COMMITTED | OF_TORCH if isinstance(value, Optimizer) else frozenset())
                 for attribute, part in list(vars(value).items()):
                     # A data set's generator is seeded for each slice.
                     if attribute in kept or (reads and is_generator(part)):
@@ -312,6 +313,10 @@ class ProgramVariables:
         self._lines[shown] = (f"{Path(frame.f_code.co_filename).name}:{line}", CURE)
 
 
+def _names_of_buffers(models: Sequence[torch.nn.Module]) -> set[str]:
+    return {name.rpartition(".")[2] for model in models for name, _ in model.named_buffers()}
+
+
 def escapes(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
     """The names that bodies leave to the lines behind them, each with its file, in the running functions and those that
     they call."""
@@ -356,6 +361,7 @@ def is_users(value: Any) -> bool:
 
 def escaped(function: Any) -> list[dict[str, str]]:
     """The findings of `escapes` and `carries`, as dicts, for a training function that has not begun."""
+    function = unwrap(function)  # of an adapter: the program's own is inside
     code = function.__code__
     text = text_of(code.co_filename)
     if text is None:

@@ -4,14 +4,14 @@ from torch.optim import Optimizer
 
 from ringleader.train.body.call_checks import CallChecks
 from ringleader.train.body.training_modes import TrainingModes
+from ringleader.train.body.unsaved_attributes import UnsavedAttributes
 from ringleader.train.commit_callbacks import CallbackState
 from ringleader.train.generation.member import Member
 from ringleader.train.job_warnings import WARNING
 from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import RecordSink
-from ringleader.train.source.optimizer_attributes import carried_by
 from ringleader.train.state.model_structure import ModelStructure
-from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
+from ringleader.train.state.optimizers.served_state import ServedOptimizerStates
 
 
 class BodyChecks:
@@ -34,15 +34,15 @@ class BodyChecks:
         self.calls = CallChecks(
             held, accumulates=lambda: steps.accumulates, warn=self._warn, states=self.states
         )
+        self._attributes = UnsavedAttributes(member.spec, held, member.variables)
+        held.step_within(self._attributes.watched)
         held.call_within(CallbackState(held, self._warn, around=self.states.hidden).watched)
 
     def optimizer(self, optimizer: Optimizer) -> None:
         """Watch an optimiser, and find what it carries from one step to the next outside of its state."""
         self.calls.optimizer(optimizer)
         self.states.add(optimizer)
-        if self._member.same_bits:
-            for finding in carried_by(optimizer):
-                self._member.variables.find(finding)
+        self._attributes.add(optimizer)
 
     def release(self) -> None:
         """End the checks with the session."""

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from ringleader.errors import StepMisuse
 from ringleader.train.source.current_line import calling_line, line_matching
 from ringleader.train.state.hidden_state import looked_at
-from ringleader.train.state.served_optimizer_state import ServedOptimizerStates
+from ringleader.train.state.optimizers.served_state import ServedOptimizerStates
 from ringleader.train.state.training_state import TrainingState
 
 SMALL = 1 << 14

@@ -6,12 +6,14 @@ of features, a generator that has drawn) depends on who computes what, unless th
 
 import inspect
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
 
 from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
+from ringleader.train.between_calls.hook_outputs import carried_of_hooks
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.between_calls.variables import ProgramVariables, is_users, place_of
 from ringleader.train.generation.context import MemberContext
@@ -23,6 +25,7 @@ from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
 HOW = "is carried from one turn of a loop's body to the next"
+HOOK_HOW = "is carried from one call of a hook to the next"
 MODULE_HOW = "is a model that is not registered, and changes in a loop's body"
 MODULE_CURE = (
     "register it with session.model, where buffers keep the values of the first slice; update averaged weights in an "
@@ -74,7 +77,19 @@ class CarriedState:
                 marks |= self._variable(frame, key[1], place_of(frame, text.carried[key].line))
             if everything:
                 marks |= self._objects(frame, text)
-        return marks
+        return marks | (self._hooks() if everything else {})
+
+    def _hooks(self) -> _Marks:
+        """Variables from which hooks of the models go on, call by call."""
+        return {
+            f"{id(hook)} {name}": (
+                self._mark(value),
+                VariableFinding(
+                    name, f"{Path(hook.__code__.co_filename).name}:{line}", CARRIED_CURE, HOOK_HOW
+                ),
+            )
+            for hook, name, line, value in carried_of_hooks(self._context.held.models)
+        }
 
     def _variable(self, frame: FrameType, name: str, line: str) -> _Marks:
         told, found = name.lstrip("."), self._variables.found

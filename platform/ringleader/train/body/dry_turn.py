@@ -14,7 +14,7 @@ import torch
 
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
-from ringleader.train.rows.order.shard_spans import present_shards
+from ringleader.train.rows.order.batch_sizes import present_shards
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Slice, load, to_device
 from ringleader.train.source.loop_bodies import text_of
@@ -39,31 +39,31 @@ class DryTurn:
     def __init__(self, member: Member, device: torch.device) -> None:
         self._member = member
         self._device = device
-        self._known: set[CodeLine] = set()
+        self._known: set[tuple[CodeLine, int]] = set()
         self._newest = -1
         self.runs = False
 
-    def needs(self, place: CodeLine, number: int) -> bool:
+    def needs(self, place: CodeLine, number: int, phase: int = 0) -> bool:
         """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
         others' bodies left it, and lines behind it may depend on how (an exception that the program catches), or its
         body adds up values that are read behind it: a mean by a count that is still 0 would raise."""
         code, line = place
         text = text_of(code.co_filename)
         adds = text is not None and line in text.adding and number != self._newest
-        return place not in self._known or adds or number in self._member.progress.calls.left
+        return (place, phase) not in self._known or adds or number in self._member.progress.calls.left
 
-    def watch(self, place: CodeLine, number: int, turns: Iterator[Any]) -> Iterator[Any]:
-        """The turns themselves; once there was one, the loop needs no dry turn."""
+    def watch(self, place: CodeLine, number: int, turns: Iterator[Any], phase: int = 0) -> Iterator[Any]:
+        """The turns themselves; once there was one, the loop, or that phase of its steps, needs no dry turn."""
         for batch in turns:
-            self._known.add(place)
+            self._known.add((place, phase))
             self._newest = number
             yield batch
 
-    def turns(self, place: CodeLine, loop: BatchLoop) -> Iterator[Any]:
+    def turns(self, place: CodeLine, loop: BatchLoop, phase: int = 0) -> Iterator[Any]:
         """Run one turn of a finished loop if it needs one; behind it the member's state is as before."""
-        if not (self.needs(place, loop.number) and loop.epoch.steps):
+        if not (self.needs(place, loop.number, phase) and loop.epoch.steps):
             return
-        self._known.add(place)
+        self._known.add((place, phase))
         self._newest = loop.number
         self.runs = True
         self._member.buffers.rewind()

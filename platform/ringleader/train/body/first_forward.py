@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.generation.context import MemberContext
+from ringleader.train.source.guarded_writes import decides_a_write
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.hidden_state import SeenValue, may_matter, unkept_values
@@ -33,7 +34,7 @@ class FirstForwardState:
         self._before: dict[str, SeenValue] | None = None
         self._buffers: dict[str, SeenValue] = {}
         self._set: dict[str, SeenValue] = {}
-        self._filled: set[str] = set()
+        self._written: set[str] = set()
         self._texts: dict[str, str] = {}
         self._others: dict[str, str] = {}
         self._compared_in = -1
@@ -56,21 +57,15 @@ class FirstForwardState:
             return
         self._turns += 1
         now, buffers = self._look(), self._look_at_buffers()
-        filled = {
-            path.rpartition(".")[0]
-            for path, each in buffers.items()
-            if not each.stays(self._buffers.get(path))
-        }
+        written = {path for path, each in buffers.items() if not each.stays(self._buffers.get(path))}
         if self._turns == 1:
             self._set = {path: each for path, each in now.items() if each.differs(before.get(path))}
-            self._filled = filled
+            self._written = written
             return
-        # Filled again by the second turn: buffers that each forward changes, as running means, mark no first one.
-        self._filled -= filled
         self._set = {
             path: each for path, each in self._set.items() if path in now and not now[path].differs(each)
         }
-        self._find(path for path in self._set if _place(path) in self._filled)
+        self._find(path for path in self._set if self._marks_the_first(path, written))
         # What the first turn set elsewhere, lines between calls may have set here: they ran again with forwards.
         elsewhere = {key.partition(" ")[0] for key in self._others}
         self._set |= {path: before[path] for path in elsewhere & before.keys() & now.keys()}
@@ -106,6 +101,15 @@ class FirstForwardState:
         self._others |= others
         self._found.restore(found)
         self._compare()
+
+    def _marks_the_first(self, path: str, again: set[str]) -> bool:
+        """Whether a value says that the first turn has filled the module's buffers: none was written again, or the
+        value decides how. Buffers that each forward changes alike, as running means, mark no first one."""
+        first, second = (
+            {name for where, _, name in (each.rpartition(".") for each in written) if where == _place(path)}
+            for written in (self._written, again)
+        )
+        return bool(first) and (not second or decides_a_write(*self._owner(path), first))
 
     def _compare(self) -> None:
         still = self._still() if self._others else {}

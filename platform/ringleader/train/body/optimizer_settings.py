@@ -43,14 +43,14 @@ class OptimizerSettings:
     """
 
     def __init__(self, context: MemberContext, line: Callable[[str], str]) -> None:
-        sync = context.spec.sync
+        rules = context.rules
         self.sets = False
         self.said: Row | None = None
         self._context = context
         self._line = line
-        self._served = not (sync.commits_together or sync.steps_alone)
-        self._in_rounds = sync.architecture == "local_sgd"
-        self._free = sync.steps_alone
+        self._served = not (rules.commits_together or rules.steps_alone)
+        self._in_rounds = context.spec.sync.outer_step is not None
+        self._free = rules.steps_alone
         self._live = LiveSettings(context.held, served=self._served)
         self._committed: list[SavedSettings] | None = None
         self._returned: list[SavedSettings] | None = None

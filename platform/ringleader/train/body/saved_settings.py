@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ringleader.train.body.setting_numbers import ABSENT, CONSTANTS, Row, equal, row_of
-from ringleader.train.state.optimizer_state import assign
+from ringleader.train.state.optimizers.state_loading import assign
 from ringleader.train.state.parameters.tensor_version import version_of
 
 

@@ -8,6 +8,7 @@ from zlib import crc32
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
@@ -15,6 +16,11 @@ from ringleader.train.generation.control_word import MAX_METRICS, SliceReport
 from ringleader.train.rows.order.cursor import checksum
 from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
 from ringleader.train.rows.slices import Slice
+
+BY_TURNS = (
+    "For several optimisers by turns write for critic, generator in session.steps(rows, phases=[critic_optimizer, "
+    "generator_optimizer]), and in it a loop over each, with session.step(loss) of its own."
+)
 
 
 class TurnWatch(Protocol):
@@ -30,7 +36,7 @@ class BodyTurns:
 
     Attributes:
         running: the slice that the loop body is at.
-        names: names of the metrics, sorted.
+        phase: the phase of the step that the body is in, where it has phases.
     """
 
     def __init__(
@@ -41,12 +47,29 @@ class BodyTurns:
         watched: Sequence[TurnWatch],
     ) -> None:
         self.running: Slice | None = None
-        self.names: tuple[str, ...] = ()
+        self.phase = 0
+        self._names: dict[int, tuple[str, ...]] = {}
         self._seed = seed
         self._timeline = timeline
         self._models = models
         self._watched = watched
         self._own: list[tuple[str, Generator]] | None = None
+
+    def enter(self, phase: int) -> None:
+        """Begin the turns of a phase, numbered from 0."""
+        self.phase = phase
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the metrics that every turn of this phase gives, sorted."""
+        return self.names_of(self.phase)
+
+    def names_of(self, phase: int) -> tuple[str, ...]:
+        return self._names.get(phase, ())
+
+    def learn(self, values: dict[str, Any]) -> None:
+        """Learn the metrics' names from a turn that counts for nothing."""
+        self._names.setdefault(self.phase, tuple(sorted(values)))
 
     def begin(self, piece: Slice) -> None:
         self.running = piece
@@ -74,7 +97,8 @@ class BodyTurns:
         if turn is None:
             raise StepMisuse(
                 "session.step was called twice in one turn of the loop, or outside of a loop.",
-                hint="Call session.step(loss) exactly once for every batch that session.batches yields.",
+                hint="Call session.step(loss) exactly once for every batch that session.batches yields. "
+                + BY_TURNS,
             )
         for each in self._watched:
             each.end_turn()
@@ -112,7 +136,7 @@ class BodyTurns:
                 f"session.step got the metrics {list(names)}, but {list(self.names)} before.",
                 hint="Give the same metrics in every turn of every loop.",
             )
-        self.names = names
+        self._names[self.phase] = names
         return names
 
 
@@ -135,7 +159,8 @@ def _mean(name: str, value: Any) -> Tensor:
     try:
         return torch.as_tensor(value, dtype=torch.float32).detach().mean()
     except (TypeError, ValueError, RuntimeError) as error:
+        hint = "Give numbers or tensors of numbers, session.step(loss, accuracy=accuracy), and print text."
         raise StepMisuse(
             f"the metric {name!r} is {reprlib.repr(value)}, a {type(value).__name__}, which has no mean.",
-            hint="Give numbers or tensors of numbers, session.step(loss, accuracy=accuracy), and print text.",
+            hint=BY_TURNS if isinstance(value, Optimizer) else hint,
         ) from error

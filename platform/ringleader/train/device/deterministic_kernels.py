@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.generation.context import MemberContext
@@ -34,12 +35,16 @@ FIRST_TURNS = 4
 
 
 class DeterministicKernels:
-    """One member's kernels. The findings are healed and checkpointed."""
+    """One member's kernels.
+
+    Attributes:
+        found: the operations without one order; healed and checkpointed.
+    """
 
     def __init__(self, context: MemberContext) -> None:
         self._context = context
         self._on = context.same_bits and context.device.type == "cuda"
-        self._found = NamedFindings(
+        self.found = NamedFindings(
             context,
             "the CUDA device adds in any order in some operations ({}): use others, or leave the modes of torch as the "
             "session sets them",
@@ -85,31 +90,19 @@ class DeterministicKernels:
         if not self._on:
             return
         if torch.backends.cudnn.benchmark:
-            self._found.add("convolutions, by torch.backends.cudnn.benchmark")
+            self.found.add("convolutions, by torch.backends.cudnn.benchmark")
         if not torch.are_deterministic_algorithms_enabled():
-            self._found.add(
+            self.found.add(
                 "all operations, since the program has turned torch.use_deterministic_algorithms off"
             )
 
-    def backward(self, loss: Tensor) -> None:
-        """Run the backward of a slice's loss."""
+    def backward(self, loss: Tensor, inputs: Sequence[Parameter] | None = None) -> None:
+        """Run the backward of a slice's loss. Only `inputs` get gradients, if there are any."""
         if self._on and self._strict(loss):
             with _raising():
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
         else:
-            loss.backward()  # type: ignore[no-untyped-call]
-
-    @property
-    def why_other_bits(self) -> str:
-        """The operations by name, and the cure; empty where nothing was found."""
-        return self._found.why_other_bits
-
-    def state(self) -> list[str]:
-        return self._found.state()
-
-    def restore(self, state: Sequence[str]) -> None:
-        """Take over others' findings; this member's own stay."""
-        self._found.restore(state)
+            loss.backward(inputs=inputs)  # type: ignore[no-untyped-call]
 
     def _strict(self, loss: Tensor) -> bool:
         """Whether the backward goes through attention, and has a kernel with one order for every operation."""
@@ -118,7 +111,7 @@ class DeterministicKernels:
             nodes = _nodes(loss)
             names = [name for name in (node.name() for node in nodes) if _ATTENTION.match(name)]
             if any(name.startswith(_CUDNN) for name in names):
-                self._found.add("attention by cuDNN")
+                self.found.add("attention by cuDNN")
             if names:
                 self._attends = _has_kernels(loss, nodes)
         return self._attends is True and torch.is_deterministic_algorithms_warn_only_enabled()
@@ -132,7 +125,7 @@ class DeterministicKernels:
         if re.match(WARNINGS, text):
             found = _NAME.search(text)
             products = f"products, as {WORKSPACE} is not {ONE_ORDER}"
-            self._found.add(next(filter(None, found.groups())) if found else products)
+            self.found.add(next(filter(None, found.groups())) if found else products)
         elif self._shown is not None:
             self._shown(message, *more, **options)
 

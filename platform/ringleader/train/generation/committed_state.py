@@ -92,6 +92,8 @@ class CommittedState:
             "records": context.reporter.state(),
             **self._laying.state(),
             "scaling": context.scaling.state_dict() if context.scaling else {},
+            # Callbacks that wait for weights of other servers: whoever takes this state runs them with this member.
+            **({"owed": context.held.owed} if context.held.owed else {}),
             **{name: part.state() for name, part in self._parts.items()},
         }
 
@@ -100,7 +102,7 @@ class CommittedState:
         context, progress = self._context, self._context.progress
         # The step that the peers applied holds this worker's coded gradients: what they lost is owed.
         self._laying.owe(steps=rest["step"] - progress.step)
-        new, leased = progress.lacks_part, context.spec.sync.leased
+        new, leased = progress.lacks_part, context.rules.leased
         progress.restore(rest, whole=whole, leased=leased)
         self._sections.restore(rest.get("boundaries", (0, [])))  # checkpoints of before have none
         self._variables.restore(rest.get("variables", {}))
@@ -112,6 +114,7 @@ class CommittedState:
                 part.restore(rest[name])
         # Behind the trained parameters, by whose numbers it is laid.
         self._laying.restore(rest)
+        context.held.owe_callbacks(rest.get("owed"))
         if context.scaling:
             context.scaling.load_state_dict(rest["scaling"])
         context.inside.restore(rest["inside"])

@@ -11,6 +11,7 @@ from ringleader.train.generation.control_word import WordLayout
 from ringleader.train.generation.generation import Generation
 from ringleader.train.generation.settled_records import SettledRecords
 from ringleader.train.modes.loop_position import LoopPosition
+from ringleader.train.modes.mode_rules import ModeRules
 from ringleader.train.ports import Coordinator, RecordSink
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.loss_scale import LossScale
@@ -24,6 +25,7 @@ class MemberContext:
     """What all parts of one member share; it knows none of them.
 
     Attributes:
+        rules: those of the job's mode.
         held: the objects that the program has registered.
         transfer: the giving and taking of their state.
         progress: the committed position.
@@ -36,9 +38,15 @@ class MemberContext:
     """
 
     def __init__(
-        self, spec: JobSpec, device: torch.device, coordinator: Coordinator, sink: RecordSink
+        self,
+        spec: JobSpec,
+        device: torch.device,
+        coordinator: Coordinator,
+        sink: RecordSink,
+        rules: ModeRules,
     ) -> None:
         self.spec = spec
+        self.rules = rules
         self.same_bits = spec.sync.same_bits
         self.device = device
         self.held = TrainingState()
@@ -68,8 +76,8 @@ class MemberContext:
 
     @property
     def ahead(self) -> bool:
-        """Whether this server has already applied the running step: it takes part again without a second update."""
-        return self.progress.updated > self.progress.step and not self.spec.sync.leased
+        """Whether this server has already applied the running step or phase."""
+        return self.rules.is_ahead(self.progress)
 
     # Cached at first use: the program registers its models after the member is made.
 

@@ -49,10 +49,8 @@ class ExchangeLayout:
         self._context = context
         self._trained = trained
         self._choice = choice
-        sync = context.spec.sync
-        # Tokens carry weights: no gradient is summed where they go round.
-        self._sums = not sync.circulates
-        self._rows_travel = sync.architecture in ROWS_TRAVEL
+        self._sums = context.rules.sums_gradients
+        self._rows_travel = context.spec.sync.architecture in ROWS_TRAVEL
         self._opened = self._laid = False
         self._tables: tuple[tuple[int, ...], dict[int, str]] | None = None
         self._dense: set[Parameter] = set()
@@ -120,7 +118,7 @@ class ExchangeLayout:
             buckets=None,
             coding=self.coding,
             timeline=context.timeline,
-            leased=sync.leased,
+            leased=context.rules.leased,
             active=(),
             # Servers share these out behind the others, so that an owner never changes.
             later=[number for number in range(len(parameters)) if number not in self._trained.first],

@@ -43,12 +43,12 @@ class Healing:
         plan, me = generation.plan, generation.plan.members[generation.rank]
         self._start.begin(plan, me)
         self._exchange(plan, me, former)
-        if context.spec.sync.leased and me not in [receiver for receiver, _ in plan.heals]:
-            context.progress.update_to(context.progress.step)
+        if me not in [receiver for receiver, _ in plan.heals]:
+            context.rules.stay(context.progress)
         # Rounds are laid before the first of them: a joiner's program has yet to make the optimisers they go by.
         if not self._laying.outer:
             self._laying.lay()
-        if plan.servers > 1 and not (context.spec.sync.servers_are_copies or context.spec.sync.circulates):
+        if context.rules.has_parts(plan):
             if plan.backups:
                 hand_over(generation, context.transfer, self._sections, lacking=context.progress.lacks_part)
                 context.progress.hold_part()
@@ -82,7 +82,7 @@ class Healing:
         """The parameters of which the donor lacks the newest state: a server's own share, once it has applied a step,
         and all where the donor is a worker, which is ahead by an evaluation at most and has no optimiser state."""
         context = self._context
-        if context.progress.updated <= 0 and not context.progress.changed:
+        if not context.progress.has_updates:
             return []
         served = context.serves and plan.rank_of(donor) < plan.world
         return context.part or (context.held.ever_trained(context.parameters) if served else [])
@@ -95,9 +95,8 @@ class Healing:
         members finds only where the others still have their own.
         """
         context, generation = self._context, self._context.generation
-        sync, progress = context.spec.sync, context.progress
-        # Inside a loop of leased items servers make steps of their own.
-        apart = sync.leased and (sync.order_free or progress.calls.offset > 0)
+        progress = context.progress
+        apart = context.rules.is_apart(progress)
         said = torch.zeros(2, len(generation.plan.members), dtype=torch.float64)
         said[:, generation.rank] = torch.tensor([context.ahead, progress.lacks_weights or apart])
         ahead, lacking = generation.exchange.all_reduce(said.view(-1)).view(2, -1)

@@ -16,6 +16,7 @@ from ringleader.train.body.optimizer_settings import OptimizerSettings
 from ringleader.train.device.deterministic_kernels import DeterministicKernels
 from ringleader.train.generation.agreement import agreed
 from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.comparing.member_comparison import MemberComparison
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.control_word import WordLayout
 from ringleader.train.generation.environment_check import EnvironmentCheck
@@ -25,7 +26,6 @@ from ringleader.train.generation.heal import Healing
 from ringleader.train.generation.joining.briefing import CatchUp, JoinBriefing
 from ringleader.train.generation.joining.donor import JoinDonor
 from ringleader.train.generation.joining.follower import JoinFollower
-from ringleader.train.generation.member_comparison import MemberComparison
 from ringleader.train.generation.saving.copies import CheckpointCopies
 from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.seating import Seating
@@ -34,6 +34,7 @@ from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.program_check.background import BackgroundCheck
+from ringleader.train.rows.file_digests import FileDigests
 from ringleader.train.source.current_line import line_setting
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import HiddenState
@@ -50,6 +51,7 @@ class Member:
     def __init__(self, context: MemberContext, saver: CheckpointSaver, beginning: Beginning) -> None:
         self._context = context
         self.spec = context.spec
+        self.rules = context.rules
         self.device = context.device
         self.held = context.held
         self.progress = context.progress
@@ -77,6 +79,7 @@ class Member:
         self.variables = ProgramVariables(context, self.sections, self.warnings)
         self.unkept = HiddenState(context)
         self.first = FirstForwardState(context)
+        self.files = FileDigests()
         self.carrying = CarriedState(context, self.variables)
         self.settings = OptimizerSettings(context, line_setting)
         self.draws = UpdateRandomness(context)
@@ -85,12 +88,14 @@ class Member:
         self.state = CommittedState(context, self.laying, self.sections, self.variables)
         self.comparison = MemberComparison(context, self.state, self.sections, self.variables, self.first)
         self.state.carry(
+            artifacts=context.reporter.artifacts,
+            files=self.files,
             trained=self.trained,
             machines=self.machines,
-            unkept=self.unkept,
+            unkept=self.unkept.found,
             first=self.first,
             draws=self.draws,
-            kernels=self.kernels,
+            kernels=self.kernels.found,
             comparison=self.comparison,
         )
 
@@ -240,8 +245,15 @@ class Member:
         """Run the callbacks that waited until all weights are here."""
         self._context.call_back()
 
-    def committed(self) -> None:
-        """Run what follows a commit: all that is applied is committed and published."""
+    def committed(self, *, ends: bool = True) -> None:
+        """Run what follows a commit: all that is applied is committed and published.
+
+        Args:
+            ends: not a phase within a step, behind which nothing is saved, and no joiner begins.
+        """
+        if not ends:
+            self.donations.committed(leaves=True)
+            return
         self.securing.committed()
         self.donations.committed(leaves=self.seating.leaves)
         self.beside.committed()

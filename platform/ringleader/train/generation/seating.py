@@ -111,9 +111,10 @@ class Seating:
         context.leave()
         context.timeline.begin("regroup", left=generation)
         # -1 parks a new server that has no parts yet as one that was never a member: it holds nothing to go on from.
-        step = progress.updated if progress.lacks_part else max(progress.step, progress.updated)
+        own = (progress.updated, progress.updated_phases)
+        step, phases = own if progress.lacks_part else max(progress.stands, own)
         call = max(0, progress.calls.next - 1)
-        return ParkReport(generation, progress.transactions, step, self._why, call=call)
+        return ParkReport(generation, progress.transactions, step, self._why, call=call, phases=phases)
 
     def _next_seat(self, parked: ParkReport) -> Seat | None:
         """Ask for the next seat, following a member meanwhile if told to. None: there are lines to run first."""
@@ -134,24 +135,17 @@ class Seating:
         context, plan = self._context, seat.plan
         self.leaves, self._why = False, ""
         # Its parts are with other servers: it counts as a holder of them only once it has them.
-        if newcomer and seat.rank >= plan.world and self._has_updates(plan):
+        if newcomer and seat.rank >= plan.world and context.rules.has_updates(plan):
             context.progress.lack_part()
         context.timeline.end()
         context.timeline.begin("heal", generation=plan.generation)
-
-    def _has_updates(self, plan: Plan) -> bool:
-        """Whether servers may have made updates before this plan, which steps do not show where items are leased."""
-        if self._context.spec.sync.leased:
-            return plan.backups > 0 and plan.generation > 1
-        return plan.start_transaction > 0
 
     def _begin_generation(self, seat: Seat) -> None:
         """Begin the work of a generation in which all are healed."""
         context, plan = self._context, seat.plan
         context.timeline.end()
-        # Where items are leased server 0 counts them, and so it speaks.
-        speaker = plan.world if context.spec.sync.leased and plan.servers else 0
-        context.reporter.begin_generation(speaks=seat.rank == speaker, recorded_step=plan.recorded_step)
+        speaks = seat.rank == context.rules.speaker(plan)
+        context.reporter.begin_generation(speaks=speaks, recorded_step=plan.recorded_step)
         try:
             if plan.cause in (PAUSE, SHORT):
                 self._stop(plan)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ringleader.comm.timeline import TimelineStretch
+from ringleader.train.generation.settled_artifacts import SettledArtifacts
 from ringleader.train.ports import RecordSink
 
 
@@ -35,11 +36,13 @@ class SettledRecords:
     """The newest commit's records, still open, and the settled ones that are not known to be stored.
 
     Attributes:
+        artifacts: those of the same steps.
         in_generation: a generation is under way, so that it is known which member reports.
     """
 
     def __init__(self, sink: RecordSink) -> None:
         self._sink = sink
+        self.artifacts = SettledArtifacts(sink)
         self._open: list[StepRecord] = []
         self._kept: deque[StepRecord] = deque()
         self._speaks = False
@@ -54,6 +57,7 @@ class SettledRecords:
             recorded_step: steps below it are stored.
         """
         self._speaks, self._stored, self.in_generation = speaks, recorded_step, True
+        self.artifacts.begin_generation(speaks=speaks)
         for record in self._kept:
             if record.step >= recorded_step:
                 self._send(record)
@@ -62,6 +66,7 @@ class SettledRecords:
         """End a generation. Nobody reports between two: the next plan's `recorded_step` does not count what is settled
         there, so `begin_generation` sends it."""
         self._speaks = self.in_generation = False
+        self.artifacts.end_generation()
 
     def tell(self, kind: str, generation: int, data: dict[str, Any]) -> bool:
         """Report an event that all members know of; one of them sends it. Returns whether that is this one."""
@@ -91,6 +96,7 @@ class SettledRecords:
 
     def settle(self) -> None:
         """Settle the open records: they can no longer be rolled back."""
+        self.artifacts.settle()
         records, self._open = self._open, []
         for record in records:
             self._settle(record)
@@ -122,8 +128,10 @@ class SettledRecords:
         self._sink.settled(record.step + 1)
 
     def _send(self, record: StepRecord) -> None:
+        # What is below was sent by the member that spoke before.
         if not self._speaks or record.step < self._stored:
             return
-        self._sink.metrics(record.step, record.generation, record.values)
+        # Rows first: a step counts as recorded once its metrics are, and then nobody sends its rows again.
         if len(record.rows):
             self._sink.ledger(record.step, record.shards, record.rows)
+        self._sink.metrics(record.step, record.generation, record.values)

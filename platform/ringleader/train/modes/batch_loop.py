@@ -4,6 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch.nn import Parameter
+
+from ringleader.train.body.phases import WHOLE_STEP, PhaseUpdate
 from ringleader.train.generation.control_word import BATCHES
 from ringleader.train.generation.member import Member
 from ringleader.train.rows.loader_processes import LoaderProcesses
@@ -19,6 +22,7 @@ class BatchLoop:
         number: its session call number.
         line: its place in the program, as "file:line".
         leaves: its body leaves behind its step.
+        phases: the numbers of the optimisers that step in each phase of a step; empty where a step has no phases.
         epoch: its order of rows.
         index: how many batches calls came before it.
         total_steps: of the whole job, where the user said so.
@@ -34,6 +38,17 @@ class BatchLoop:
     total_steps: int | None
     loaders: LoaderProcesses
     leaves: bool = False
+    phases: tuple[tuple[int, ...], ...] = ()
+
+    def update_of(self, phase: int) -> PhaseUpdate:
+        """The update behind the slices of a phase, numbered from 0."""
+        if not self.phases:
+            return WHOLE_STEP
+        return PhaseUpdate(self.phases[phase], ends=phase + 1 == len(self.phases))
+
+    def stepped(self, member: Member) -> list[Parameter] | None:
+        """The parameters that the running transaction updates; None: all."""
+        return self.update_of(member.progress.phases).stepped(member.held)
 
     @property
     def kind(self) -> int:

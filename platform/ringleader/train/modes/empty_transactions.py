@@ -65,6 +65,7 @@ class EmptyTransactions:
             return self._laying(number, report)
         if report.unseen:
             return EmptyTransaction()
+        # A server that has made the step would publish what is behind it: the second time would begin there.
         if report.repeats and not self._leaving.server_is_ahead(reduced):
             return EmptyTransaction(repeats=True)
         return None
@@ -97,9 +98,14 @@ class EmptyTransactions:
         member = self._member
         return EmptyTransaction(
             first=partial(member.progress.leave_loop, number),
-            end=partial(member.finish_call, number),
+            end=partial(self._end_call, number),
             leaves=True,
         )
+
+    def _end_call(self, number: int) -> None:
+        if self._leaving.sees_all:
+            self._member.held.kept.commit()  # with what the last lines have made of them
+        self._member.finish_call(number)
 
     def _laying(self, number: int, report: StepReport) -> EmptyTransaction:
         """Agree on what is trained, and by which optimisers, since that has changed before this loop."""

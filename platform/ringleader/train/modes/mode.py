@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from ringleader.train.body.turns import BodyTurns
 from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
+from ringleader.train.modes.mode_rules import ModeRules
 from ringleader.train.modes.step_checks import StepRecorder
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.slices import Slice, to_device
@@ -27,7 +28,10 @@ class Mode(ABC):
     Attributes:
         turns: the turns of the loop's body.
         recorder: makes the records of committed steps.
+        rules: its rules outside of loops.
     """
+
+    rules: ClassVar[type[ModeRules]] = ModeRules
 
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         self._member = member
@@ -53,6 +57,10 @@ class Mode(ABC):
 
     def begin_steps(self, loop: BatchLoop) -> None:
         """Begin a loop of which the program's lines see every step."""
+        raise LookupError("this mode has no step that all members commit together")
+
+    def begin_phase(self, loop: BatchLoop, phase: int) -> None:
+        """Begin the turns of a phase of the running step that is not its first."""
         raise LookupError("this mode has no step that all members commit together")
 
     def step_turns(self, loop: BatchLoop) -> Iterator[Any]:
@@ -123,6 +131,7 @@ class Mode(ABC):
         """Make `loop` the running one. Raises StepMisuse: an optimiser updates what it may not."""
         member = self._member
         self._loop, self._stop, self._leaves = loop, False, False
+        self.turns.enter(0)
         member.progress.begin_loop(loop.index)
         member.check_covered()
         member.trained.check_settled()

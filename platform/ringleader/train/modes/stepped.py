@@ -8,16 +8,53 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.elastic.plan import owned
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.generation.control_word import SliceReport, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.empty_transactions import EmptyTransactions
-from ringleader.train.modes.gradient_terms import GradientTerms
 from ringleader.train.modes.loop_exit import LoopExit
 from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import RecordSink
+from ringleader.train.rows.order.batch_sizes import present_shards
+from ringleader.train.rows.order.cursor import Epoch
 from ringleader.train.rows.slices import Prefetched
+
+NOTHING_TOLD: Mapping[str, float] = {}
+
+
+class GradientTerms:
+    """The terms of the sum that is a batch's gradient, and whose they are in the generation that runs.
+
+    A term is the gradient of a logical shard's slice, or, where no bits are promised, of all slices of a worker, which
+    run as one.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def shards(self, term: int) -> range:
+        """The logical shards of a term."""
+        if self._member.same_bits:
+            return range(term, term + 1)
+        return owned(term, self._member.term_count, self._member.spec.shards)
+
+    def present(self, epoch: Epoch, offset: int) -> list[int]:
+        """The terms with rows in a batch, ascending."""
+        present, terms = (
+            present_shards(epoch.batch_rows(offset), epoch.shards),
+            range(self._member.term_count),
+        )
+        if self._member.same_bits:
+            return sorted(present)
+        return [term for term in terms if not present.isdisjoint(self.shards(term))]
+
+    def mine(self, epoch: Epoch, offset: int) -> list[int]:
+        """Those of them that this worker computes."""
+        generation = self._member.generation
+        own = generation.plan.shards_of(generation.rank) if self._member.same_bits else (generation.rank,)
+        return [term for term in self.present(epoch, offset) if term in own]
 
 
 class SteppedMode(Mode):
@@ -31,9 +68,8 @@ class SteppedMode(Mode):
         self._twice = member.beside.repeated
         self._empty = EmptyTransactions(member, self._leaving, self._twice)
         self._reports: dict[int, SliceReport] = {}
-        self._failed = False
         self._pieces: Prefetched | None = None
-        self._loaded_in = -1
+        self._failed, self._loaded_in = False, -1
         # The slices of the running transaction's first batch, and those of them that are computed here.
         self._present: list[int] = []
         self._mine: list[int] = []
@@ -45,7 +81,8 @@ class SteppedMode(Mode):
         A worker that has just joined sees only behind its first slice what the others saw behind their last: it leaves
         with them.
         """
-        return bool(self._reports) and not self._failed and self._leaving.saw
+        computed = bool(self._reports) and not self._failed and self._leaving.saw
+        return computed or self._member.progress.phases > 0
 
     def request_stop(self) -> None:
         """Ask for the end of the loop. Behind the first time of a step that is made twice this is dropped: the body
@@ -61,6 +98,11 @@ class SteppedMode(Mode):
         self._leaving.begin()
         self._twice.begin_loop(loop.line, loop.dataset, leaves=loop.leaves)
 
+    def begin_phase(self, loop: BatchLoop, phase: int) -> None:
+        if not self._member.progress.calls.offset:
+            # Its body is another one, of which the first turns are compared too.
+            self._twice.begin_loop(f"{loop.line} (phase {phase})", loop.dataset, leaves=False)
+
     def begin_steps(self, loop: BatchLoop) -> None:
         """Begin a loop of which the program's lines see every transaction: all members have the same lines behind each
         of them, servers and workers without a slice too."""
@@ -71,8 +113,8 @@ class SteppedMode(Mode):
     def step_turns(self, loop: BatchLoop) -> Iterator[Any]:
         """The batches of this member's slices of the next transaction, until it commits; those that a failure took back
         again."""
-        calls = self._member.progress.calls
-        offset = calls.offset
+        progress = self._member.progress
+        stands = progress.stands
         while True:
             with self._attempt():
                 yield from self._run_stretch(loop)
@@ -80,12 +122,12 @@ class SteppedMode(Mode):
             # does not end here: a committed step has its lines to come.
             if self._failed:
                 self._member.enter()
-            if calls.offset != offset or calls.is_finished(loop.number):
+            if progress.stands != stands or progress.calls.is_finished(loop.number):
                 return
 
     def _at_end(self, loop: BatchLoop) -> bool:
-        calls = self._member.progress.calls
-        return calls.stopped or calls.offset >= loop.epoch.steps
+        progress, calls = self._member.progress, self._member.progress.calls
+        return (calls.stopped and not progress.phases) or calls.offset >= loop.epoch.steps
 
     def _run_stretch(self, loop: BatchLoop) -> Iterator[Any]:
         member = self._member
@@ -125,7 +167,7 @@ class SteppedMode(Mode):
         self._twice.begin_step()
         member.settings.begin_transaction()
         self._present = self._terms.present(loop.epoch, member.progress.calls.offset)
-        member.generation.exchange.begin_step(frozenset(self._present))
+        member.generation.exchange.begin_step(frozenset(self._present), loop.stepped(member))
 
     @abstractmethod
     def _slices(self, loop: BatchLoop, pieces: Prefetched) -> Iterator[Any]:
@@ -179,7 +221,7 @@ class SteppedMode(Mode):
         report = member.layout.read(reduced, world=world, present=self._said)
         if not self._is_put_off(report, reduced):
             self._apply(report, reduced)
-            member.committed()
+            member.committed(ends=not member.progress.phases)
             self._report_phase("between")
 
     def _exchange_word(self) -> Tensor:
@@ -243,19 +285,25 @@ class SteppedMode(Mode):
         else:  # the last batch may have fewer rows than there are shards
             self._member.buffers.forget()
 
-    def _end_commit(self, offset: int, reports: Sequence[StepReport]) -> None:
-        """Record the steps that are committed now, from the one at `offset` on, and do what the members have said."""
+    def _end_commit(
+        self, offset: int, reports: Sequence[StepReport], told: Mapping[str, float] = NOTHING_TOLD
+    ) -> None:
+        """Record the steps that are committed now, from the one at `offset` on, and do what the members have said.
+        `told`: metrics of the newest one, beside those of its report."""
         member, loop = self._member, self._running
-        member.reporter.open(self.recorder.records(loop.epoch, offset, reports, self.turns.names))
-        if reports[0].stop:
-            # The program's lines behind this step come first, where all members run them.
-            stop = (
-                member.progress.stop_loop
-                if self._leaving.sees_all
-                else partial(member.finish_call, loop.number)
-            )
-            stop()
-            self._stop = False
+        records = self.recorder.records(loop.epoch, offset, reports, self.turns.names)
+        records[-1].values = {**told, **records[-1].values}
+        member.reporter.open(records)
+        self._commit_stop(reports[0])
         if reports[0].pending:
             member.leave_at_planned_boundary()
         self._report_phase("committed")
+
+    def _commit_stop(self, report: StepReport) -> None:
+        """Commit the end of the loop with this transaction, where a member has asked for it."""
+        # The program's lines behind this step come first, where all members run them.
+        if report.stop and self._leaving.sees_all:
+            self._member.progress.stop_loop()
+        elif report.stop:
+            self._member.finish_call(self._running.number)
+        self._stop = self._stop and not report.stop

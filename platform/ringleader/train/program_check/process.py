@@ -27,7 +27,7 @@ from ringleader.train.program_check.background import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
 from ringleader.train.program_check.two_runs import CheckedSession, FarEnough, call, in_one_process, raised
 from ringleader.train.rows.random_streams import seed_all
-from ringleader.train.run import load_function
+from ringleader.train.run import function_of
 
 GRACE_S = 5
 """Seconds from SIGXCPU, which tells that CPU time ran out, to SIGKILL, which cannot be caught."""
@@ -102,7 +102,7 @@ def check(
     harmless = Sandbox(folder)
     told: dict[str, Any] = {"found": [], "raised": [], "until": "", "error": ""}
     try:
-        function = load_function(spec.entrypoint)
+        function = function_of(spec)
     except RingleaderError as refused:
         return told | {"until": harmless.why, "error": "" if harmless.why else refused.message}
     size = (folder / STATE).stat().st_size

@@ -14,14 +14,14 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import Subset
 
 from ringleader.errors import EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
-from ringleader.spec.entrypoint import python_path
+from ringleader.spec.program.entrypoint import python_path
 from ringleader.train.between_calls.findings import BODY_CURE
 from ringleader.train.between_calls.variables import escaped
 from ringleader.train.dataset_loops import LoopRequest
@@ -34,7 +34,7 @@ from ringleader.train.program_check.repeated_step import NAMES
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Collate
-from ringleader.train.run import load_function
+from ringleader.train.run import function_of
 from ringleader.train.session import Session
 
 STEPS, CALLS = 4, 8
@@ -147,7 +147,7 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
         RingleaderError: the program cannot be run.
     """
     few = in_one_process(spec)
-    function = load_function(spec.entrypoint)
+    function = function_of(spec)
     # Unpickled: the first run has written it, into a private folder.
     most, given = torch.load(folder / STATE, weights_only=False) if again else (CALLS, None)
     seed_all(spec.seed, "init")
@@ -159,7 +159,7 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
             if again:
                 return [*found, *([raised(error)] if error is not None else [])]
             if error is not None:
-                raise _failed(error, session)
+                _refuse(error, session)
             torch.save((session.called, session.take()), folder / STATE)
             named = escaped(function)
             return [*named, *(each for each in found if each["variable"] in NAMES)]
@@ -180,14 +180,13 @@ def call(function: Any, session: CheckedSession) -> Exception | SystemExit | Non
     return None
 
 
-def _failed(error: Exception | SystemExit, session: CheckedSession) -> RingleaderError:
-    """The error by which a program that cannot be run is refused."""
+def _refuse(error: Exception | SystemExit, session: CheckedSession) -> NoReturn:
+    """Refuse a program that cannot be run, by the error that it raised."""
     if isinstance(error, RingleaderError):
-        return error
+        raise error
     told = "".join(traceback.format_exception(error))
-    raised = EntrypointRaised(f"The training function raised:\n{told}", step=session.global_step, shard=-1)
-    raised.__cause__ = error
-    return raised
+    message = f"The training function raised:\n{told}"
+    raise EntrypointRaised(message, step=session.global_step, shard=-1) from error
 
 
 def raised(error: BaseException) -> dict[str, str]:

@@ -8,7 +8,8 @@ import hashlib
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator
-from functools import cache
+from enum import Enum
+from functools import cache, lru_cache
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,14 @@ Generator = torch.Generator | np.random.Generator | np.random.RandomState | rand
 MANY = 100
 """The most objects that are looked at, in 0.3 ms at most: a longer list is taken for rows."""
 ATOMS = (str, bytes, int, float, type(None))
+_Path = tuple[()] | tuple["_Path", Any]
+"""Of a part: that of its owner, and its name there."""
+
+
+class _Kind(Enum):
+    """What a class is to a search for generators."""
+
+    GENERATOR, LIST, DICT, ATTRIBUTES, LEADS_NOWHERE = range(5)
 
 
 def key(seed: int, *parts: int | str) -> int:
@@ -53,18 +62,21 @@ def seed_own(generators: Iterable[tuple[str, Generator]], seed: int, *parts: int
 
 def own_generators(owners: Any) -> Iterator[tuple[str, Generator]]:
     """The generators in attributes, lists and dicts at any depth, the nearest first, each once under the path to it."""
-    seen: set[int] = set()
-    left = deque([("", owners)])
-    while left and len(seen) < MANY:
+    seen = {id(owners)}
+    left: deque[tuple[_Path, Any]] = deque([((), owners)])
+    while left:
         path, part = left.popleft()
-        if id(part) in seen:
+        kind = _kind(part.__class__)
+        if kind is _Kind.GENERATOR:
+            yield _text(path), part
             continue
-        seen.add(id(part))
-        if isinstance(part, Generator):
-            yield path, part
-        else:
+        for name, held in _held_by(part, kind):
+            if len(seen) == MANY:
+                break
             # Numbers and texts are left out: MANY of them would end the search.
-            left.extend((f"{path}.{n}", held) for n, held in _held_by(part) if not isinstance(held, ATOMS))
+            if id(held) not in seen and not isinstance(held, ATOMS):
+                seen.add(id(held))
+                left.append(((path, name), held))
 
 
 def generators_of(models: Iterable[nn.Module]) -> list[tuple[str, Generator]]:
@@ -96,19 +108,32 @@ def _devices() -> str:
     return accelerator.type if accelerator is not None else ""
 
 
-def _held_by(part: Any) -> list[tuple[Any, Any]]:
-    match part:
-        case list() | tuple():
-            return list(enumerate(part[:MANY]))
-        case dict():
-            return list(islice(part.items(), MANY))
-        # Classes and modules lead to everything, and arrays of numbers to nothing.
-        case type() | ModuleType() | Tensor() | np.ndarray():
-            return []
-        case object(__dict__=dict() as attributes):
-            return list(islice(attributes.items(), MANY))
-        case _:
-            return []
+def _text(path: _Path) -> str:
+    return f"{_text(path[0])}.{path[1]}" if path else ""
+
+
+@lru_cache(maxsize=4096)
+def _kind(kind: type) -> _Kind:
+    """How a search goes on from objects of this class. Of each class once: each slice begins with a search, and to ask
+    whether an object is a `torch.Generator` runs torch's own lines."""
+    if issubclass(kind, Generator):
+        return _Kind.GENERATOR
+    if issubclass(kind, list | tuple):
+        return _Kind.LIST
+    if issubclass(kind, dict):
+        return _Kind.DICT
+    # Classes and modules lead to everything, and arrays of numbers to nothing.
+    nowhere = issubclass(kind, type | ModuleType | Tensor | np.ndarray)
+    return _Kind.LEADS_NOWHERE if nowhere else _Kind.ATTRIBUTES
+
+
+def _held_by(part: Any, kind: _Kind) -> Iterable[tuple[Any, Any]]:
+    if kind is _Kind.LEADS_NOWHERE:
+        return ()
+    if kind is _Kind.LIST:
+        return enumerate(part[:MANY])
+    held = part if kind is _Kind.DICT else getattr(part, "__dict__", None)
+    return islice(held.items(), MANY) if isinstance(held, dict) else ()
 
 
 def _start(generator: Generator, value: int) -> None:

@@ -12,9 +12,9 @@ from torch.utils.data import default_collate as torch_collate
 from ringleader.data import FileDataset
 from ringleader.errors import DatasetUnsupported
 from ringleader.train.device.host_copy import sent
+from ringleader.train.rows.blocks import ReadAhead
 from ringleader.train.rows.order.block_order import Window
 from ringleader.train.rows.random_streams import own_generators, seed_all, seed_own
-from ringleader.train.rows.read_ahead import ReadAhead
 
 Collate = Callable[[list[Any]], Any]
 

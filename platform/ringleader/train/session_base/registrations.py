@@ -1,6 +1,6 @@
 """What a training function gives to its session: the objects whose state is committed, and callbacks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -12,10 +12,12 @@ from ringleader.spec import JobSpec
 from ringleader.train.best_weights import best_of
 from ringleader.train.body.body_checks import BodyChecks
 from ringleader.train.call_sequence import CallSequence
+from ringleader.train.device.compiled_forward import compile_forward
 from ringleader.train.generation.member import Member
+from ringleader.train.session_base.artifacts import SessionArtifacts
 from ringleader.train.session_base.averaged_weights import NAME, AveragedWeights, averaged
-from ringleader.train.session_base.values import SessionValues
 from ringleader.train.state.kept_objects import Stateful
+from ringleader.train.state.recomputation import NONE, check_compiled_blocks, recompute_in
 from ringleader.train.state.registration import (
     check_clipping,
     check_kept,
@@ -29,7 +31,7 @@ O = TypeVar("O", bound=Optimizer)  # noqa: E741
 S = TypeVar("S", bound=LRScheduler)
 
 
-class Registrations(SessionValues):
+class Registrations(SessionArtifacts):
     """The part of a session that registers."""
 
     def __init__(
@@ -42,13 +44,27 @@ class Registrations(SessionValues):
         self._calls = calls
         self._checks = checks
 
-    def model(self, model: M) -> M:
+    def model(self, model: M, *, compile: bool = False, recompute: str | Sequence[str] = NONE) -> M:
         """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves.
 
         Where the job has `init_from`, the model has those weights when this returns, on every worker alike.
+
+        Args:
+            compile: by torch.compile, forward and backward, for each shape of inputs by itself, 64 at most; names of
+                weights stay. Its bits are other ones than without, and the same through kills and resizes on nodes of
+                one kind. Copies of the model are not compiled.
+            recompute: submodules whose activations are computed once more in the backward instead of being kept: their
+                names, `auto` for repeated blocks, or `none`. With the bits and draws of the model without.
+
+        Raises:
+            StepMisuse: it is no model; there is no such submodule; this node has no C++ compiler.
         """
         self._calls.check_first("model")
         check_model(model)
+        blocks = recompute_in(model, recompute)
+        if compile:
+            check_compiled_blocks(model, blocks)
+            compile_forward(model, self._device)
         self._held.models.append(model.to(self._device))
         self._member.beginning.give(model)
         return model

@@ -5,6 +5,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
@@ -28,15 +29,27 @@ def running_frames() -> Iterator[FrameType]:
     while frame is not None:
         if frame.f_code.co_filename == _RUN:  # above the training function, or behind its end
             break
-        if not frame.f_code.co_filename.startswith((*PACKAGES, "<frozen ")):  # `python -m` runs by such a one
+        if not _is_ours(frame.f_code.co_filename):
             found.append(frame)
         frame = frame.f_back
     # The program may be installed itself: its package counts wherever it lies, other installed ones do not.
     own = str(found[-1].f_globals.get("__name__", "")).partition(".")[0] if found else ""
     for each in found:
         package = str(each.f_globals.get("__name__", "")).partition(".")[0]
-        if package == own or not each.f_code.co_filename.startswith(INSTALLED):
+        if package == own or not _is_installed(each.f_code.co_filename):
             yield each
+
+
+@lru_cache(maxsize=4096)
+def _is_ours(name: str) -> bool:
+    """Whether a file is one of the platform or of torch. Each of a turn's checks asks for every frame of the stack, of
+    which a library's loop has many."""
+    return name.startswith((*PACKAGES, "<frozen "))  # `python -m` runs by such a one
+
+
+@lru_cache(maxsize=4096)
+def _is_installed(name: str) -> bool:
+    return name.startswith(INSTALLED)
 
 
 def calling_line() -> str:

@@ -15,6 +15,7 @@ from ringleader.train.source.augmented_names import AugmentedNames
 from ringleader.train.source.carried_names import Loop, carried
 from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
 from ringleader.train.source.statement_order import binds, blocks, first, span
+from ringleader.train.source.step_items import goes_over_slices
 from ringleader.train.source.value_flow import ValueFlow
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -59,6 +60,7 @@ class SourceText:
         self.escapes: dict[Key, EscapingName] = {}
         self.carried: dict[Key, EscapingName] = {}
         self.adding: set[int] = set()
+        self._of_ray = _imports_ray_train(tree)
         self._kept = _kept(self.flows)
         self._groups = {"param_groups", *_group_names(tree)}
         self._items = [
@@ -202,16 +204,12 @@ class SourceText:
             for node in ast.walk(top)
             if isinstance(node, ast.Assign) and any(getattr(t, "id", "") in names for t in node.targets)
         ]
-        # An item of `session.steps`: the loop over it has the slices, the one around it what all members run.
-        items = [
-            node
-            for node in ast.walk(top)
-            if isinstance(node, Loop) and getattr(node.target, "id", "") in names
-        ]
-        if any(any(method_calls(node.iter, "steps")) for node in items):
+        if goes_over_slices(loop.iter, top):
             return True
         given = (loop.iter, *(node.value for node in assigned))
-        return any(map(self._gives_batches, given)) or _is_accelerated(loop, names, top)
+        if any(map(self._gives_batches, given)) or _is_prepared(loop, names, top):
+            return True
+        return self._of_ray and _has_backward(loop.body)
 
     def _gives_batches(self, node: ast.AST) -> bool:
         """Whether there is a call of `session.batches` in it, or of a generator of the program that has one."""
@@ -226,13 +224,8 @@ class SourceText:
         return False
 
 
-def method_calls(node: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:
-    """The calls of a method of that name below the node, each with the text of what has it."""
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == name:
-            yield each, ast.unparse(each.func.value)
-
-
+PREPARING = frozenset(["prepare", "setup_dataloaders"])
+"""The methods of Accelerate and Fabric that give a loader whose loops are the session's."""
 _READING = threading.Lock()
 
 
@@ -251,8 +244,8 @@ def _read_text(file: str) -> SourceText | None:
         return None
 
 
-def _is_accelerated(loop: ast.For | ast.AsyncFor, names: set[str], top: ast.AST) -> bool:
-    """Whether it goes over a loader that Accelerate's `prepare` gave, and its turns end in `backward(loss)`."""
+def _is_prepared(loop: ast.For | ast.AsyncFor, names: set[str], top: ast.AST) -> bool:
+    """Whether it goes over a loader that Accelerate or Fabric has prepared, and its turns end in `backward(loss)`."""
     ends = any(
         isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "backward" and node.args
         for statement in loop.body
@@ -261,10 +254,28 @@ def _is_accelerated(loop: ast.For | ast.AsyncFor, names: set[str], top: ast.AST)
     return ends and any(
         isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
-        and getattr(node.value.func, "attr", "") == "prepare"
+        and getattr(node.value.func, "attr", "") in PREPARING
         and any(getattr(t, "id", "") in names for target in node.targets for t in ast.walk(target))
         for node in ast.walk(top)
     )
+
+
+def _imports_ray_train(tree: ast.AST) -> bool:
+    """Whether a function of the file may be one of Ray Train, whose loops go over loaders."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [f"{getattr(node, 'module', '')}.{each.name}" for node in imports for each in node.names]
+    return any(name.lstrip(".").startswith(("ray.train", "None.ray.train")) for name in names)
+
+
+def _has_backward(body: Sequence[ast.stmt]) -> bool:
+    """Whether there is a `loss.backward()` in a loop's body itself, and not in a loop inside of it."""
+    nodes = [node for node in body if not isinstance(node, Loop | ast.While)]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "backward":
+            return True
+        nodes += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Loop | ast.While)]  # type: ignore[misc]
+    return False
 
 
 def _kept(flows: ValueFlow) -> set[tuple[str, str]]:

@@ -26,6 +26,9 @@ HARMLESS = frozenset(
             "log_param",
             "log_params",
             "log_artifact",
+            "log_image",
+            "log_histogram",
+            "log_text",
         ),
         *("set_description", "set_postfix", "set_postfix_str"),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ringleader.checkpoint.pieces import take_apart
+from ringleader.checkpoint.pieces import COMPARED, take_apart
 from ringleader.train.device.host_copy import HostCopy
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.kept_objects import Stateful
@@ -126,7 +126,7 @@ class _PrintedEntry:
         if isinstance(entry, Tensor) and entry.layout is torch.strided:
             tensors = [entry]
         else:
-            self._skeleton, tensors = take_apart(entry)
+            self._skeleton, tensors = take_apart(entry, types=COMPARED)
         self._bits = [_known(tensor, known) for tensor in tensors]
 
     def digest(self) -> bytes:
@@ -187,9 +187,15 @@ class _HashedBits:
         return self._digest
 
 
+def bytes_of(tensor: Tensor) -> Tensor:
+    """The (n,) uint8 bits of a tensor of any layout in memory, of a lazily conjugated or negated one those of its
+    values."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+
 def _bits_of(tensor: Tensor) -> tuple[Tensor | None, Tensor]:
     """The (rows, COLUMNS) int64 words of a large tensor, and (n,) uint8 behind them; None and all of a small one."""
-    raw = tensor.detach().contiguous().view(-1).view(torch.uint8)
+    raw = bytes_of(tensor)
     if raw.numel() <= WHOLE_BYTES:
         return None, raw
     # A view of bytes as int64 needs an offset that is a multiple of 8.

@@ -32,7 +32,11 @@ _VALUES = (Tensor, str, bytes, int, float, complex, np.generic)
 
 
 class HiddenState:
-    """The findings of this worker, of its donors and of earlier attempts, which are healed and checkpointed."""
+    """One member's hidden state.
+
+    Attributes:
+        found: the attributes that forwards change; healed and checkpointed.
+    """
 
     def __init__(self, context: MemberContext) -> None:
         self._context = context
@@ -40,7 +44,7 @@ class HiddenState:
         self._turns = 0
         self._before: dict[str, SeenValue] | None = None
         self._in_a_row: Counter[str] = Counter()
-        self._found = NamedFindings(
+        self.found = NamedFindings(
             context,
             "forward passes change state that is not committed ({}): register it as a persistent buffer",
         )
@@ -58,20 +62,8 @@ class HiddenState:
         changed = [path for path, now in self._look().items() if now.differs(before.get(path))]
         # A new counter: what has not changed in this turn begins again.
         self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
-        often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self._found]
-        self._found.add(*(path for path in often if may_matter(*self._owner(path))))
-
-    @property
-    def why_other_bits(self) -> str:
-        """The attributes that forwards change, by name, and the cure; empty where nothing was found."""
-        return self._found.why_other_bits
-
-    def state(self) -> list[str]:
-        return self._found.state()
-
-    def restore(self, state: Sequence[str]) -> None:
-        """Take over others' findings; this worker's own stay."""
-        self._found.restore(state)
+        often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self.found]
+        self.found.add(*(path for path in often if may_matter(*self._owner(path))))
 
     def _look(self) -> dict[str, "SeenValue"]:
         return {path: SeenValue.of(value) for path, _, value in unkept_values(self._context.held.models)}

@@ -66,6 +66,8 @@ class KeptObjects(dict[str, Stateful]):
 def copied(state: Any, before: Any) -> Any:
     """A deep copy of a state. Tensors on a device are copied into those of an earlier copy, all by a few kernels, where
     the two are alike: to copy one after the other takes milliseconds for a model's."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return copy.deepcopy(state)
     pairs = list(_pairs(state, before))
     if not any(isinstance(one, Tensor) and one.is_cuda for one, _ in pairs) or not all(map(_fits, pairs)):
         return copy.deepcopy(state)
@@ -118,6 +120,7 @@ def _beside(given: Any, own: Any) -> Any:
     # Plain ones alone: a container of another class may be made of more than its items.
     if type(given) is dict and isinstance(own, Mapping):
         moved = {key: _beside(value, own.get(key)) for key, value in given.items()}
+        # Itself where nothing moves: a copy would make two objects of one that the state holds twice.
         return moved if any(moved[key] is not value for key, value in given.items()) else given
     if type(given) in (list, tuple) and type(own) is type(given):
         owns = [*own, *([None] * len(given))]

@@ -25,6 +25,7 @@ def total_norm(parameters: Sequence[Tensor], complete: Complete = itself) -> Ten
     """The 2-norm of all gradients together: () float64 on their device. A gradient that is None counts as zeros."""
     device = parameters[0].device if parameters else torch.device("cpu")
     total = torch.zeros((), dtype=torch.float64, device=device)
+    # Without elements there is nothing to complete, which is an exchange among servers.
     sums = [blocks for blocks in block_sums(parameters) if blocks.numel()]
     if not sums:
         return total

@@ -21,6 +21,7 @@ class Progress:
         transactions: steps (rounds of local SGD), finished evaluations and barriers committed.
         samples: rows that counted in the committed steps.
         loss: the global loss of the newest committed step, None before the first.
+        values: the means of the newest step's metrics over all its rows, in the order of their names.
         norm: of the gradient of the newest update, () where it was computed here and is not read yet; None for none.
         epoch: the index of the last batches loop, for what people read.
         calls: the finished session calls, and the steps committed inside the running one.
@@ -28,8 +29,10 @@ class Progress:
         boundary: the global step at the transaction before: a checkpoint due by then has been copied.
         opened: the call number of the loop that all members have begun together, where that is a transaction.
         ticked: global steps for which schedules and callbacks have run, where members are at different steps.
+        phase_values: loss and metrics of each phase of the running step that is committed; empty between two steps.
         updated: global steps applied to the parameters that this member updates; a server of several may be a step
             ahead of all others after a failure. `NO_PART` on a new server that does not have them yet.
+        updated_phases: phases of the next step that are applied to them, likewise.
         changed: this server has made an update, if only a part of a step.
         lacks_weights: others may hold newer weights of the parts that they update: a publication began and broke.
         staleness: where items are leased, the number of gradients by the versions between their pull and their update.
@@ -39,6 +42,7 @@ class Progress:
     transactions: int = 0
     samples: int = 0
     loss: float | None = None
+    values: Sequence[float] = ()
     norm: Tensor | float | None = None
     epoch: int = 0
     calls: SessionCalls = field(default_factory=SessionCalls)
@@ -46,7 +50,9 @@ class Progress:
     boundary: int = 0
     opened: int = -1
     ticked: int = 0
+    phase_values: list[list[float]] = field(default_factory=list)
     updated: int = 0
+    updated_phases: int = 0
     changed: bool = False
     lacks_weights: bool = False
     staleness: list[int] = field(default_factory=list)
@@ -56,9 +62,31 @@ class Progress:
     def begin_loop(self, index: int) -> None:
         self.epoch = index
 
-    def commit_step(self, *, rows: int, loss: float, norm: Tensor | None = None) -> None:
-        """Count a step of the running loop."""
+    @property
+    def phases(self) -> int:
+        """The number of phases of the running step that are committed."""
+        return len(self.phase_values)
+
+    @property
+    def stands(self) -> tuple[int, int]:
+        """The committed steps, and phases of the next one."""
+        return self.step, self.phases
+
+    @property
+    def update_key(self) -> tuple[int, ...]:
+        """What names the running update, for the stream of its draws."""
+        return self.stands if self.phases else (self.step,)
+
+    def commit_phase(self, values: Sequence[float], norm: Tensor | None = None) -> None:
+        """Count a phase of the running step that is not its last. `values`: its loss and metrics."""
         self.norm = norm
+        self.phase_values.append(list(values))
+
+    def commit_step(
+        self, *, rows: int, loss: float, norm: Tensor | None = None, values: Sequence[float] = ()
+    ) -> None:
+        """Count a step of the running loop."""
+        self.norm, self.values, self.phase_values = norm, values, []
         self.step += 1
         self.calls.count_step()
         self.samples += rows
@@ -75,7 +103,7 @@ class Progress:
     def replay_step(self, loss: float) -> None:
         """Count a step on a follower. The call that it belongs to comes with the donor's state."""
         self.step += 1
-        self.loss = loss
+        self.loss, self.phase_values = loss, []
 
     def skip_to(self, offset: int) -> None:
         """Pass over batches of the running loop that are no steps."""
@@ -116,7 +144,7 @@ class Progress:
 
     def stop_loop(self) -> None:
         """Commit that the running loop over steps ends behind the lines of this step."""
-        self.calls.stopped = True
+        self.calls.stop()
 
     def evaluate(self, scores: dict[str, float]) -> None:
         """Commit an evaluation behind the newest step of the running loop."""
@@ -138,8 +166,8 @@ class Progress:
     # --- a server's updates -------------------------------------------------------------------------------------------
 
     def commit_update(self) -> None:
-        """Note that the parameters that this member updates stand at the committed step."""
-        self.updated = self.step
+        """Note that the parameters that this member updates stand at what is committed."""
+        self.updated, self.updated_phases = self.stands
 
     def update_to(self, step: int) -> None:
         """Note that the parameters that this member updates stand at `step`, if they are not further."""
@@ -150,7 +178,17 @@ class Progress:
         self.changed = True
 
     def lack_part(self) -> None:
-        self.updated = NO_PART
+        self.updated, self.updated_phases = NO_PART, 0
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether the parameters that this member updates have had an update."""
+        return (self.updated, self.updated_phases) > (0, 0) or self.changed
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the parameters that this member updates stand further than what is committed."""
+        return (self.updated, self.updated_phases) > self.stands
 
     @property
     def lacks_part(self) -> bool:
@@ -159,7 +197,7 @@ class Progress:
     def hold_part(self) -> None:
         """Note that the parameters that this server updates are here, if it lacked them."""
         if self.lacks_part:
-            self.updated = self.step
+            self.commit_update()
 
     # --- weights that others update -----------------------------------------------------------------------------------
 
@@ -181,13 +219,14 @@ class Progress:
             "applied": self.transactions,
             "samples": self.samples,
             "loss": self.loss,
+            "values": list(self.values),
             "norm": None if self.norm is None else float(self.norm),
             "changed": self.changed,
             "lacks_weights": self.lacks_weights,
             "opened": self.opened,
             "ticked": self.ticked,
             "staleness": self.staleness,
-        }
+        } | ({"phases": self.phase_values} if self.phases else {})
 
     def restore(self, state: dict[str, Any], *, whole: bool, leased: bool) -> None:
         """Take over a peer's position, which `state` gave.
@@ -199,11 +238,12 @@ class Progress:
         self.calls.restore(state["calls"])
         self.step, self.transactions = state["step"], state["applied"]
         self.samples, self.loss = state["samples"], state["loss"]
-        self.norm = state.get("norm")  # checkpoints of 0.1 have none
+        self.norm, self.values = state.get("norm"), state.get("values", ())  # checkpoints of 0.1 have none
         if leased and self.lacks_part:
             self.changed = state["changed"]
+        self.phase_values = [list(values) for values in state.get("phases", ())]
         if whole:
-            self.updated = self.step
+            self.commit_update()
         self.opened, self.ticked = state["opened"], state["ticked"]
         self.lacks_weights = state.get("lacks_weights", False)  # checkpoints of 0.1 have none
         self.staleness = state.get("staleness", [])  # checkpoints of 0.1's first months have none

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.comm.seal import Seal
 from ringleader.errors import StepMisuse
-from ringleader.train.state.optimizer_state import load, of_another_kind
+from ringleader.train.state.optimizers.own_attributes import ATTRIBUTES
+from ringleader.train.state.optimizers.state_loading import load, of_another_kind
 from ringleader.train.state.training_state import TrainingState
 
 
@@ -23,6 +24,7 @@ class StateTransfer:
     def __init__(self, held: TrainingState) -> None:
         self._held = held
         self._waiting = _Waiting()
+        self._keeps_states = False
 
     @property
     def waiting_optimizers(self) -> Collection[int]:
@@ -43,7 +45,8 @@ class StateTransfer:
         return {
             "models": [model.state_dict() for model in self._held.models],
             "optimizers": _listed(
-                self._waiting.optimizers, [o.state_dict() for o, _ in self._held.optimizers]
+                self._waiting.optimizers,
+                [o.state_dict() | self._attributes(o) for o, _ in self._held.optimizers],
             ),
             "names": _listed(self._waiting.names_of_waiting(), self._held.optimized_names()),
             "schedulers": _listed(self._waiting.schedulers, [s.state_dict() for s in self._held.schedulers]),
@@ -65,7 +68,7 @@ class StateTransfer:
             numbered = zip(live, _numbers(saved), named, strict=True)
             names = {number: name for p, number, name in numbered if id(p) in wanted}
             states = {n: state for n, state in saved["state"].items() if n in names}
-            optimizers.append({"state": states, "names": names})
+            optimizers.append({"state": states, "names": names} | self._attributes(optimizer))
         return {"models": models, "optimizers": optimizers}
 
     def payload(self, rest: dict[str, Any], seal: Seal, room: Tensor | None = None) -> Tensor:
@@ -102,18 +105,22 @@ class StateTransfer:
             whole = self._held.optimizers[number][0].state_dict() if waits is None else waits
             names = live[number] if waits is None else self._waiting.names.get(number, [])
             numbers = dict(zip(names, _numbers(whole), strict=False))
+            # Taken out first: where the newer state has no entry, none of the older one's must stay.
             for name in left & numbers.keys():
                 whole["state"].pop(numbers[name], None)
             for n, state in theirs["state"].items():
                 # Without names, as checkpoints of earlier versions are, the numbers are those of the same program.
                 whole["state"][numbers.get(theirs["names"][n], n)] = state
             if waits is None:
-                load(self._held.optimizers[number][0], whole)
+                optimizer, _ = self._held.optimizers[number]
+                load(optimizer, whole)
+                if ATTRIBUTES in theirs:
+                    self._held.attributes.put(optimizer, theirs[ATTRIBUTES])
 
     def take(self, state: dict[str, Any], keep: Sequence[nn.Parameter] = ()) -> dict[str, Any]:
         """Take over what `state` gave; as `restore`."""
         # Callbacks that were still due belong to the state that is replaced.
-        self._held.forget_callbacks()
+        self._held.owe_callbacks(None)
         self._check_same_program(state)
         # Before the peer's state overwrites anything.
         own = _Own.of(keep, [optimizer for optimizer, _ in self._held.optimizers]) if keep else None
@@ -121,7 +128,11 @@ class StateTransfer:
             _load_model(model, saved)
         # Checkpoints of earlier versions may have no names.
         names = state.get("names", ())
-        self._waiting = _Waiting(state["optimizers"], names, state["schedulers"], state["kept"])
+        optimizers = state["optimizers"]
+        if keep or self._keeps_states:  # what steps change beside states is this server's, too
+            mine = {number: self._attributes(o) for number, (o, _) in enumerate(self._held.optimizers)}
+            optimizers = [_without(saved) | mine.get(n, {}) for n, saved in enumerate(optimizers)]
+        self._waiting = _Waiting(optimizers, names, state["schedulers"], state["kept"])
         self.take_rest()
         if own is not None:
             own.put_back()
@@ -139,7 +150,9 @@ class StateTransfer:
             if saved is not None and _fits(optimizer, saved):
                 arranged = _arranged(saved, waiting.names.get(number, names), names)
                 if arranged is not None:
-                    load(optimizer, arranged)
+                    load(optimizer, _without(arranged))
+                    attributes = arranged.get(ATTRIBUTES, {})
+                    self._held.attributes.put(optimizer, attributes)
                     del waiting.optimizers[number]
         for number, scheduler in enumerate(self._held.schedulers):
             if number in waiting.schedulers:
@@ -154,12 +167,19 @@ class StateTransfer:
         kept = [(optimizer, dict(optimizer.state)) for optimizer, _ in self._held.optimizers]
         for optimizer, _ in kept:  # a peer's states are copied into the tensors that are there
             optimizer.state.clear()
+        self._keeps_states = True
         try:
             yield
         finally:
+            self._keeps_states = False
             for optimizer, states in kept:
                 optimizer.state.clear()
                 optimizer.state.update(states)
+
+    def _attributes(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The entry of an optimiser's saved state with its own attributes; none where there are none."""
+        sent = self._held.attributes.sent(optimizer)
+        return {ATTRIBUTES: sent} if sent else {}
 
     def _check_same_program(self, state: dict[str, Any]) -> None:
         """Check that a peer registered the same; one that is further in the program may have registered more."""
@@ -218,6 +238,11 @@ def _listed(waiting: dict[int, Any], live: Sequence[Any]) -> list[Any]:
     """The states by number: a waiting one counts before the live one."""
     count = max([len(live), *(number + 1 for number in waiting)])
     return [waiting[number] if number in waiting else live[number] for number in range(count)]
+
+
+def _without(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimiser's saved state as its `load_state_dict` knows it."""
+    return {key: value for key, value in saved.items() if key != ATTRIBUTES}
 
 
 def _numbers(saved: Mapping[str, Any]) -> list[int]:

@@ -1,7 +1,7 @@
 """Everything a step commits: models, optimisers, schedulers, kept objects and callbacks."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -15,10 +15,11 @@ from ringleader.errors import StepMisuse
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.kept_objects import KeptObjects
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself, together
-from ringleader.train.state.optimizer_state import assign, of_another_kind
+from ringleader.train.state.optimizers.own_attributes import OwnAttributes
+from ringleader.train.state.optimizers.schedules import LearningRates, advance, give_back, stepped, take
+from ringleader.train.state.optimizers.state_loading import assign, of_another_kind
 from ringleader.train.state.parameters.sparse import step
 from ringleader.train.state.parameters.tensor_version import version_of
-from ringleader.train.state.schedules import LearningRates, advance, give_back, stepped, take
 
 
 class TrainingState:
@@ -26,8 +27,10 @@ class TrainingState:
 
     Attributes:
         replaced: the optimisers in whose place others are registered now.
+        attributes: what optimisers keep outside of their states.
         norm: of the whole gradient of the newest update, before it was clipped: (); None where not all of it is.
         rates: the learning rates of the newest updates.
+        owed: the seed and the step of callbacks that wait for `call_back`; None where none do.
         idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
     """
 
@@ -38,12 +41,14 @@ class TrainingState:
         # Weak: a program that makes one anew in each epoch would keep the states of all.
         self.replaced: WeakSet[Optimizer] = WeakSet()
         self.kept = KeptObjects()
+        self.attributes = OwnAttributes(lambda: self.named_parameters)
         self.callbacks: list[Callable[[], None]] = []
         self.idle: frozenset[nn.Parameter] = frozenset()
         self._calling: Callable[..., AbstractContextManager[None]] = nullcontext
+        self._stepping: Callable[[Optimizer], AbstractContextManager[Any]] = nullcontext
         self.norm: Tensor | None = None
         self.rates = LearningRates()
-        self._owed: tuple[int, int] | None = None
+        self.owed: tuple[int, int] | None = None
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
         # Where servers own the optimiser, a worker's own never steps; torch's order check must not warn about it.
@@ -105,29 +110,31 @@ class TrainingState:
     def module(self) -> nn.Module:
         """The model, or all of them under their number."""
         if not self.models:
-            raise StepMisuse(
-                "no model is registered.",
-                hint="Call session.model(net) before the first session.batches or evaluate.",
-            )
+            raise StepMisuse("no model is registered.", hint="Call session.model(net) before the first loop.")
         return self.models[0] if len(self.models) == 1 else nn.ModuleList(self.models)
 
-    def update(self, complete: Complete = itself, *, applied: bool = False) -> None:
-        """Clip and step every optimiser; parameters whose `.grad` is None are left alone.
+    def update(
+        self, complete: Complete = itself, *, applied: bool = False, only: Collection[int] | None = None
+    ) -> None:
+        """Clip and step the optimisers; parameters whose `.grad` is None are left alone.
 
         Args:
+            only: the numbers of those that step; None: all.
             complete: turns the block sums over the gradients that are here into those of the whole norm.
             applied: this update has been made; the others still need this member's part of the norm.
         """
+        stepping = [each for n, each in enumerate(self.optimizers) if only is None or n in only]
         # All that can break comes before anything that changes a weight.
         norms = [
             clip(self._clipped(optimizer), clip_norm, complete)
-            for optimizer, clip_norm in self.optimizers
+            for optimizer, clip_norm in stepping
             if clip_norm is not None
         ]
-        self.norm = together(norms) if len(norms) == len(self.optimizers) else None
-        for optimizer, _ in self.optimizers:
+        self.norm = together(norms) if len(norms) == len(stepping) else None
+        for optimizer, _ in stepping:
             if not applied:
-                step(optimizer, lambda: self.spoken_parameters)
+                with self._stepping(optimizer):
+                    step(optimizer, lambda: self.spoken_parameters)
 
     def settings(self) -> list[dict[str, Any]]:
         """A copy of every parameter group of every optimiser, without the parameters."""
@@ -193,6 +200,10 @@ class TrainingState:
         """Run each callback of the program within the context that `calling` gives for it."""
         self._calling = calling
 
+    def step_within(self, stepping: Callable[[Optimizer], AbstractContextManager[None]]) -> None:
+        """Make each optimiser's step within the context that `stepping` gives for it."""
+        self._stepping = stepping
+
     def after_update(
         self, seed: int, step: int, *, published: bool = False, skipped: bool = False, later: bool = False
     ) -> None:
@@ -211,24 +222,26 @@ class TrainingState:
         # torch warns of a schedule that steps before its optimiser, which an overflow at the start would bring about.
         for scheduler in () if skipped else stepped(self.schedulers, self.replaced):
             advance(scheduler)
-        self._owed = (seed, step)
-        if not later:
+        self.owed = (seed, step)
+        if later:
+            # What lines before the update made of them is of this step, whatever becomes of the publication.
+            self.kept.commit()
+        else:
             self.call_back(published=published)
 
     def call_back(self, *, published: bool = False) -> None:
         """Run the callbacks of the newest committed step, unless they have run. Otherwise as `after_update`."""
-        owed, self._owed = self._owed, None
+        owed, self.owed = self.owed, None
         if owed is None:
             return
         if self.callbacks:
             seed_all(owed[0], "commit", owed[1])
         named = self.spoken_parameters if published and self.callbacks else {}
-        named = {name: parameter for name, parameter in named.items() if parameter not in self.idle}
-        before = {name: version_of(parameter) for name, parameter in named.items()}
+        before = {name: (p, version_of(p)) for name, p in named.items() if p not in self.idle}
         for callback in self.callbacks:
             with self._calling(callback):
                 callback()
-        changed = [name for name, parameter in named.items() if version_of(parameter) != before[name]]
+        changed = [name for name, (parameter, version) in before.items() if version_of(parameter) != version]
         if changed:
             raise StepMisuse(
                 f"an on_commit callback changed {changed[0]}, which the parameter servers own.",
@@ -236,9 +249,10 @@ class TrainingState:
             )
         self.kept.commit()
 
-    def forget_callbacks(self) -> None:
-        """Forget the callbacks that wait: the step that they follow is not this member's any more."""
-        self._owed = None
+    def owe_callbacks(self, owed: tuple[int, int] | None) -> None:
+        """Have a peer's callbacks wait here as they do there, with its state; None: the step that the own ones follow
+        is not this member's any more."""
+        self.owed = owed
 
     def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
         """Register an optimiser; it takes the place of all others whose parameters it has.
@@ -247,6 +261,7 @@ class TrainingState:
             StepMisuse: it has only some of another one's.
         """
         former = _former(optimizer, [other for other, _ in self.optimizers])
+        self.attributes.add(optimizer)
         self.replaced.update(self.optimizers[number][0] for number in former)
         # One that comes back is in use again, and so are its schedules.
         self.replaced.discard(optimizer)

@@ -1,6 +1,6 @@
 """The attendance of workers that an earlier start of the supervisor began: who answers, who is gone, who is silent."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -27,12 +27,14 @@ def ask_all(handles: Mapping[str, WorkerHandle], start: int) -> dict[str, Attend
     return {worker: _answer(call) for worker, call in asked.items()}
 
 
-def await_answers(asked: Mapping[str, Any], handles: Mapping[str, WorkerHandle]) -> None:
+def await_answers(
+    asked: Mapping[str, Any], handles: Mapping[str, WorkerHandle], clock: Callable[[], float] = monotonic
+) -> None:
     """Wait until all have answered, for `HEAR_S`; one that does not is left out once its process is not at work."""
-    until, used = monotonic() + HEAR_S, dict.fromkeys(asked, 0.0)
+    until, used = clock() + HEAR_S, dict.fromkeys(asked, 0.0)
     unseen = dict.fromkeys(asked, 0)
     waiting = {answer: worker for worker, answer in asked.items()}
-    while waiting and monotonic() < until:
+    while waiting and clock() < until:
         _, left = ray.wait([*waiting], num_returns=len(waiting), timeout=ATTEND_S)
         waiting = {answer: waiting[answer] for answer in left}
         for answer, worker in list(waiting.items()):

@@ -177,4 +177,5 @@ def parked(park_message: ParkMessage, now: float) -> ev.Parked:
         astray=park_message.astray,
         call=park_message.call,
         caught_up=park_message.caught_up,
+        phases=park_message.phases,
     )

@@ -19,18 +19,19 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from ringleader.checkpoint.pieces import take_apart
+from ringleader.checkpoint.pieces import COMPARED, take_apart
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.objects import packed, unpacked
 from ringleader.comm.transports import Transport
 from ringleader.errors import ExchangeBroken
 from ringleader.exchange.side_channel import SideChannel
+from ringleader.train.body.phases import PhaseUpdate
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.control_word import StepReport
 from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.generation.joining.briefing import JoinBriefing
-from ringleader.train.state.fingerprints import prints
+from ringleader.train.state.fingerprints import bytes_of, prints
 from ringleader.train.state.parameters.tensor_version import marks, places
 from ringleader.train.state.parameters.trained import TrainedParameters
 
@@ -85,6 +86,7 @@ class JoinDonor:
                         *take_apart(self._state.briefed()),
                         places(self._context.held.weights, self._optimizers),
                     )
+        # Behind the update: what changes these up to the next step's sums is the program, unseen by joiners.
         if any(donation.follows for donation in self._donations):
             self._marks = marks(self._weights, self._optimizers)
 
@@ -95,7 +97,13 @@ class JoinDonor:
         self._donations = [donation for donation in self._donations if not donation.over]
 
     def reduced(
-        self, report: StepReport, rows: int, buffers: Tensor | None, *, skipped: bool = False
+        self,
+        report: StepReport,
+        rows: int,
+        buffers: Tensor | None,
+        *,
+        update: PhaseUpdate,
+        skipped: bool,
     ) -> None:
         """Copy the sums of a step for joiners that follow: complete in the parameters' gradients, and not yet applied.
 
@@ -119,8 +127,10 @@ class JoinDonor:
             "factor": 1.0 if report.weight == rows else rows / report.weight,
             "settings": self._context.held.settings(),
             # Copies: the program goes on changing these while a thread sends.
-            "kept": copy.deepcopy(self._changed(self._kept())),
+            "kept": copy.deepcopy(self._changed(self._context.held.kept.states())),
             "loss": report.loss,
+            "only": update.optimizers,
+            "phase": None if update.ends else [report.loss, *report.values],
             "buffers": None if buffers is None else buffers.clone(),
         }
         for donation in following:
@@ -164,7 +174,8 @@ class JoinDonor:
 
     def _rest(self) -> dict[str, Any]:
         held = self._context.held
-        kept = self._kept()
+        kept = held.kept.states()
+        # Larger ones follow from what callbacks make of them: only what the program has changed is sent.
         small = {name: state for name, state in kept.items() if _size(*take_apart(state)) <= SMALL_BYTES}
         sent = small | self._changed(kept)
         return {
@@ -174,9 +185,6 @@ class JoinDonor:
             "kept": sent,
             "prints": prints(held, {name: state for name, state in kept.items() if name not in sent}),
         }
-
-    def _kept(self) -> dict[str, Any]:
-        return self._context.held.kept.states()
 
     def _changed(self, kept: dict[str, Any]) -> dict[str, Any]:
         """The states of kept objects that differ from what the last step's callbacks left: the program, which does not
@@ -348,7 +356,9 @@ def _size(skeleton: bytes, tensors: Sequence[Tensor]) -> int:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two states have the same bits. Where their pickles differ for another reason the answer is no."""
-    (skeleton, tensors), (others_skeleton, others) = take_apart(one), take_apart(other)
+    (skeleton, tensors), (others_skeleton, others) = (
+        take_apart(each, types=COMPARED) for each in (one, other)
+    )
     # Equal skeletons have equally many tensors, so `map` leaves none out.
     return skeleton == others_skeleton and all(map(_same_bits, tensors, others))
 
@@ -356,8 +366,7 @@ def _same(one: Any, other: Any) -> bool:
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
-    raw, others = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))
-    return torch.equal(raw, others)
+    return torch.equal(bytes_of(one), bytes_of(other))
 
 
 def _touched(size: int) -> Tensor:

@@ -77,6 +77,7 @@ class JoinFollower:
             why,
             astray=astray,
             call=context.progress.calls.next - 1,
+            phases=context.progress.phases,
         )
         return replace(parked, caught_up=self._caught_up)
 
@@ -93,6 +94,7 @@ class JoinFollower:
                 self._apply(head, memory)
             elif self._joins(side):
                 return self._stand(unpacked_of_any_type(memory, side.seal))
+            # The donor has nothing more to send: all that it has applied is applied here, too.
             if not head["behind"] and not self._in_sync:
                 self._in_sync = True
                 task.in_sync()
@@ -128,18 +130,22 @@ class JoinFollower:
             parameter.grad = laid_out_as(parameter, grad)
             if head["factor"] != 1:
                 scale_by(parameter.grad, head["factor"])
-        self._draws.begin(context.progress.step)
+        self._draws.begin(*context.progress.update_key)
         # Before the update and the callbacks: no program runs here that would have set them.
         context.held.set(head["settings"])
         context.held.kept.put(head["kept"])
         if not head["skipped"]:
-            context.held.update()
+            context.held.update(only=head["only"])
         if head["buffers"] is not None:
             context.buffers.commit(head["buffers"])
-        context.progress.replay_step(head["loss"])
-        context.held.after_update(context.spec.seed, context.progress.step, skipped=head["skipped"])
-        if context.held.callbacks:
-            context.buffers.adopt()  # as members do
+        if head["phase"] is not None:
+            context.progress.commit_phase(head["phase"])
+            context.held.kept.commit()
+        else:
+            context.progress.replay_step(head["loss"])
+            context.held.after_update(context.spec.seed, context.progress.step, skipped=head["skipped"])
+            if context.held.callbacks:
+                context.buffers.adopt()  # as members do
         if context.scaling is not None:
             context.scaling.commit(overflowed=head["skipped"])
         context.held.forget_gradients()

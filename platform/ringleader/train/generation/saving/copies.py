@@ -12,8 +12,8 @@ from ringleader.checkpoint.manifest import CheckpointPosition
 from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.elastic.plan import Plan
 from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.comparing.member_comparison import MemberComparison
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.generation.member_comparison import MemberComparison
 from ringleader.train.generation.saving.cadence import CheckpointVote
 from ringleader.train.generation.saving.saver import CheckpointSaver
 
@@ -105,11 +105,7 @@ class CheckpointCopies:
         the next step, a server behind it. Raises ExchangeBroken."""
         context, lost = self._context, plan.cause == "lost"
         if lost and plan.servers:
-            left = plan.servers < context.spec.sync.server_count
-            copies = context.spec.sync.servers_are_copies
-            self._alone = left and (
-                plan.servers == 1 if copies else any(len(servers) == 1 for servers in plan.held_by)
-            )
+            self._alone = context.rules.holds_alone(plan)
         elif lost and len(plan.members) == 1 and self._saver.would_secure(context.progress.step):
             context.inside.gather()
             self.save(settled=True)  # the only member stands at this step, so nothing takes it back
@@ -150,18 +146,11 @@ class CheckpointCopies:
         """
         context = self._context
         plan = context.generation.plan
-        if self._ended == plan.generation or not self._saver.asked_for or not self._whole(plan):
+        if self._ended == plan.generation or not self._saver.asked_for or not context.rules.holds_all(plan):
             return
         self._ended = plan.generation
         self._saver.written(look)
         self.save(settled=True, final=True)
-
-    def _whole(self, plan: Plan) -> bool:
-        """Whether the members hold the whole state: who is lost behind the last step is not replaced."""
-        sync = self._context.spec.sync
-        if not sync.server_count:
-            return True
-        return plan.servers > 0 and (sync.servers_are_copies or all(plan.held_by))
 
     def save(self, *, settled: bool = False, final: bool = False) -> None:
         """Copy the part that this member writes. For `settled` see `SavedPart`, for `final` `CheckpointPosition`."""
@@ -179,21 +168,7 @@ class CheckpointCopies:
         self._alone = False
 
     def _part(self) -> CheckpointPart | None:
-        """The part that this member writes: equals share out one state, servers write their own; of a token ring's
-        members, whose optimisers differ, one writes all. None: it writes none."""
-        sync, generation = self._context.spec.sync, self._context.generation
-        plan, server = generation.plan, generation.server
-        if sync.circulates:
-            # Server 0 comes behind all workers; without copies on servers the first worker writes.
-            writer = plan.world if plan.servers and sync.servers_are_copies else 0
-            return CheckpointPart() if generation.rank == writer else None
-        if not plan.servers:
-            return CheckpointPart(writer=generation.rank, writers=plan.world)
-        if server < 0:
-            return None
-        if generation.exchange.part is None:
-            return CheckpointPart(writer=server, writers=plan.servers)
-        return CheckpointPart(state=server, states=plan.servers)  # what two servers hold is written by both
+        return self._context.rules.saved_part(self._context.generation)
 
     def _state_of(self, part: CheckpointPart) -> dict[str, Any]:
         """The state that this member writes: all, or the part that it alone updates."""
@@ -204,5 +179,5 @@ class CheckpointCopies:
         context = self._context
         self._expects = False
         part = self._part()
-        if part is not None and context.spec.sync.commits_together:
+        if part is not None and context.rules.commits_together:
             self._saver.expect(self._state_of(part), part)

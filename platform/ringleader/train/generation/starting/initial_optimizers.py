@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from ringleader.checkpoint.manifest import BeginningUnreadable
 from ringleader.checkpoint.snapshot import checkpoint_at
 from ringleader.train.generation.saving.saver import joined
-from ringleader.train.state.optimizer_state import load, of_another_kind
+from ringleader.train.state.optimizers.state_loading import load, of_another_kind
 from ringleader.train.state.training_state import TrainingState
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.elastic.plan import Plan
 from ringleader.exchange.parameter_server import ParameterServer
 from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.generation.member import Member
@@ -18,13 +19,46 @@ from ringleader.train.modes.async_server.worker.in_process_client import InProce
 from ringleader.train.modes.async_server.worker.worker import AsyncWorker, ItemSource
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
+from ringleader.train.modes.mode_rules import ModeRules
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.slices import Slice
+from ringleader.train.state.progress import Progress
+
+
+class AsyncServerRules(ModeRules):
+    """The rules where server 0 counts the items, and servers make updates between two steps."""
+
+    commits_together = False
+    leased = True
+
+    @property
+    def spoken(self) -> str:
+        return f"{super().spoken}, consistency: {self._sync.consistency}"
+
+    def speaker(self, plan: Plan) -> int:
+        # Server 0 counts the items, so it knows first that a step is committed.
+        return plan.world if plan.servers else 0
+
+    def has_updates(self, plan: Plan) -> bool:
+        # Steps do not show them: an update counts as soon as server 0 has it.
+        return plan.backups > 0 and plan.generation > 1
+
+    def is_ahead(self, progress: Progress) -> bool:
+        return False
+
+    def is_apart(self, progress: Progress) -> bool:
+        # Inside a loop of leased items servers make steps of their own.
+        return self._sync.order_free or progress.calls.offset > 0
+
+    def stay(self, progress: Progress) -> None:
+        progress.update_to(progress.step)
 
 
 class AsyncServerLoop(Mode):
     """The mode in which a worker has the turns, and a server counts; a stretch ends with the loop, or with its
     generation."""
+
+    rules = AsyncServerRules
 
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         super().__init__(member, sink, device)

@@ -21,8 +21,8 @@ from ringleader.train.modes.local_sgd.replicas import FinishedReplicas, Replica
 from ringleader.train.modes.step_checks import check
 from ringleader.train.modes.stepped import SteppedMode
 from ringleader.train.ports import RecordSink, check_given_up
+from ringleader.train.rows.order.batch_sizes import present_shards
 from ringleader.train.rows.order.cursor import Epoch
-from ringleader.train.rows.order.shard_spans import present_shards
 from ringleader.train.rows.slices import Prefetched, Slice
 
 
@@ -140,7 +140,10 @@ class LocalSgdLoop(SteppedMode):
         reports = {slot: self._reports[slot] for slot in slots}
         whole = span.offsets_of(shard)[-1] == span.offsets[-1]
         said = self._member.settings.replica if whole else (False, None)
-        return Replica(self._outer.moves(shard, weight / span.rows), reports, left, said)
+        share = weight / span.rows
+        return Replica(
+            self._outer.moves(shard, share), reports, left, self._outer.attributes.left(share), said
+        )
 
     def _bring(self, shard: int, replica: Replica, *, seen: bool) -> None:
         """Enter a finished replica into the sum; with the worker's last one the round ends.
@@ -155,6 +158,7 @@ class LocalSgdLoop(SteppedMode):
         if replica.left is not None:
             self._member.buffers.put_left(replica.left)
         exchange.begin_slice(shard)
+        self._outer.attributes.bring(shard, replica.attributes)
         self._outer.bring(replica.moves)
         exchange.end_slice()
         if shard == self._mine[-1]:
@@ -198,7 +202,9 @@ class LocalSgdLoop(SteppedMode):
         # Before the commit: a break in here takes nothing back that is committed.
         row = member.settings.agree(exchange) if report.sets else None
         # Replicas scaled by rows: the sum of the weights is known only now.
-        self._outer.commit(span.rows / sum(report.weight for report in reports))
+        scale = span.rows / sum(report.weight for report in reports)
+        self._outer.attributes.agree(exchange, scale)
+        self._outer.commit(scale)
         if row is not None:
             member.settings.take(row)
         self._commit_buffers(reduced)

@@ -20,11 +20,12 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import SGD, Optimizer
 
-from ringleader.comm.buckets import drop_gradients, laid_out_as, part_gradients
+from ringleader.comm.buckets import drop_gradients, give_gradient, laid_out_as, part_gradients
 from ringleader.errors import StepMisuse
+from ringleader.train.modes.local_sgd.round_attributes import RoundAttributes
 from ringleader.train.modes.local_sgd.round_start import RoundStart
-from ringleader.train.state.optimizer_state import in_place
-from ringleader.train.state.schedules import advance, stepped
+from ringleader.train.state.optimizers.schedules import advance, stepped
+from ringleader.train.state.optimizers.state_loading import in_place
 from ringleader.train.state.training_state import TrainingState
 
 OUTER_LR, OUTER_MOMENTUM = 0.7, 0.9
@@ -76,6 +77,7 @@ class OuterStep:
     Attributes:
         carriers: the parameters whose gradients the exchange sums: the weights' moves, the averaged entries, and one
             table with a row for each replica: which parameters it used, and its counted entries.
+        attributes: what optimisers keep outside of their states.
     """
 
     def __init__(self, held: TrainingState, weights: list[Parameter], shards: int, kind: str) -> None:
@@ -87,6 +89,7 @@ class OuterStep:
         self._open = False
         self._momenta: dict[int, dict[str, Any]] = {}
         self._parameters: list[Parameter] = []
+        self.attributes = RoundAttributes(held, shards)
         self.carriers: list[Parameter] = []
 
     def outdated(self, numbers: Sequence[int]) -> bool:
@@ -127,10 +130,12 @@ class OuterStep:
     def open(self) -> None:
         """Begin a round from the live state."""
         self._origin.take()
+        self.attributes.begin()
         self._open = True
 
     def rewind(self) -> None:
         """Go back to the round's start: the next replica begins, or the loop's body has left within one."""
+        # Behind a commit there is no round to go back on: what is live is committed, or was healed.
         if self._open:
             self._origin.put()
             self._touched = [False] * len(self._parameters)
@@ -218,6 +223,7 @@ class OuterStep:
             user = users[entry.number]
             if user is not None:
                 self._keep(entry, entry.filled(float(table[user, place])))
+        self.attributes.commit()
 
     def state_dict(self) -> dict[int, dict[str, Any]]:
         """The outer optimiser's state of parameters, by their numbers."""
@@ -270,7 +276,7 @@ class OuterStep:
         """The optimisers' entries, seen after a first step with zero gradients, which is then taken back."""
         drop_gradients(self._weights)
         for parameter in self._parameters:
-            parameter.grad = torch.zeros_like(parameter)
+            give_gradient(parameter, torch.zeros_like(parameter))
         # Not deep: the step below begins with empty state, and changes none of these entries.
         before = [dict(optimizer.state) for optimizer, _ in self._held.optimizers]
         for optimizer, _ in self._held.optimizers:

@@ -11,6 +11,7 @@ from ringleader.elastic import Plan
 from ringleader.train.body.optimizer_settings import Said
 from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.generation.generation import Generation
+from ringleader.train.modes.local_sgd.round_attributes import LEFT_TYPES, LeftAttributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,14 @@ class Replica:
         moves: the gradients of the outer step's carriers, by number.
         reports: of its slices, by their place in the control word.
         left: (bytes,) uint8 of the buffers that it left, if they are the ones that count.
+        attributes: those that its optimisers left.
         said: the settings that the loop's body made in its slices, if it has rows in all batches of the round.
     """
 
     moves: Mapping[int, Tensor]
     reports: Mapping[int, SliceReport]
     left: Tensor | None
+    attributes: LeftAttributes
     said: Said = (False, None)
 
 
@@ -72,7 +75,7 @@ class FinishedReplicas:
                 exchange.send_state(owner, packed(self._finished[shard], exchange.seal))
             elif me == owner:
                 received = exchange.receive_state(donor)
-                self._finished[shard] = unpacked(received, exchange.seal, Replica, SliceReport)
+                self._finished[shard] = unpacked(received, exchange.seal, Replica, SliceReport, *LEFT_TYPES)
         # Only now: until here a member may have to send replicas of shards that it lost.
         own = plan.shards_of(me)
         self._finished = {shard: replica for shard, replica in self._finished.items() if shard in own}

@@ -2,14 +2,15 @@
 them."""
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from ringleader.train.state.optimizer_state import assign, put_states
+from ringleader.train.state.optimizers.own_attributes import AttributePath, KeptAttribute
+from ringleader.train.state.optimizers.state_loading import assign, put_states
 from ringleader.train.state.training_state import TrainingState
 
 Groups = list[dict[str, Any]]
@@ -29,6 +30,7 @@ class RoundStart:
         self._parameters = parameters
         self.weights = [parameter.detach().clone() for parameter in parameters]
         self._optimizers: list[tuple[Groups, States]] = []
+        self._attributes: list[Mapping[AttributePath, KeptAttribute]] = []
         self._schedulers: list[dict[str, Any]] = []
         self.take()
 
@@ -38,6 +40,7 @@ class RoundStart:
         if self.weights:
             torch._foreach_copy_(self.weights, [parameter.detach() for parameter in self._parameters])
         self._optimizers = [_copied(optimizer, self._held.idle) for optimizer, _ in self._held.optimizers]
+        self._attributes = [self._held.attributes.kept_now(o) for o, _ in self._held.optimizers]
         self._schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self._held.schedulers]
 
     @torch.no_grad()
@@ -51,6 +54,8 @@ class RoundStart:
                 assign(group, copy.deepcopy(saved))
             idle = {key: state for key, state in optimizer.state.items() if key in self._held.idle}
             put_states(optimizer, idle | {key: copy.deepcopy(state) for key, state in states.items()})
+        for (optimizer, _), kept in zip(self._held.optimizers, self._attributes, strict=True):
+            self._held.attributes.put_back(optimizer, kept)
         for scheduler, saved in zip(self._held.schedulers, self._schedulers, strict=True):
             scheduler.load_state_dict(copy.deepcopy(saved))
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from ringleader.comm.shared_weights import point_at
 from ringleader.errors import StepMisuse
 
 ALIGNED = 16
@@ -29,8 +30,7 @@ class FlatWeights:
         self.values = torch.zeros(starts[-1], dtype=like.dtype, device=like.device)
         for _, parameter, view in self._views(self.values):
             view.copy_(parameter.detach())
-            # By `.data`: optimisers and the program keep their parameter objects.
-            parameter.data = view
+            point_at(parameter, view)
 
     @torch.no_grad()
     def gradients(self, *, void: bool) -> Tensor:

@@ -16,12 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.checkpoint.parts import CheckpointPart
+from ringleader.elastic.plan import Plan
 from ringleader.errors import ExchangeBroken, StepMisuse
 from ringleader.train.generation.control_word import LoopStance, SliceReport
+from ringleader.train.generation.generation import Generation
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.mode import Mode
+from ringleader.train.modes.mode_rules import ModeRules
 from ringleader.train.modes.token_ring.settled_steps import SettledSteps
 from ringleader.train.modes.token_ring.stretch import Stretch
 from ringleader.train.modes.token_ring.worker_tokens import WorkerTokens
@@ -29,8 +33,31 @@ from ringleader.train.ports import RecordSink
 from ringleader.train.rows.slices import Slice
 
 
+class TokenRingRules(ModeRules):
+    """The rules where weights travel, and the members' optimisers differ."""
+
+    commits_together = False
+    sums_gradients = False
+
+    @property
+    def steps_alone(self) -> bool:
+        return not self._sync.server_count
+
+    def has_parts(self, plan: Plan) -> bool:
+        return False
+
+    def saved_part(self, generation: Generation) -> CheckpointPart | None:
+        """One member writes all: server 0, which comes behind all workers; without copies on servers the first
+        worker."""
+        plan = generation.plan
+        writer = plan.world if plan.servers and self._sync.servers_are_copies else 0
+        return CheckpointPart() if generation.rank == writer else None
+
+
 class TokenRingLoop(Mode):
     """The mode in which the tokens go round until a stretch is over for all."""
+
+    rules = TokenRingRules
 
     def __init__(self, member: Member, sink: RecordSink, device: torch.device) -> None:
         super().__init__(member, sink, device)

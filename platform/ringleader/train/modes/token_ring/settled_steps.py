@@ -9,8 +9,8 @@ from ringleader.train.generation.member import Member
 from ringleader.train.modes.items import ItemSet
 from ringleader.train.modes.step_checks import StepRecorder, check
 from ringleader.train.modes.token_ring.gossip import Gossip
+from ringleader.train.rows.order.batch_sizes import present_shards
 from ringleader.train.rows.order.cursor import Epoch
-from ringleader.train.rows.order.shard_spans import present_shards
 
 FIXED = 4
 """Entries of a report before the metrics' values."""

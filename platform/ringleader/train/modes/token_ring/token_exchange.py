@@ -191,6 +191,7 @@ class TokenExchange(TokenStretch):
                 self._spans.changed.wait(HOLD_S / len(self._spans))
             finished = self._finished
             added = self._spans.add(token.span, self._generation)
+        # Who adds makes the copies of all others old, so that the count begins anew.
         quiet = 0 if not finished else 1 if added else token.quiet + 1
         over = self._ends and quiet == self._size
         if self._server_client is not None:
@@ -211,12 +212,14 @@ class TokenExchange(TokenStretch):
             return
         _wait(leaving)
         items = self._spans.passing(span)
+        # Weights travel only to a neighbour whose copy is older.
         listed = _vector(items) if token.version != self._sent[span] else torch.empty(0, dtype=torch.int64)
         told = self._news.take()
         news = packed(told, transport.seal) if told is not None else torch.empty(0, dtype=torch.uint8)
         header = TokenHeader(
             span, token.version, token.quiet, token.left, token.halt, listed.numel(), news.numel()
         )
+        # In the order in which the neighbour receives: lists and news travel on one lane.
         messages = [(torch.tensor(astuple(header), dtype=torch.int64), HEADER)]
         if listed.numel():
             messages.append((listed, NEWS))

@@ -72,6 +72,7 @@ class TokenServerClient:
         news = _news(self._news.take_for(self._peers[server]), transport)
         words = [number, self._have[number], len(items), news.numel(), int(quiet), int(halt)]
         messages: list[tuple[Tensor, int]] = [(torch.tensor(words, dtype=torch.int64), HEADER)]
+        # Items before news: both travel on one lane, and the server takes them in this order.
         if items:
             messages += [(torch.tensor(items, dtype=torch.int64), NEWS), (moves, WEIGHTS)]
         if news.numel():
@@ -165,6 +166,7 @@ class TokenServer(TokenStretch):
         news = _news(self._news.take_for(peer), transport)
         words = [version, int(over), int(self._halt), listed.numel(), news.numel()]
         messages: list[tuple[Tensor, int]] = [(torch.tensor(words, dtype=torch.int64), HEADER)]
+        # Listed items before news, as in `run`.
         if fresh:
             messages += [(listed, NEWS), (row, WEIGHTS)]
         if news.numel():

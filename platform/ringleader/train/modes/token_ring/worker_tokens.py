@@ -79,6 +79,7 @@ class WorkerTokens:
     def position(self) -> dict[str, Any]:
         """Each token's list while all members have the same copies, for a checkpoint: `call` is the loop whose items
         those are, which may not be the one that is about to begin; -1 between two loops."""
+        # A pause behind an evaluation is saved as the next loop begins: these are not its items.
         call = -1 if self._member.progress.calls.is_finished(self._loop) else self._loop
         items = [copy.items.encode() for copy in self.spans.copies()]
         return {"call": call, "items": items, "known": self.news.all()}

@@ -1,4 +1,4 @@
-"""The sizes of a pass's batches: where each begins in the order of rows, where they change on the way."""
+"""The sizes of a pass's batches, where they change on the way, and the spans of a batch's logical shards."""
 
 from collections.abc import Sequence
 
@@ -39,3 +39,17 @@ def steps_ahead(batch: Batch, step: int, rows: int, epochs: int, *, drop_last: b
         size, changes = batch.size_at(step), batch.changes_behind(step)
         step += steps_in_epoch(rows, size, drop_last=drop_last, changes=changes)
     return step - first
+
+
+def shard_span(shard: int, rows: int, shards: int) -> tuple[int, int]:
+    """Shard k of n rows is [k*n//L, (k+1)*n//L); it may be empty. The parts stay, however many rows a batch has."""
+    return shard * rows // shards, (shard + 1) * rows // shards
+
+
+def present_shards(rows: int, shards: int) -> frozenset[int]:
+    """The shards that have rows in a batch of `rows`."""
+    if rows >= shards:
+        return frozenset(range(shards))
+    return frozenset(
+        k for k in range(shards) if shard_span(k, rows, shards)[0] < shard_span(k, rows, shards)[1]
+    )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ringleader.train.rows.order.batch_sizes import shard_span
 from ringleader.train.rows.order.keyed_permutation import mixed, permuted
-from ringleader.train.rows.order.shard_spans import shard_span
 
 AHEAD = 2
 

@@ -7,10 +7,9 @@ from zlib import crc32
 import numpy as np
 
 from ringleader.spec.data import Data
-from ringleader.train.rows.order.batch_sizes import Changes, batch_at, steps_in_epoch
+from ringleader.train.rows.order.batch_sizes import Changes, batch_at, shard_span, steps_in_epoch
 from ringleader.train.rows.order.block_order import BlockOrder, Window
 from ringleader.train.rows.order.row_orders import RowOrder, RowPermutation, Sequential
-from ringleader.train.rows.order.shard_spans import shard_span
 from ringleader.train.rows.order.skipped_steps import KeptSteps
 from ringleader.train.rows.random_streams import key
 
@@ -73,15 +72,15 @@ class Epoch:
         order: RowOrder
         if not shuffle:
             order = Sequential(taken)
-        elif data.order == "shuffled":
-            order = _listed(rows, key(seed, "order", epoch))[:taken]
         elif data.order == "block" and block_rows is not None:
             by = key(seed, "blocks", epoch)
             order = BlockOrder(
                 block_rows, taken=taken, batch=batch, shards=shards, window=data.window, key=by
             )
-        else:
+        elif data.order in ("row", "block"):
             order = RowPermutation(rows, taken, key(seed, "rows", epoch))
+        else:
+            order = _listed(rows, key(seed, "order", epoch))[:taken]
         return cls(order, batch, shards, changes)
 
     @property

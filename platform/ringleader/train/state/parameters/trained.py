@@ -23,7 +23,7 @@ class TrainedParameters:
     """
 
     def __init__(self, context: MemberContext) -> None:
-        self.settled = not context.spec.sync.commits_together
+        self.settled = not context.rules.commits_together
         self._context = context
         self._first: tuple[int, ...] | None = None
         self._numbers: tuple[int, ...] | None = None
@@ -140,11 +140,9 @@ class TrainedParameters:
         mine = {p for optimizer, _ in held.optimizers for g in optimizer.param_groups for p in g["params"]}
         late = [name for name, parameter in self._idle if parameter.requires_grad and parameter in mine]
         if late and self.settled:
-            sync = self._context.spec.sync
             raise StepMisuse(
                 f"the parameter {late[0]!r} (one of {len(late)}) was frozen at the first session call, where the "
-                f"trained parameters are fixed with sync: {sync.architecture}"
-                f"{f', consistency: {sync.consistency}' if sync.leased else ''}, and cannot be trained now.",
+                f"trained parameters are fixed with {self._context.rules.spoken}, and cannot be trained now.",
                 hint="Leave it trainable, keep it out of the optimiser until then, and call optimizer.add_param_group "
                 "between two loops. It can be unfrozen with sync: ring, local_sgd, or synchronous servers.",
             )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.buckets import drop_gradients, give_gradient
-from ringleader.comm.rows import as_gradient
+from ringleader.comm.rows import give_rows
 from ringleader.errors import CallMismatch
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.async_server.lease_queue import LeaseQueue
@@ -21,7 +21,7 @@ from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.step_checks import check_finite
 from ringleader.train.rows.order.cursor import checksum
 from ringleader.train.state.norms import itself, scale_by
-from ringleader.train.state.schedules import at_rate
+from ringleader.train.state.optimizers.schedules import at_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,7 @@ class ServerUpdates:
             for number, view in zip(bucket.members, views, strict=True):
                 give_gradient(member.parameters[number], view if used[number] else None)
         for number, rows in zip(published_weights.tables, gathered.total.tables, strict=True):
-            table = member.parameters[number]
-            table.grad = as_gradient(rows, table) if used[number] else None
+            give_rows(member.parameters[number], rows if used[number] else None)
 
     @torch.no_grad()
     def _weigh(self, rows: int, weight: float) -> None:

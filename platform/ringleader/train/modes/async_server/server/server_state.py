@@ -30,8 +30,8 @@ from ringleader.train.modes.async_server.server.replicated_log import Replicated
 from ringleader.train.modes.async_server.server_share import ServerShare
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.items import ItemSet
+from ringleader.train.rows.order.batch_sizes import present_shards
 from ringleader.train.rows.order.cursor import Epoch
-from ringleader.train.rows.order.shard_spans import present_shards
 
 
 def tell_nobody(_: int) -> list[Ticket]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ringleader.comm.rows import SparseRows, as_gradient
+from ringleader.comm.rows import SparseRows, give_rows
 from ringleader.train.generation.control_word import SliceReport
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.async_server.messages import MessageLayout, PullReply, PushHeader
@@ -51,6 +51,7 @@ class PushBuilder:
 
     def left(self, turn: Slice) -> Tensor | None:
         """(bytes,) uint8 of the buffers that the forward left, if they are the ones that count."""
+        # A step's buffers are those that its slice of shard 0 left, whoever computed that.
         if turn.shard == 0:
             self._member.buffers.keep_left()
         return self._member.buffers.left_bytes()
@@ -73,6 +74,7 @@ class PushBuilder:
         """The push of the last backward: its header, what follows the gradient, and its rows of each table."""
         told = self._names(tuple(names))
         buckets = self._member.generation.exchange.buckets
+        # One slice was computed, so each table has one partial sum.
         tables = [buckets.tables.partials(number)[0] for number in buckets.tables.names]
         exposed_s, since_s = self._times()
         push = PushHeader(
@@ -110,7 +112,7 @@ class PushBuilder:
         buckets = self._member.generation.exchange.buckets
         buckets.expose()
         for (_, table), rows in zip(buckets.tables, tables, strict=True):
-            table.grad = as_gradient(rows, table)
+            give_rows(table, rows)
         sums = torch.cat(self._member.held.norm_blocks()).cpu()
         buckets.forget_gradients()
         return sums

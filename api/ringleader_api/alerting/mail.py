@@ -1,0 +1,52 @@
+"""The operator's mail server: one connection for each mail."""
+
+import smtplib
+import ssl
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from typing import Literal
+
+from ringleader.errors import RingleaderError
+
+SMTP_TIMEOUT_S = 30.0
+"""The time for each answer of the server."""
+Security = Literal["starttls", "tls", "none"]
+
+
+class NotTaken(RingleaderError):
+    """The mail server has not taken a mail."""
+
+    code = "mail_not_taken"
+
+
+@dataclass(frozen=True, slots=True)
+class MailServer:
+    """Where mail goes out. `security`: TLS from the beginning, from STARTTLS on, or none."""
+
+    host: str
+    port: int
+    sender: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    security: Security = "starttls"
+
+    def send(self, mail: EmailMessage) -> None:
+        """Send one mail. Raises NotTaken."""
+        try:
+            with self._connected() as server:
+                if self.security == "starttls":
+                    server.starttls(context=ssl.create_default_context())
+                if self.user:
+                    server.login(self.user, self.password)
+                server.send_message(mail)
+        except smtplib.SMTPResponseException as error:
+            # Only the code: a server may repeat in words what it was sent.
+            raise NotTaken(f"the mail server answered {error.smtp_code}.") from None
+        except (OSError, smtplib.SMTPException) as error:
+            raise NotTaken(f"the mail server cannot be used ({type(error).__name__}).") from None
+
+    def _connected(self) -> smtplib.SMTP:
+        if self.security == "tls":
+            context = ssl.create_default_context()
+            return smtplib.SMTP_SSL(self.host, self.port, timeout=SMTP_TIMEOUT_S, context=context)
+        return smtplib.SMTP(self.host, self.port, timeout=SMTP_TIMEOUT_S)

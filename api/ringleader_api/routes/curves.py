@@ -1,0 +1,50 @@
+"""/curves: metrics of several jobs in one answer."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from ringleader.wire.views import Comparison
+from ringleader_api.problems import Unprocessable
+from ringleader_api.rights import visible
+from ringleader_api.routes.dependencies import ByCaller, Here, refusals
+from ringleader_api.services.records.metrics import Axis, Interval
+
+MAX_JOBS = 100
+MAX_NAMES = 20
+router = APIRouter(tags=["jobs"])
+
+Finite = Annotated[float | None, Query(allow_inf_nan=False)]
+
+
+@router.get("/curves", responses=refusals(422), summary="Compare metrics of several jobs")
+def compare(
+    *,
+    here: Here,
+    who: ByCaller,
+    jobs: Annotated[str, Query(description=f"Ids of jobs, separated by commas: at most {MAX_JOBS}.")],
+    names: Annotated[
+        str, Query(description=f"Names of metrics, separated by commas: at most {MAX_NAMES}.")
+    ] = "loss",
+    axis: Annotated[Axis, Query(description="The unit of `from` and `to`.")] = Axis.STEP,
+    first: Annotated[Finite, Query(alias="from")] = None,
+    last: Annotated[Finite, Query(alias="to")] = None,
+    max_points: Annotated[int, Query(ge=4, le=20_000, description="Of each curve.")] = 500,
+) -> Comparison:
+    """Read the same metrics of several jobs, each thinned so that peaks and dips stay. Jobs that do not exist, or that
+    the caller may not read, are named in `left_out`."""
+    ids = _listed(jobs, "jobs", MAX_JOBS)
+    interval = Interval(axis, first, last)
+    return here.curves.compare(ids, _listed(names, "names", MAX_NAMES), interval, max_points, visible(who))
+
+
+def _listed(text: str, parameter: str, most: int) -> list[str]:
+    """The parts between commas, each once, in order.
+
+    Raises:
+        Unprocessable: there are none, or more than `most`.
+    """
+    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not 1 <= len(parts) <= most:
+        raise Unprocessable(f"{parameter} names {len(parts)}, and takes 1 to {most}.", code="bad_list")
+    return parts

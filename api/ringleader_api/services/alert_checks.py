@@ -1,0 +1,104 @@
+"""Checks on the channels of alert rules that only the control plane can make: secrets, addresses, mail."""
+
+from collections.abc import Mapping
+from typing import Self
+
+import httpx
+
+from ringleader.spec.alerts import AlertChannel, AlertTerms
+from ringleader_api.alerting.addresses import Allowed, parsed
+from ringleader_api.alerting.lookup import Hosts, Lookup, look_up
+from ringleader_api.problems import Unprocessable, wrong_key
+from ringleader_api.services.secrets import Secrets
+from ringleader_api.settings import Settings
+from ringleader_api.store import Store
+
+
+class ChannelChecks:
+    """Checks rules before they are stored. `mails`: whether there is a mail server."""
+
+    def __init__(
+        self, store: Store, secrets: Secrets, allowed: Allowed, *, mails: bool, look_up: Lookup = look_up
+    ) -> None:
+        self._store = store
+        self._secrets = secrets
+        self._allowed = allowed
+        self._mails = mails
+        self._look_up = look_up
+
+    @classmethod
+    def of(cls, settings: Settings, store: Store, secrets: Secrets) -> Self:
+        return cls(store, secrets, Allowed.of(settings.alert_hosts), mails=bool(settings.smtp_host))
+
+    def check(
+        self, project: str, rules: Mapping[str, AlertTerms], where: str, *, hosts_known: bool = False
+    ) -> None:
+        """Check the channels of rules, by the rules' places in what holds them, which is called `where`.
+
+        Args:
+            hosts_known: the hosts have been looked up before, and are not again: a look-up may take seconds.
+
+        Raises:
+            Unprocessable: a channel leads inside or is a mail without a server, or its secret is not there.
+        """
+        hosts = Hosts(self._look_up)
+        for pointer, rule in rules.items():
+            for place, channel in enumerate(rule.channels):
+                below = f"{pointer}/channels/{place}"
+                self._check_mail(channel, below, where)
+                self._check_secrets(project, channel, below, where)
+                if not hosts_known:
+                    self._check_address(channel, hosts, below, where)
+
+    def _check_mail(self, channel: AlertChannel, pointer: str, where: str) -> None:
+        if channel.mail is not None and not self._mails:
+            raise wrong_key(
+                f"{pointer}/mail",
+                channel.mail,
+                "webhook, slack",
+                "cannot be sent to: the control plane has no mail server",
+                hint="Have the operator set RINGLEADER_SMTP_HOST and RINGLEADER_SMTP_FROM.",
+                where=where,
+            )
+
+    def _check_address(self, channel: AlertChannel, hosts: Hosts, pointer: str, where: str) -> None:
+        if channel.webhook is not None and (refused := self._inside(channel.webhook, hosts)):
+            raise wrong_key(
+                f"{pointer}/webhook",
+                channel.webhook,
+                "an address outside",
+                refused,
+                hint="Have the operator name the host in RINGLEADER_ALERT_HOSTS if it may be reached.",
+                where=where,
+            )
+
+    def _check_secrets(self, project: str, channel: AlertChannel, pointer: str, where: str) -> None:
+        named = {key: name for key in ("secret", "slack") if (name := getattr(channel, key)) is not None}
+        if not named:
+            return
+        with self._store.read() as session:
+            absent = self._secrets.missing(session, project, named)
+        for key in absent:
+            raise self._missing(project, f"{pointer}/{key}", named[key], where)
+
+    def _missing(self, project: str, pointer: str, name: str, where: str) -> Unprocessable:
+        return wrong_key(
+            pointer,
+            name,
+            "the name of a secret of this project",
+            f"is not a secret of project {project}",
+            hint=f"Set it with `ringleader secret set {name} --project {project}`.",
+            where=where,
+        )
+
+    def _inside(self, address: str, hosts: Hosts) -> str:
+        """The reason why the address may not be used now; a host that is not found may be there later."""
+        try:
+            url = httpx.URL(address)
+        except httpx.InvalidURL:
+            return "is no address"
+        host = url.raw_host.decode("ascii")
+        found = parsed(hosts.addresses(host, url.port or 80))
+        if all(self._allowed.takes(host, one) for one in found):
+            return ""
+        return "leads to an address inside, to which no alerts are sent"

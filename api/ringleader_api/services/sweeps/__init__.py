@@ -1,0 +1,1 @@
+"""Sweeps: made, read, paused and cancelled, and what is known of their trials."""

@@ -1,0 +1,25 @@
+/** What runs differ in, as axes: keys of their job files and last values of metrics. Pure. */
+import type { Dimension } from "../plot/paint";
+import type { Difference } from "./differences";
+import type { Finals } from "./finals";
+
+export function dimensionsOf(ids: readonly string[], different: readonly Difference[], names: readonly string[], finals: Finals): Dimension[] {
+  const keys = different.map(({ path, values }) => dimension(path, values.map(parsed)));
+  const metrics = names.map((name) => dimension(name, ids.map((id) => finals.get(id)?.[name])));
+  // An axis on which all lie at one place says nothing.
+  return [...keys, ...metrics].filter(({ values }) => new Set(values.filter((value) => value !== null)).size > 1);
+}
+
+function dimension(label: string, values: readonly unknown[]): Dimension {
+  const numeric = values.every((value) => value === undefined || typeof value === "number");
+  if (numeric) {
+    return { label, words: null, values: values.map((value) => (typeof value === "number" && Number.isFinite(value) ? value : null)) };
+  }
+  const text = values.map((value) => (value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value)));
+  const words = [...new Set(text)];
+  return { label, words, values: text.map((one) => words.indexOf(one)) };
+}
+
+function parsed(json: string | undefined): unknown {
+  return json === undefined ? undefined : (JSON.parse(json) as unknown);
+}

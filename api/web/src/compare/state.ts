@@ -1,0 +1,41 @@
+/** What the address of the compare view says: which runs, and how their charts are shown. Pure. */
+import { listed, parseView, queryOf, viewParts, type ChartView } from "../plot/view";
+
+/** The limits of `GET /curves`. */
+export const MAX_JOBS = 100;
+export const MAX_NAMES = 20;
+
+export interface CompareState extends ChartView {
+  jobs: readonly string[];
+  baseline: string | null;
+  strips: boolean;
+}
+
+/** The state, and how many jobs and metrics beyond the limits were left away. */
+export interface Parsed {
+  state: CompareState;
+  surplus: { jobs: number; names: number };
+}
+
+export function parseCompare(query: string): Parsed {
+  const of = new URLSearchParams(query);
+  const jobs = listed(of.get("jobs"));
+  return {
+    state: {
+      ...parseView(of, ["loss"], MAX_NAMES),
+      jobs: jobs.slice(0, MAX_JOBS),
+      baseline: listed(of.get("baseline"))[0] ?? null,
+      strips: of.get("strips") === "1",
+    },
+    surplus: {
+      jobs: Math.max(0, jobs.length - MAX_JOBS),
+      names: Math.max(0, listed(of.get("names")).length - MAX_NAMES),
+    },
+  };
+}
+
+/** The query of a state, without what is as it would be anyway; `parseCompare` reads it back. */
+export function formatCompare(state: CompareState): string {
+  const { jobs, baseline, strips } = state;
+  return queryOf([["jobs", jobs.join(",")], ...viewParts(state), ["baseline", baseline], ["strips", strips ? "1" : null]]);
+}

@@ -1,0 +1,86 @@
+/** What an address says of charts: which metrics in which order, by which axis, in which stretch, each drawn how. Pure. */
+import { AXES, type AxisName } from "./curves";
+import type { Range } from "./lines";
+
+const SMOOTHEST = 0.99;
+
+export interface ChartView {
+  /** The metrics that are shown, in their order. */
+  names: readonly string[];
+  axis: AxisName;
+  /** The stretch of the x axis, in its own unit. */
+  zoom: Range | null;
+  /** The metrics drawn on a logarithmic scale. */
+  log: readonly string[];
+  /** The weight of the moving average, of the metrics that have one. */
+  smoothing: Readonly<Record<string, number>>;
+}
+
+/** The view of a query: at most `most` metrics, and `usual` where it names none. */
+export function parseView(of: URLSearchParams, usual: readonly string[], most: number): ChartView {
+  const named = listed(of.get("names"));
+  const names = (named.length > 0 ? named : usual).slice(0, most);
+  return {
+    names,
+    axis: AXES.find((one) => one === of.get("axis")) ?? "step",
+    zoom: stretch(of.get("from"), of.get("to")),
+    log: listed(of.get("log")).filter((name) => names.includes(name)),
+    smoothing: weights(listed(of.get("smooth")), names),
+  };
+}
+
+/** The keys of a view and their text, without what is as it would be anyway; `parseView` reads them back. */
+export function viewParts(view: ChartView): [string, string | null][] {
+  const smoothing = view.names.flatMap((name) => {
+    const weight = view.smoothing[name];
+    return weight ? [`${name}:${weight}`] : [];
+  });
+  return [
+    ["names", view.names.join(",")],
+    ["axis", view.axis === "step" ? null : view.axis],
+    ["from", view.zoom && String(view.zoom[0])],
+    ["to", view.zoom && String(view.zoom[1])],
+    ["log", view.log.filter((name) => view.names.includes(name)).join(",")],
+    ["smooth", smoothing.join(",")],
+  ];
+}
+
+/** A query of these parts; what is null or empty is left out. */
+export function queryOf(parts: readonly (readonly [string, string | null])[]): string {
+  const query = new URLSearchParams();
+  for (const [key, text] of parts) if (text) query.set(key, text);
+  // Commas and colons may stand in a query as they are: a link stays legible.
+  const text = query.toString().replaceAll("%2C", ",").replaceAll("%3A", ":");
+  return text ? `?${text}` : "";
+}
+
+/** How many points of each curve to ask for: as many as are drawn, within the limit of an answer. */
+export function pointsEach(jobs: number, names: number): number {
+  const values = 250_000;
+  return Math.max(4, Math.min(jobs > 20 ? 500 : 1000, Math.floor(values / Math.max(1, jobs * names))));
+}
+
+/** The parts between commas, each once. */
+export function listed(text: string | null): string[] {
+  const parts = (text ?? "").split(",").map((part) => part.trim());
+  return [...new Set(parts.filter(Boolean))];
+}
+
+function stretch(from: string | null, to: string | null): Range | null {
+  if (!from?.trim() || !to?.trim()) return null;
+  const [low, high] = [Number(from), Number(to)];
+  return Number.isFinite(low) && Number.isFinite(high) && low < high ? [low, high] : null;
+}
+
+function weights(parts: readonly string[], names: readonly string[]): Record<string, number> {
+  const all = parts.map((part): [string, number] => {
+    // The last one: a metric's own name may hold a colon.
+    const cut = part.lastIndexOf(":");
+    return [part.slice(0, cut), Number(part.slice(cut + 1))];
+  });
+  return Object.fromEntries(
+    all
+      .filter(([name, weight]) => names.includes(name) && weight > 0)
+      .map(([name, weight]) => [name, Math.min(weight, SMOOTHEST)]),
+  );
+}

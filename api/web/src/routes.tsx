@@ -1,0 +1,147 @@
+/** Which view an address shows. A view that is not the first one comes when it is asked for. */
+import {
+  createRootRoute,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+  Link,
+  Navigate,
+  Outlet,
+  useLocation,
+  type RouterHistory,
+} from "@tanstack/react-router";
+import { parseQuery, queryText } from "./address";
+import { alertsAsked } from "./alerts";
+import { askedOf } from "./jobs/asked";
+import { Frame } from "./parts/Frame";
+import { Empty } from "./parts/Notice";
+import { orderOf } from "./sweeps/order";
+import { JobsView } from "./views/JobsView";
+
+const root = createRootRoute({ component: Around, notFoundComponent: Unknown });
+
+const home = createRoute({
+  getParentRoute: () => root,
+  path: "/",
+  validateSearch: askedOf,
+  component: function Home() {
+    return <Navigate to="/jobs" search={home.useSearch()} replace />;
+  },
+});
+
+const jobs = createRoute({
+  getParentRoute: () => root,
+  path: "/jobs",
+  validateSearch: askedOf,
+  component: function Jobs() {
+    return <JobsView asked={jobs.useSearch()} />;
+  },
+});
+
+const JobView = lazyRouteComponent(() => import("./views/JobView"), "JobView");
+
+const job = createRoute({
+  getParentRoute: () => root,
+  path: "/jobs/$id",
+  component: function OneJob() {
+    const { id } = job.useParams();
+    return <JobView key={id} id={id} query={useLocation({ select: (at) => at.searchStr })} />;
+  },
+});
+
+const CompareView = lazyRouteComponent(() => import("./views/CompareView"), "CompareView");
+
+const compare = createRoute({
+  getParentRoute: () => root,
+  path: "/compare",
+  component: function Compare() {
+    return <CompareView query={useLocation({ select: (at) => at.searchStr })} />;
+  },
+});
+
+const sweeps = createRoute({
+  getParentRoute: () => root,
+  path: "/sweeps",
+  component: lazyRouteComponent(() => import("./views/SweepsView"), "SweepsView"),
+});
+
+const SweepView = lazyRouteComponent(() => import("./views/SweepView"), "SweepView");
+
+const sweep = createRoute({
+  getParentRoute: () => root,
+  path: "/sweeps/$id",
+  validateSearch: orderOf,
+  component: function OneSweep() {
+    const { id } = sweep.useParams();
+    return <SweepView key={id} id={id} order={sweep.useSearch()} />;
+  },
+});
+const SubmitView = lazyRouteComponent(() => import("./views/SubmitView"), "SubmitView");
+
+const submit = createRoute({
+  getParentRoute: () => root,
+  path: "/submit",
+  validateSearch: ({ from }: Record<string, unknown>) => ({ from: typeof from === "string" && from !== "" ? from : undefined }),
+  component: function Submit() {
+    return <SubmitView from={submit.useSearch().from} />;
+  },
+});
+
+const cluster = createRoute({
+  getParentRoute: () => root,
+  path: "/cluster",
+  component: lazyRouteComponent(() => import("./views/ClusterView"), "ClusterView"),
+});
+
+const access = createRoute({
+  getParentRoute: () => root,
+  path: "/access",
+  component: lazyRouteComponent(() => import("./views/AccessView"), "AccessView"),
+});
+
+const AlertsView = lazyRouteComponent(() => import("./views/AlertsView"), "AlertsView");
+
+const alerts = createRoute({
+  getParentRoute: () => root,
+  path: "/alerts",
+  validateSearch: alertsAsked,
+  component: function Alerts() {
+    return <AlertsView asked={alerts.useSearch()} />;
+  },
+});
+
+export function newRouter(history?: RouterHistory) {
+  return createRouter({
+    routeTree: root.addChildren([home, jobs, job, compare, sweeps, sweep, cluster, submit, alerts, access]),
+    ...(history && { history }),
+    parseSearch: parseQuery,
+    stringifySearch: queryText,
+    scrollRestoration: true,
+    defaultPreload: "intent",
+    trailingSlash: "never",
+  });
+}
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: ReturnType<typeof newRouter>;
+  }
+}
+
+function Around() {
+  return (
+    <Frame>
+      <Outlet />
+    </Frame>
+  );
+}
+
+function Unknown() {
+  return (
+    <Empty title="This page does not exist">
+      <p>
+        <Link to="/jobs">See all jobs</Link>
+      </p>
+    </Empty>
+  );
+}

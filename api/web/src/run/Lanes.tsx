@@ -1,0 +1,139 @@
+/** The workers of a job over time: one lane each, in the colour of its node, and above them how long steps took. */
+import { useCallback, useMemo, useState } from "react";
+import { clock, duration, node as nodeWords } from "../format";
+import { Card } from "../parts/Card";
+import { Painted } from "../plot/Painted";
+import type { Range } from "../plot/lines";
+import type { Theme } from "../plot/palette";
+import type { Cell } from "../plot/save";
+import type { Curve, JobEvent, Worker } from "../wire";
+import { lanesOf, stepTimes, type Lane } from "./lanes";
+import { heightOf, laneAt, paintLanes, type LanePicture } from "./paintLanes";
+
+const CELLS = 160;
+const MOST_LANES = 200;
+
+interface Props {
+  events: readonly JobEvent[];
+  workers: readonly Worker[];
+  curve: Curve | undefined;
+  /** Unix seconds up to which workers are at work. */
+  now: number;
+  /** The stretch of time that is zoomed in to. */
+  zoom: Range | null;
+}
+
+export function Lanes({ events, workers, curve, now, zoom }: Props) {
+  const [pointed, setPointed] = useState<{ lane: number; time: number; left: number; right: number | null } | null>(null);
+  const all = useMemo(() => lanesOf(events, workers, curve, now), [events, workers, curve, now]);
+  const picture = useMemo(() => pictureOf(all.slice(-MOST_LANES), curve, zoom), [all, curve, zoom]);
+  const paint = useCallback(
+    (pen: CanvasRenderingContext2D, width: number, height: number, theme: Theme) => {
+      if (picture) paintLanes(pen, picture, width, height, theme);
+    },
+    [picture],
+  );
+  if (picture === null) return null;
+  const point = (at: { x: number; y: number; width: number } | null): void => {
+    const found = at && laneAt(picture, at.x, at.y, at.width);
+    setPointed(found && { ...found, left: at.x + 14, right: at.x > at.width / 2 ? at.width - at.x + 14 : null });
+  };
+  const said = pointed && wordsAt(picture, pointed.lane, pointed.time);
+  return (
+    <Card title="Workers over time" className="lanes-card">
+      <div className="lanes">
+        <Painted name="Workers over time" height={heightOf(picture.lanes.length)} paint={paint} rows={() => rowsOf(all)} onPoint={point}>
+          <Legend picture={picture} />
+        </Painted>
+        {pointed && said && (
+          <div className="tooltip" style={pointed.right === null ? { left: pointed.left } : { right: pointed.right }} aria-hidden="true">
+            {said.map((line) => (
+              <p key={line}>{line}</p>
+            ))}
+          </div>
+        )}
+      </div>
+      {all.length > MOST_LANES && <p className="muted plot-note">The newest {MOST_LANES} of {all.length} are drawn; the table has all.</p>}
+    </Card>
+  );
+}
+
+function Legend({ picture: { nodes, lanes } }: { picture: LanePicture }) {
+  const unknown = lanes.some((lane) => lane.node === null);
+  return (
+    <ul className="legend charts-legend">
+      {nodes.map((name, at) => (
+        <li key={name} title={name}>
+          <i className={`swatch lane-node run-${at % 6}`} aria-hidden="true" />
+          node {nodeWords(name)}
+        </li>
+      ))}
+      {unknown && (
+        <li title="The API tells the nodes of workers that are there now.">
+          <i className="swatch lane-gone" aria-hidden="true" />
+          gone, node not known
+        </li>
+      )}
+      <li>
+        <i className="swatch lane-starting" aria-hidden="true" />
+        starting
+      </li>
+      <li>
+        <i className="swatch lane-healing" aria-hidden="true" />
+        healing
+      </li>
+      <li>
+        <i className="key key-recovery" aria-hidden="true" />
+        recovering
+      </li>
+      <li>
+        <b className="bad" aria-hidden="true">
+          ×
+        </b>
+        lost
+      </li>
+      <li>
+        <b className="muted" aria-hidden="true">
+          |
+        </b>
+        left
+      </li>
+    </ul>
+  );
+}
+
+function pictureOf(lanes: readonly Lane[], curve: Curve | undefined, zoom: Range | null): LanePicture | null {
+  const spans = lanes.flatMap((lane) => lane.spans);
+  if (spans.length === 0) return null;
+  const whole: Range = [
+    spans.reduce((low, one) => Math.min(low, one.from), Infinity),
+    spans.reduce((high, one) => Math.max(high, one.until), -Infinity),
+  ];
+  const time = zoom ?? whole;
+  const nodes = [...new Set(lanes.flatMap((lane) => (lane.node === null ? [] : [lane.node])))];
+  return { lanes, time, nodes, heat: curve ? stepTimes(curve, time, CELLS) : [] };
+}
+
+function wordsAt({ lanes, time: [from, until], heat }: LanePicture, row: number, time: number): string[] | null {
+  const when = clock(new Date(time * 1000).toISOString());
+  if (row < 0) {
+    const took = heat[Math.min(heat.length - 1, Math.floor(((time - from) / (until - from)) * heat.length))] ?? null;
+    return took === null ? null : [when, `a step took ${duration(took)}`];
+  }
+  const lane = lanes[row];
+  const span = lane?.spans.find((one) => time >= one.from && time <= one.until);
+  if (!lane || !span) return null;
+  const end = lane.end ? [`${lane.end.state} at ${clock(new Date(lane.end.at * 1000).toISOString())}${lane.end.why && `: ${lane.end.why}`}`] : [];
+  const where = lane.node === null ? [] : [`node ${nodeWords(lane.node)}`];
+  return [`${when} · ${lane.worker}`, `${span.state} for ${duration(span.until - span.from)}`, ...where, ...end];
+}
+
+/** Every span of every lane, one a row. */
+function rowsOf(lanes: readonly Lane[]): Cell[][] {
+  const at = (seconds: number): string => clock(new Date(seconds * 1000).toISOString());
+  const rows = lanes.flatMap(({ worker, attempt, node, spans, end }): Cell[][] => [
+    ...spans.map((one): Cell[] => [worker, attempt, node ?? "", one.state, at(one.from), at(one.until), duration(one.until - one.from)]),
+    ...(end ? [[worker, attempt, node ?? "", end.why ? `${end.state}: ${end.why}` : end.state, at(end.at), "", ""]] : []),
+  ]);
+  return [["Worker", "Attempt", "Node", "State", "From", "Until", "For"], ...rows];
+}

@@ -1,0 +1,81 @@
+import { describe, expect, test } from "vitest";
+import type { JobEvent, Worker } from "../wire";
+import { lanesOf, stepTimes } from "./lanes";
+import { laneAt } from "./paintLanes";
+import { sharesOf } from "./shares";
+import type { Recovery } from "../history";
+
+const START = Date.parse("2026-11-20T10:00:00Z") / 1000;
+const event = (second: number, type: string, data: Record<string, unknown> = {}, attempt = 1): JobEvent => ({
+  seq: second,
+  type,
+  at: new Date((START + second) * 1000).toISOString(),
+  attempt,
+  generation: 1,
+  data,
+});
+const EVENTS = [
+  event(0, "job.starting"),
+  event(5, "generation.formed", { members: ["w0", "w1"], step: 0 }),
+  event(5, "worker.joined", { worker: "w0", step: 0 }),
+  event(5, "worker.joined", { worker: "w1", step: 0 }),
+  event(20, "worker.lost", { worker: "w1", cause: "died" }),
+  event(24, "recovered", { total_s: 3 }),
+  event(30, "generation.formed", { members: ["w0", "w2"], step: 9 }),
+  event(30, "worker.joined", { worker: "w2", step: 9 }),
+  event(40, "worker.left", { worker: "w2", cause: "resize" }),
+];
+const curve = { steps: [8, 9, 10, 12], times: [START + 26, START + 29, START + 33, START + 34] };
+const lanes = (events: JobEvent[], now = 50) =>
+  lanesOf(events, [{ id: "w0", node: "n1" } as Worker], curve, START + now).map(({ worker, node, spans, end }) => [
+    worker,
+    node,
+    spans.map((one) => [one.state, one.from - START, one.until - START]),
+    end && [end.state, end.at - START, end.why],
+  ]);
+
+describe("the lanes of workers", () => {
+  test("tell who started, was active, recovered, was healed, was lost and left", () => {
+    expect(lanes(EVENTS)).toEqual([
+      ["w0", "n1", [["starting", 0, 5], ["active", 5, 21], ["recovering", 21, 24], ["active", 24, 50]], null],
+      ["w1", null, [["starting", 0, 5], ["active", 5, 20]], ["lost", 20, "died"]],
+      ["w2", null, [["healing", 30, 33], ["active", 33, 40]], ["left", 40, "resize"]],
+    ]);
+  });
+
+  test("say nothing of healing where the first step behind it is not among the points", () => {
+    const far = [...EVENTS.slice(0, 7), event(30, "worker.joined", { worker: "w2", step: 10 })];
+    expect(lanes(far)[2]).toEqual(["w2", null, [["active", 30, 50]], null]);
+  });
+
+  test("end with the job, and with an attempt", () => {
+    expect(lanes([...EVENTS.slice(0, 4), event(12, "job.succeeded")])[0]?.[2]).toEqual([["starting", 0, 5], ["active", 5, 12]]);
+    const again = [...EVENTS.slice(0, 4), event(12, "job.starting", {}, 2), event(15, "worker.joined", { worker: "w0" }, 2)];
+    expect(lanes(again, 20).map(([worker, , spans]) => [worker, spans])).toEqual([
+      ["w0", [["starting", 0, 5], ["active", 5, 12]]],
+      ["w1", [["starting", 0, 5], ["active", 5, 12]]],
+      ["w0", [["starting", 12, 15], ["active", 15, 20]]],
+    ]);
+  });
+
+  test("are pointed at by row and time", () => {
+    const picture = { lanes: lanesOf(EVENTS, [], curve, START + 50), time: [0, 100] as const, heat: [], nodes: [] };
+    expect(laneAt(picture, 74 + 50, 6 + 18 + 2, 74 + 100 + 14)).toEqual({ lane: 0, time: 50 });
+    expect(laneAt(picture, 74 + 50, 8, 188)?.lane).toBe(-1);
+    expect(laneAt(picture, 10, 26, 188)).toBeNull();
+  });
+});
+
+test("the time of a step is the mean of those that were committed then", () => {
+  const even = { steps: [0, 10, 12], times: [0, 10, 20] };
+  expect(stepTimes(even, [0, 20], 2)).toEqual([1, 20 / 12]);
+  expect(stepTimes(even, [40, 50], 2)).toEqual([null, null]);
+});
+
+test("shares of a stretch are those of its time, and 1 together", () => {
+  const named = (name: string, values: number[]) => ({ job: "j", name, steps: [0, 10, 20], times: [0, 10, 30], values });
+  const [first, second] = sharesOf(named("loss", [1, 1, 1]), named("x", [0.5, 0.5, 0.5]), [{ until: 12, totalS: 10 } as Recovery], 2);
+  expect(first).toEqual({ from: 0, until: 10, seconds: 10, recovery: 0, exchange: 0.5, rest: 0.5 });
+  expect(second).toEqual({ from: 10, until: 20, seconds: 20, recovery: 0.5, exchange: 0.25, rest: 0.25 });
+  expect(sharesOf(undefined, undefined, [], 9)).toEqual([]);
+});

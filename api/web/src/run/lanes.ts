@@ -1,0 +1,122 @@
+/** What each worker did when, as the events of a job tell it, and how long steps took meanwhile. Pure. */
+import { gist } from "../format";
+import type { Curve, JobEvent, Worker } from "../wire";
+
+export type LaneState = "starting" | "healing" | "active" | "recovering";
+
+/** From and until in Unix seconds. */
+export interface Span {
+  state: LaneState;
+  from: number;
+  until: number;
+}
+
+export interface Lane {
+  worker: string;
+  attempt: number;
+  /** Known of workers that are there now. */
+  node: string | null;
+  spans: readonly Span[];
+  /** How it ended; null while it is there, and where the job ended with it. */
+  end: { state: "lost" | "left"; at: number; why: string } | null;
+}
+
+interface Open {
+  worker: string;
+  attempt: number;
+  spans: Span[];
+  since: number;
+  state: LaneState;
+  end: Lane["end"];
+  over: boolean;
+}
+
+/** The lanes in order of joining. `steps` are those of the curve from which it is known when a joiner's first step was
+    committed; `now` is where lanes end that are not over. */
+export function lanesOf(events: readonly JobEvent[], workers: readonly Worker[], steps: Pick<Curve, "steps" | "times"> | undefined, now: number): Lane[] {
+  const lanes = new Map<string, Open>();
+  const began = new Map<number, number>();
+  const formed = new Map<number, number>();
+  const open = (attempt: number): Open[] => [...lanes.values()].filter((one) => !one.over && one.attempt === attempt);
+  for (const event of events) {
+    const { type, attempt, data } = event;
+    const at = Date.parse(event.at) / 1000;
+    if (!began.has(attempt)) {
+      began.set(attempt, at);
+      // A new attempt begins with new processes.
+      for (const one of [...lanes.values()].filter((lane) => !lane.over)) close(one, at);
+    }
+    const worker = typeof data.worker === "string" ? data.worker : "";
+    const mine = lanes.get(`${attempt} ${worker}`);
+    if (type === "generation.formed") formed.set(attempt, (formed.get(attempt) ?? 0) + 1);
+    else if (type === "worker.joined") {
+      lanes.set(`${attempt} ${worker}`, joined(worker, attempt, at, (formed.get(attempt) ?? 0) <= 1 ? began.get(attempt) : undefined, committed(steps, data.step)));
+    } else if (type === "worker.lost" && mine && !mine.over) {
+      close(mine, at);
+      mine.end = { state: "lost", at, why: words(data.cause) };
+    } else if (type === "worker.left" && mine && !mine.over) {
+      close(mine, at);
+      mine.end = { state: "left", at, why: words(data.cause) };
+    } else if (type === "recovered" && typeof data.total_s === "number") {
+      for (const one of open(attempt)) turn(one, at - data.total_s, "recovering", at);
+    } else if (ENDS.has(type)) for (const one of open(attempt)) close(one, at);
+  }
+  const nodes = new Map(workers.map((one) => [one.id, one.node]));
+  return [...lanes.values()].map((one): Lane => {
+    if (!one.over) close(one, Math.max(now, one.since));
+    const { worker, attempt, spans, end } = one;
+    return { worker, attempt, spans, end, node: end === null ? (nodes.get(worker) ?? null) : null };
+  });
+}
+
+/** The mean seconds of a step in each of so many equal parts of a time; null where no step was committed. */
+export function stepTimes({ steps, times }: Pick<Curve, "steps" | "times">, [from, until]: readonly [number, number], cells: number): (number | null)[] {
+  const seconds = new Array<number>(cells).fill(0);
+  const counted = new Array<number>(cells).fill(0);
+  for (let at = 1; at < steps.length; at++) {
+    const [before, after] = [times[at - 1] ?? 0, times[at] ?? 0];
+    const [made, took] = [(steps[at] ?? 0) - (steps[at - 1] ?? 0), after - before];
+    if (made <= 0 || took < 0 || after < from || before > until) continue;
+    const first = Math.max(0, Math.floor(((before - from) / (until - from)) * cells));
+    const last = Math.min(cells - 1, Math.floor(((after - from) / (until - from)) * cells));
+    for (let cell = first; cell <= last; cell++) {
+      seconds[cell] = (seconds[cell] ?? 0) + took;
+      counted[cell] = (counted[cell] ?? 0) + made;
+    }
+  }
+  return seconds.map((sum, cell) => ((counted[cell] ?? 0) > 0 ? sum / (counted[cell] ?? 1) : null));
+}
+
+const ENDS: ReadonlySet<string> = new Set(["job.succeeded", "job.failed", "job.cancelled", "job.paused", "job.queued"]);
+
+function joined(worker: string, attempt: number, at: number, began: number | undefined, committed: number | null): Open {
+  // Clocks of machines differ a little.
+  const since = Math.min(began ?? at, at);
+  const lane: Open = { worker, attempt, spans: [], since, state: "active", end: null, over: false };
+  if (began !== undefined) turn(lane, since, "starting", at);
+  else if (committed !== null && committed > at) turn(lane, at, "healing", committed);
+  return lane;
+}
+
+/** When the step behind this one was committed; null where that is not among the points. */
+function committed(curve: Pick<Curve, "steps" | "times"> | undefined, step: unknown): number | null {
+  const place = typeof step === "number" ? (curve?.steps.indexOf(step + 1) ?? -1) : -1;
+  return curve?.times[place] ?? null;
+}
+
+/** Put a state between two times into a lane; what was before it goes on behind it. */
+function turn(lane: Open, from: number, state: LaneState, until: number): void {
+  const begins = Math.max(from, lane.since);
+  if (begins > lane.since) lane.spans.push({ state: lane.state, from: lane.since, until: begins });
+  if (until > begins) lane.spans.push({ state, from: begins, until });
+  lane.since = Math.max(until, lane.since);
+}
+
+function close(lane: Open, at: number): void {
+  if (at > lane.since) lane.spans.push({ state: lane.state, from: lane.since, until: at });
+  lane.over = true;
+}
+
+function words(cause: unknown): string {
+  return typeof cause === "string" ? gist(cause) : "";
+}

@@ -1,0 +1,46 @@
+/** Where the time of a job's steps went, by stretches of steps. Pure. */
+import type { Recovery } from "../history";
+import type { Curve } from "../wire";
+
+/** The steps behind `from` up to `until`, and the shares of their time, which are 1 together. */
+export interface Shares {
+  from: number;
+  until: number;
+  seconds: number;
+  /** Computing, loading of rows and idleness: the API does not tell them apart by step. */
+  rest: number;
+  exchange: number;
+  recovery: number;
+}
+
+/** At most `most` stretches of equal steps. `exchange` is the curve of the share in which workers waited for it. */
+export function sharesOf(pace: Curve | undefined, exchange: Curve | undefined, recoveries: readonly Recovery[], most: number): Shares[] {
+  const [steps, times] = [pace?.steps ?? [], pace?.times ?? []];
+  const [first, last] = [steps[0] ?? 0, steps.at(-1) ?? 0];
+  const parts = Math.min(most, Math.max(0, steps.length - 1));
+  const found: Shares[] = [];
+  let before = 0;
+  for (let part = 1; part <= parts; part++) {
+    const end = steps.findIndex((step) => step >= first + ((last - first) * part) / parts);
+    const seconds = (times[end] ?? 0) - (times[before] ?? 0);
+    if (end <= before || seconds <= 0) continue;
+    const [from, until] = [steps[before] ?? 0, steps[end] ?? 0];
+    const lost = recoveries.reduce((sum, one) => sum + (one.until > from && one.until <= until ? one.totalS : 0), 0);
+    const recovery = Math.min(1, lost / seconds);
+    const waited = meanWithin(exchange, from, until) * (1 - recovery);
+    found.push({ from, until, seconds, recovery, exchange: waited, rest: Math.max(0, 1 - recovery - waited) });
+    before = end;
+  }
+  return found;
+}
+
+function meanWithin(curve: Curve | undefined, from: number, until: number): number {
+  let [sum, all] = [0, 0];
+  curve?.steps.forEach((step, at) => {
+    const value = curve.values[at] ?? null;
+    if (step <= from || step > until || value === null) return;
+    sum += Math.min(1, Math.max(0, value));
+    all += 1;
+  });
+  return all > 0 ? sum / all : 0;
+}

@@ -1,0 +1,31 @@
+import { expect, test } from "vitest";
+import document from "../../../openapi.json";
+import { keysAt, partAt, placeOf, told, valuesAt, type Schemas } from "./schema";
+
+const schemas = document.components.schemas as unknown as Schemas;
+const lines = ["name: a", "workers:", "  min: 1", "  ", "sync:", "  intra_node: ring", "params:", "  - x: 1"];
+
+test("a line stands below the nearest lines above that are indented less", () => {
+  expect(placeOf(lines, 0)).toEqual({ path: [], key: "name" });
+  expect(placeOf(lines, 3)).toEqual({ path: ["workers"], key: null });
+  expect(placeOf(lines, 5)).toEqual({ path: ["sync"], key: "intra_node" });
+  expect(placeOf(["a:", "  b:", "    c:", "", "      d"], 4).path).toEqual(["a", "b", "c"]);
+  expect(placeOf([], 0)).toEqual({ path: [], key: null });
+});
+
+test("the API's own schema says which keys and values there are", () => {
+  expect(keysAt(schemas, []).map((one) => one.key)).toContain("entrypoint");
+  expect(keysAt(schemas, ["workers"]).map((one) => one.key)).toEqual(expect.arrayContaining(["min", "max", "gpus"]));
+  expect(keysAt(schemas, ["name"])).toEqual([]);
+  expect(keysAt(schemas, ["nothing", "below"])).toEqual([]);
+  expect(valuesAt(schemas, ["precision"])).toEqual(["fp32", "bf16", "fp16"]);
+  expect(valuesAt(schemas, ["debug", "faults"])).toEqual(["true", "false"]);
+  expect(valuesAt(schemas, ["name"])).toEqual([]);
+});
+
+test("a key is told with its type, its bounds and its default", () => {
+  const words = (path: string[]): string => told(schemas, partAt(schemas, path) ?? {});
+  expect(words(["workers", "min"])).toBe("integer; from 1 to 4096; default: 1");
+  expect(words(["workers"])).toContain("The number of workers");
+  expect(words(["precision"])).toContain('fp32, bf16, fp16; default: "fp32"');
+});

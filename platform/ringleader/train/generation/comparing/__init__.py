@@ -1,0 +1,1 @@
+"""How members that should hold the same state are compared, and made alike where they differ."""

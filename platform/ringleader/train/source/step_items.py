@@ -1,0 +1,54 @@
+"""The items of loops over `session.steps` in a program's text: slices, or phases, of which each has the slices.
+
+A loop over slices has what one worker computes, and the loops around it have what all members run.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from ringleader.train.source.carried_names import Loop
+
+
+def method_calls(node: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:
+    """The calls of a method of that name below the node, each with the text of what has it."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == name:
+            yield each, ast.unparse(each.func.value)
+
+
+def goes_over_slices(source: ast.expr, top: ast.AST) -> bool:
+    """Whether a loop over `source` goes over the slices of a step.
+
+    Args:
+        top: the outermost function or class around the loop.
+    """
+    slices, phases = _names(top)
+    picked = (node.value for node in ast.walk(source) if isinstance(node, ast.Subscript))
+    return bool(_named(source) & slices) or any(_named(node) & phases for node in picked)
+
+
+def _names(top: ast.AST) -> tuple[set[str], set[str]]:
+    """The variables that are slices of a step, and those that are several phases of one."""
+    slices: set[str] = set()
+    phases: set[str] = set()
+    loops = [node for node in ast.walk(top) if isinstance(node, Loop)]
+    for loop in loops:
+        for call, _ in method_calls(loop.iter, "steps"):
+            several = {
+                n for node in ast.walk(loop.target) if isinstance(node, ast.Starred) for n in _named(node)
+            }
+            if isinstance(loop.target, ast.Name) and any(each.arg == "phases" for each in call.keywords):
+                several = _named(loop.target)
+            phases |= several
+            slices |= _named(loop.target) - several
+    for node in ast.walk(top):
+        match node:
+            case ast.For(target=target, iter=value) if _named(value) & phases:
+                slices |= _named(target) if not isinstance(value, ast.Subscript) else set()
+            case ast.Assign(targets=targets, value=value) if _named(value) & phases:
+                slices |= {name for target in targets for name in _named(target)}
+    return slices - phases, phases
+
+
+def _named(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

@@ -1,0 +1,45 @@
+"""A saved artifact: a file that a training function makes at a step, on its way to the job's artifacts."""
+
+import re
+from dataclasses import dataclass
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""What a program may call one. No folders: the file's name is made of it."""
+MOST_FILE = 200
+FILE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_FILE - 1}}}")
+SUFFIXES = {
+    "object": frozenset(["json", "pt", "safetensors"]),
+    "image": frozenset(["png"]),
+    "histogram": frozenset(["json"]),
+    "text": frozenset(["txt"]),
+}
+"""By kind, the suffixes of files. There is no other: MLflow's page shows HTML and SVG as such."""
+MOST_BYTES = 16 << 20
+"""The most that one may hold. They travel with heartbeats, so that no file system has to be shared."""
+MOST_AT_ONCE = 64 << 20
+"""The most that those of one step may hold together: every member keeps them until they are stored."""
+MOST_FILES = 10_000
+MOST_OF_JOB = 4 << 30
+"""The most files and bytes of one job. What is beyond is refused, and the job goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedArtifact:
+    """One artifact.
+
+    Attributes:
+        step: committed steps when it was made.
+        kind: one of those in `SUFFIXES`.
+        suffix: of its file, without the dot.
+    """
+
+    name: str
+    step: int
+    kind: str
+    suffix: str
+    content: bytes
+
+    @property
+    def file(self) -> str:
+        """Its file's name. With the step: what a later attempt makes at the same step is the same file."""
+        return f"{self.name}-{self.step:08d}.{self.suffix}"

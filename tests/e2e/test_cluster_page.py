@@ -1,0 +1,88 @@
+"""The cluster in a real browser: nodes with the jobs on them, the queue, quotas, the last days as a file."""
+
+import csv
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+from axe import serious
+from control_plane import SPEC, FakeCluster, status
+from playwright.sync_api import Page, ViewportSize, sync_playwright
+from served import FLAGS, served
+from waiting import wait_for
+
+from ringleader_api.routes.page import STATIC
+
+WIDE, NARROW = ViewportSize(width=1280, height=900), ViewportSize(width=360, height=740)
+WORKER = {"id": "w0", "role": "worker", "rank": 0, "pid": 1, "state": "running", "generation": 1}
+
+
+@pytest.fixture
+def page(browser_path: str, tmp_path: Path) -> Iterator[Page]:
+    """A page that is logged in, of a control plane with a running and a waiting job; no script fails in it."""
+    if not (STATIC / "index.html").is_file():
+        pytest.skip("the page has not been built")
+    cluster = FakeCluster()
+    faults: list[str] = []
+    with served(tmp_path, cluster) as url, sync_playwright() as playwright:
+        token = (tmp_path / "token").read_text()
+        api = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"})
+        with closing(playwright.chromium.launch(executable_path=browser_path, args=FLAGS)) as browser, api:
+            fill(api, cluster)
+            page = browser.new_page(viewport=WIDE)
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            page.on(
+                "console", lambda told: faults.append(told.text) if "Security Policy" in told.text else None
+            )
+            page.goto(url)
+            page.get_by_label("Token").fill(token)
+            page.get_by_role("button", name="Log in").click()
+            yield page
+    assert faults == []
+
+
+def fill(api: httpx.Client, cluster: FakeCluster) -> None:
+    api.patch("/projects/default", json={"quota": {"workers": 8}}).raise_for_status()
+    job_id = api.post("/jobs", json={**SPEC, "name": "mine", "workers": {"min": 3, "max": 3}}).json()["id"]
+    cluster.places = {(job_id, 1): [("n1", 3)]}
+    launch = wait_for("start", lambda: cluster.alive.get((job_id, 1)))
+    members = [{**WORKER, "node": "n1", "shards": [0, 1]}]
+    told = {"attempt": 1, "status": status("running", world_size=3, workers=members)}
+    bearer = {"Authorization": f"Bearer {launch.ingest_token}"}
+    api.post(f"/jobs/{job_id}/ingest", json=told, headers=bearer).raise_for_status()
+    api.post("/jobs", json={**SPEC, "name": "later", "workers": {"min": 4, "max": 4}}).raise_for_status()
+
+
+def test_who_takes_what_is_drawn_read_out_and_kept_as_a_file(page: Page, tmp_path: Path) -> None:
+    page.get_by_role("link", name="Cluster").click()
+    node = page.locator('[data-node="n1"]')
+    node.get_by_role("link", name="mine").wait_for()
+    assert "3 places (w0): 3 CPUs" in node.inner_text()
+    assert node.get_by_role("img").first.get_attribute("aria-label") == "3 of 4 CPUs used: mine 3"
+    queue = page.get_by_test_id("queue")
+    queue.get_by_role("link", name="later").wait_for()
+    assert "not known" in queue.inner_text()
+    assert "3 of 8 workers" in page.get_by_role("list", name="Projects").inner_text()
+    assert serious(page) == []
+    page.set_viewport_size(NARROW)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    # Samples are a minute apart: the file of two is made of what the API would answer then.
+    two = {
+        "at": ["2026-11-26T10:00:00Z", "2026-11-26T10:01:00Z"],
+        "nodes": [1, 1],
+        "cpus": [4, 4],
+        "gpus": [0, 0],
+    }
+    two |= {"held_cpus": [3, 1], "held_gpus": [0, 0], "jobs": [1, 1], "waiting": [1, 0]}
+    page.route("**/cluster/history*", lambda route: route.fulfill(json=two))
+    page.reload()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as CSV").press("Enter")
+    download.value.save_as(tmp_path / "cluster.csv")
+    rows = list(csv.DictReader((tmp_path / "cluster.csv").open()))
+    assert [row["held_cpus"] for row in rows] == ["3", "1"]
+    assert page.get_by_test_id("days").inner_text().split()[-3:] == ["2026-11-26", "0.07", "0.07"]
+    page.set_viewport_size(WIDE)
+    assert serious(page) == []

@@ -1,0 +1,60 @@
+"""Runs compared in a real browser: a shared link, the cursor by keys, a zoom, and what a screen reader is given."""
+
+from pathlib import Path
+
+import pytest
+from axe import serious
+from sqlalchemy import select
+
+from ringleader.bench.control_plane.browser import logged_in
+from ringleader.bench.control_plane.crowd import plane
+from ringleader.bench.control_plane.history import fill
+from ringleader.bench.control_plane.page import store_curves
+from ringleader_api.routes.page import STATIC
+from ringleader_api.store import Store
+from ringleader_api.store.tables import Job
+
+pytestmark = pytest.mark.timeout(420)  # a machine that does much else
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+def filled(home: Path) -> list[str]:
+    """A home with three jobs of 40 steps, the first with a name that is markup. Returns their ids."""
+    fill(home, 3)
+    store_curves(home, 40)
+    store = Store.at(home)
+    with store.write() as session:
+        jobs = session.scalars(select(Job).order_by(Job.id)).all()
+        jobs[0].name = MARKUP
+        jobs[1].spec = {**jobs[1].spec, "params": {"lr": 0.5}}
+        ids = [job.id for job in jobs]
+    store.close()
+    return ids
+
+
+def test_a_shared_link_shows_its_runs_and_says_what_it_leaves_out(tmp_path: Path, browser_path: str) -> None:
+    if not (STATIC / "index.html").is_file():
+        pytest.skip("the page has not been built")
+    home = tmp_path / "home"
+    ids = filled(home)
+    with plane(home, cpus=1) as server, logged_in(server) as page:
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{server.url}/compare?jobs={','.join(ids)},job_gone&names=loss,nothing&baseline={ids[0]}")
+        page.locator('[data-testid="plot"][data-drawn="3"]').wait_for()
+        left_out = page.get_by_test_id("left-out").inner_text()
+        assert "job_gone" in left_out
+        assert "nothing" in left_out
+        page.get_by_test_id("differences").get_by_text("params.lr").wait_for()
+        row = page.locator(f'[data-testid="finals"] tr[data-job="{ids[0]}"]')
+        assert MARKUP in row.inner_text()
+        page.get_by_test_id("plot").focus()
+        page.keyboard.press("Home")
+        assert "Step 1" in page.get_by_test_id("plot-values").inner_text()
+        page.locator("[aria-live]", has_text="Step 1:").wait_for(state="attached")
+        page.keyboard.press("+")
+        page.wait_for_url("**from=*")
+        page.get_by_role("button", name="Show all").click()
+        page.wait_for_url(lambda url: "from=" not in url)
+        assert errors == []
+        assert serious(page) == []
