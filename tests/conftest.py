@@ -128,7 +128,7 @@ def no_refill(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", choices=PARTS, default="all", help="everyday or rest: see tests/parts.py")
+    parser.addoption("--part", choices=PARTS, help="by default all cases of all tests: see tests/parts.py")
     parser.addoption(
         "--since", metavar="REF", help="only files that changes since REF reach: see tests/reached.py"
     )
@@ -144,11 +144,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Browser tests need a browser, GPU tests a GPU; chaos runs only when asked for: `make chaos`."""
     turns = {f"tests/{file}": turn for turn, file in enumerate(LONGEST)}
     items.sort(key=lambda item: turns.get(item.nodeid.partition("::")[0], len(turns)))
-    items[:], others = choose(items, config.option.part)
+    others: list[pytest.Item] = []
     if "chaos" not in (config.option.markexpr or ""):
         # Left out, not skipped: to begin and report three thousand skipped tests takes nine processor seconds.
         others += [item for item in items if item.get_closest_marker("chaos")]
         items[:] = [item for item in items if not item.get_closest_marker("chaos")]
+    items[:], left = choose(items, config.option.part)
+    others += left
     files = reached(changed(config.option.since)) if config.option.since else None
     if files is not None:
         others += [item for item in items if item.nodeid.partition("::")[0] not in files]

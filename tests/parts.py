@@ -1,33 +1,57 @@
-"""The everyday part of the tests, and the rest: `--part everyday` and `--part rest` are all tests, each once.
+"""The parts of the tests: `--part everyday` is a part of `--part all`; `--part cases` is what `all` leaves out.
 
-`seconds.json` has, for functions that take long, the seconds of a case and the number of cases as measured:
+`all` has every test function, and of the cases of one that takes long as many as `ALL` grants. Products of mode, world
+and moment cost hours: `make test-cases` runs what is left of them. `seconds.json` has, for functions that take long,
+the seconds of a case and the number of cases as measured.
 
-- A function whose cases together take no longer than `WHOLE_S`, or that is not in the table, runs whole every day.
-- Of any other as many cases as fit in that, at least one, evenly from first to last; the others are the rest.
-- One whose single case takes longer than `LONG_S` is the rest, unless it has the mark `everyday`.
-- Of the tests that start clusters and services, the files in `STARTING` are everyday, all others the rest.
+- A function whose cases together take no longer than its grant, or that is not in the table, runs whole.
+- Of any other as many cases as fit in that, at least one: first those with a value that no case before them has.
+- One whose single case takes longer than `LONG_S` is not everyday, unless it has the mark `everyday`.
+- Of the tests that start clusters and services, the files in `STARTING` are everyday, no others.
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 TABLE = HERE / "seconds.json"
-WHOLE_S = 1.0
 LONG_S = 2.0
 LISTED_S = 0.5
 """Functions that take less are not listed."""
+CLUSTERS = ("integration/", "e2e/", "chaos/")
 STARTING = (
     "integration/test_runtime_job.py",
     "integration/test_mlflow_export.py",
     "integration/test_cli_stack.py",
     "e2e/test_page.py",
 )
-PARTS = ("all", "everyday", "rest")
+PARTS = ("everyday", "all", "cases")
+
+Table = dict[str, list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The seconds that all cases of one function may take, on one core, in a part."""
+
+    plain_s: float
+    clusters_s: float
+
+    def cases(self, function: str, count: int, table: Table) -> int:
+        """How many of a function's cases fit, at least one."""
+        granted_s = self.clusters_s if function.startswith(CLUSTERS) else self.plain_s
+        case_s, _ = table.get(function, (0.0, 0))
+        return count if case_s * count <= granted_s else max(1, int(granted_s / case_s))
+
+
+EVERYDAY = Grant(plain_s=1.0, clusters_s=float("inf"))
+ALL = Grant(plain_s=4.0, clusters_s=16.0)
 
 
 def function_of(nodeid: str) -> str:
@@ -35,46 +59,48 @@ def function_of(nodeid: str) -> str:
     return nodeid.removeprefix("tests/").partition("[")[0]
 
 
-def everyday(functions: Sequence[str], marked: Sequence[bool], table: dict[str, list[float]]) -> list[bool]:
-    """Whether each test is in the everyday part: by its function, and its turn among the cases of that."""
-    count: dict[str, int] = defaultdict(int)
-    for function in functions:
-        count[function] += 1
-    turn: dict[str, int] = defaultdict(int)
-    chosen = []
-    for function, mark in zip(functions, marked, strict=True):
-        chosen.append(mark or turn[function] in _turns(function, count[function], table))
-        turn[function] += 1
-    return chosen
+def spread(cases: Iterable[str]) -> list[str]:
+    """Cases in the order in which they are taken: each value of a parameter as early as can be, else as drawn.
+
+    Drawn by the name's digest: by a stride, the cases of a product would all have the same value of a parameter.
+    """
+    seen: set[str] = set()
+    first, others = [], []
+    for case in sorted(cases, key=lambda case: sha256(case.encode()).digest()):
+        values = set(case.partition("[")[2].rstrip("]").split("-"))
+        (others if values <= seen else first).append(case)
+        seen |= values
+    return first + others
 
 
-def _turns(function: str, cases: int, table: dict[str, list[float]]) -> Iterable[int]:
-    """The cases of a function that run every day."""
-    if function.startswith(("integration/", "e2e/", "chaos/")):
-        return range(cases) if function.startswith(STARTING) else ()
-    case_s, _ = table.get(function, (0.0, 0))
-    if case_s * cases <= WHOLE_S:
-        return range(cases)
-    if case_s > LONG_S:
-        return ()
-    taken = max(1, int(WHOLE_S / case_s))
-    return {turn * cases // taken for turn in range(taken)}
+def chosen(nodeids: Sequence[str], marked: Iterable[str], part: str, table: Table) -> set[str]:
+    """The tests of a part, by their names; `marked` has the mark `everyday`."""
+    cases: dict[str, list[str]] = defaultdict(list)
+    for nodeid in nodeids:
+        cases[function_of(nodeid)].append(nodeid)
+    in_all: set[str] = set()
+    every_day = set(marked)
+    for function, names in cases.items():
+        order = spread(names)
+        in_all.update(order[: ALL.cases(function, len(order), table)])
+        if _is_everyday(function, table):
+            every_day.update(order[: EVERYDAY.cases(function, len(order), table)])
+    return {"everyday": every_day, "all": in_all | every_day, "cases": set(nodeids) - in_all - every_day}[part]
 
 
-def choose(items: list[pytest.Item], part: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The items of a part, and those of the other one."""
-    if part == "all":
+def _is_everyday(function: str, table: Table) -> bool:
+    if function.startswith(CLUSTERS):
+        return function.startswith(STARTING)
+    return function not in table or table[function][0] <= LONG_S
+
+
+def choose(items: list[pytest.Item], part: str | None) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The items of a part, None for all of them with all their cases, and the others."""
+    if part is None:
         return items, []
-    # By name: what is chosen does not depend on the order in which files are collected.
-    order = sorted(range(len(items)), key=lambda number: items[number].nodeid)
-    functions = [function_of(items[number].nodeid) for number in order]
-    marked = [items[number].get_closest_marker("everyday") is not None for number in order]
-    table = json.loads(TABLE.read_text())
-    in_part = [False] * len(items)
-    for number, is_everyday in zip(order, everyday(functions, marked, table), strict=True):
-        in_part[number] = is_everyday == (part == "everyday")
-    kept = [item for item, stays in zip(items, in_part, strict=True) if stays]
-    return kept, [item for item, stays in zip(items, in_part, strict=True) if not stays]
+    marked = [item.nodeid for item in items if item.get_closest_marker("everyday")]
+    names = chosen([item.nodeid for item in items], marked, part, json.loads(TABLE.read_text()))
+    return [item for item in items if item.nodeid in names], [item for item in items if item.nodeid not in names]
 
 
 class Stopwatch:

@@ -1,38 +1,73 @@
-"""The two parts of the tests: together all of them, each once."""
+"""The parts of the tests: everyday in all, and all with the other cases is every test once."""
 
-from parts import LONG_S, WHOLE_S, everyday
+import math
+
+import pytest
+from parts import ALL, EVERYDAY, LONG_S, PARTS, chosen, spread
+
+A = "unit/test_a.py::test_b"
 
 
-def chosen(function: str, cases: int, case_s: float, *, marked: bool = False) -> list[bool]:
-    return everyday([function] * cases, [marked] * cases, {function: [case_s, cases]})
+def cases_of(function: str, count: int) -> list[str]:
+    return [f"tests/{function}[{case}]" for case in range(count)]
+
+
+def taken(function: str, count: int, case_s: float, part: str, *, marked: bool = False) -> int:
+    names = cases_of(function, count)
+    return len(chosen(names, names if marked else [], part, {function: [case_s, count]}))
 
 
 def test_a_function_that_takes_little_runs_whole() -> None:
-    assert all(chosen("unit/test_a.py::test_b", 10, WHOLE_S / 10))
+    assert taken(A, 10, EVERYDAY.plain_s / 10, "everyday") == 10
 
 
-def test_one_that_is_not_listed_runs_whole() -> None:
-    assert all(everyday(["unit/test_a.py::test_b"] * 99, [False] * 99, {}))
+@pytest.mark.parametrize(("part", "count"), [("everyday", 99), ("all", 99), ("cases", 0)])
+def test_one_that_is_not_listed_runs_whole(part: str, count: int) -> None:
+    assert len(chosen(cases_of(A, 99), [], part, {})) == count
 
 
-def test_of_one_that_takes_long_some_cases_run_evenly() -> None:
-    assert chosen("unit/test_a.py::test_b", 8, WHOLE_S / 2) == [True, False, False, False] * 2
+@pytest.mark.parametrize(("part", "grant"), [("everyday", EVERYDAY), ("all", ALL)])
+def test_of_one_that_takes_long_as_many_cases_run_as_fit(part: str, grant: object) -> None:
+    assert taken(A, 80, 0.5, part) == grant.plain_s / 0.5  # type: ignore[attr-defined]
 
 
 def test_at_least_one_case_runs() -> None:
-    assert chosen("unit/test_a.py::test_b", 3, LONG_S) == [True, False, False]
+    assert taken(A, 3, LONG_S, "everyday") == 1
+    assert taken(A, 3, 1e6, "all") == 1
 
 
-def test_one_whose_case_takes_longer_is_the_rest() -> None:
-    assert not any(chosen("unit/test_a.py::test_b", 3, LONG_S + 0.1))
-    assert all(chosen("unit/test_a.py::test_b", 3, LONG_S + 0.1, marked=True))
+def test_one_whose_case_takes_longer_is_not_everyday_unless_it_is_marked() -> None:
+    assert taken(A, 3, LONG_S + 0.1, "everyday") == 0
+    assert taken(A, 3, LONG_S + 0.1, "everyday", marked=True) == 3
 
 
-def test_of_files_that_start_clusters_the_named_ones_run() -> None:
-    assert all(everyday(["e2e/test_page.py::test_a"] * 3, [False] * 3, {}))
-    assert not any(everyday(["e2e/test_readme.py::test_a"] * 3, [False] * 3, {}))
+def test_of_files_that_start_clusters_the_named_ones_are_everyday_and_all_have_a_case_in_all() -> None:
+    page, readme = "e2e/test_page.py::test_a", "e2e/test_readme.py::test_a"
+    assert (taken(page, 3, 90.0, "everyday"), taken(readme, 3, 90.0, "everyday")) == (3, 0)
+    assert (taken(page, 3, 90.0, "all"), taken(readme, 3, 90.0, "all")) == (3, 1)
 
 
-def test_cases_of_two_functions_are_counted_by_themselves() -> None:
-    a, b = "unit/test_a.py::test_a", "unit/test_a.py::test_b"
-    assert everyday([a, b, a, b], [False] * 4, {a: [WHOLE_S, 2]}) == [True, True, False, True]
+def test_the_parts_have_every_test_once_and_everyday_is_in_all() -> None:
+    table = {f"unit/test_a.py::test_{number}": [0.05 * 2**number, 7] for number in range(12)}
+    names = [name for function in table for name in cases_of(function, 7)]
+    everyday, every, cases = (chosen(names, names[:3], part, table) for part in PARTS)
+    assert everyday < every
+    assert not every & cases
+    assert every | cases == set(names)
+    assert {name.partition("[")[0] for name in every} == {name.partition("[")[0] for name in names}
+
+
+def test_cases_with_a_value_not_seen_yet_come_first() -> None:
+    """Of 6 x 8 cases the first 13 (a case brings at least one new value) have every value."""
+    names = [f"{A}[{one}-{two}]" for one in "abcdef" for two in range(8)]
+    order = spread(names)
+    values = [set(name.partition("[")[2].rstrip("]").split("-")) for name in order]
+    assert len(set.union(*values[:13])) == 14
+    assert sorted(order) == sorted(names)
+
+
+def test_which_cases_are_taken_does_not_depend_on_the_order_of_files() -> None:
+    names = cases_of(A, 50)
+    table = {A: [1.0, 50]}
+    assert chosen(names, [], "all", table) == chosen(names[::-1], [], "all", table)
+    assert math.isinf(EVERYDAY.clusters_s)
