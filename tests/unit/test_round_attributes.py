@@ -72,6 +72,74 @@ def test_what_could_not_be_sent_is_set_back_as_it_is(group: int | None) -> None:
     assert not hasattr(optimizer, "made")
 
 
+class Deleting(Bare):
+    """Ends its first phase, with the optimiser that it had for it."""
+
+    def begin(self) -> None:
+        self.warm, self.table, self.call = 4.0, [1.0, 2.0], abs
+        self.current = self.table
+        self.inner: Any = torch.optim.SGD(self.param_groups[0]["params"], lr=0.1)
+        self.after = self.inner
+
+    def step(self, closure: Any = None) -> None:
+        self.inner.phase = 2
+        self.current.append(3.0)
+        del self.warm, self.table, self.call, self.inner
+
+
+def test_what_a_replica_has_deleted_is_there_for_the_next_one() -> None:
+    held, optimizer = held_by(Deleting)
+    before = dict(vars(optimizer))
+    kept = held.attributes.kept_now(optimizer)
+    for _ in range(2):
+        optimizer.step()
+        held.attributes.put_back(optimizer, kept)
+        assert {name: vars(optimizer).get(name) for name in before} == before
+        assert optimizer.current is optimizer.table
+        assert (optimizer.table, hasattr(optimizer.inner, "phase")) == ([1.0, 2.0], False)
+        assert "state" in vars(optimizer.inner)
+
+
+class Switching(Bare):
+    """Made, kept for a while, deleted."""
+
+    def begin(self) -> None:
+        self.first = 1.0
+
+    def step(self, closure: Any = None) -> None:
+        if hasattr(self, "first"):
+            del self.first
+            self.second = [torch.ones(2)]
+        else:
+            self.__dict__.pop("second", None)
+
+
+@pytest.mark.parametrize("mine", range(3))
+@pytest.mark.parametrize("theirs", range(3))
+def test_what_a_peer_has_deleted_is_deleted_here(theirs: int, mine: int) -> None:
+    (donor, giving), (healed, given) = held_by(Switching), held_by(Switching)
+    for optimizer, steps in ((giving, theirs), (given, mine)):
+        for _ in range(steps):
+            optimizer.step()
+    healed.attributes.put(given, donor.attributes.sent(giving))
+    assert [hasattr(given, name) for name in ("first", "second")] == [theirs == 0, theirs == 1]
+
+
+class Functional(Bare):
+    """Cannot travel."""
+
+    def step(self, closure: Any = None) -> None:
+        self.update = abs
+
+
+def test_a_peer_that_can_send_nothing_deletes_nothing_here() -> None:
+    (donor, giving), (healed, given) = held_by(Functional), held_by(Functional)
+    giving.step()
+    given.label = "set beside"
+    healed.attributes.put(given, donor.attributes.sent(giving))
+    assert given.label == "set beside"
+
+
 @pytest.mark.parametrize("constant", [torch.device("cpu"), torch.float16, torch.Size([2]), 1j, None], ids=str)
 def test_what_is_told_of_constants_is_understood(constant: Any) -> None:
     seal = Seal(b"secret" * 6, "round")

@@ -70,8 +70,9 @@ class RoundAttributes:
         values: dict[int, Any] = {}
         tensors: dict[int, list[Tensor]] = {}
         for number, optimizer in self._keeping():
-            if self._held.attributes.travels(optimizer):
-                values[number], tensors[number] = _apart(self._held.attributes.sent(optimizer))
+            sent = self._held.attributes.sent(optimizer)
+            if sent is not None:
+                values[number], tensors[number] = _apart(sent)
         return LeftAttributes(share, values, tensors)
 
     def bring(self, shard: int, left: LeftAttributes) -> None:

@@ -37,7 +37,15 @@ class ParameterName:
     name: str
 
 
-SENT_TYPES = (ParameterName, Counter, OrderedDict, defaultdict, deque, int, float, list, dict, torch.device)
+@dataclass(frozen=True, slots=True)
+class DeletedAttribute:
+    """Stands for an attribute that the optimiser was registered with, and has no longer."""
+
+
+SENT_TYPES = (
+    *(ParameterName, DeletedAttribute),
+    *(Counter, OrderedDict, defaultdict, deque, int, float, list, dict, torch.device),
+)
 """Types of which sent values are made, besides those that every message may name."""
 
 
