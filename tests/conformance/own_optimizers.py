@@ -230,6 +230,41 @@ class Heavy(Plain):
             p.sub_(momentum, alpha=0.05)
 
 
+class Once(Plain):
+    """Its first step is a short one."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__(weights)
+        self.warm = 4.0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.weights:
+            p.sub_(p.grad, alpha=0.1 / getattr(self, "warm", 1.0))
+        if hasattr(self, "warm"):
+            del self.warm
+
+
+class Returning(Plain):
+    """Goes back, every fourth step, by gradients that it keeps meanwhile."""
+
+    wait: int
+    gradients: list[Tensor]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.weights:
+            p.sub_(p.grad, alpha=0.1)
+        if not hasattr(self, "wait"):
+            self.wait, self.gradients = 2, [p.grad.clone() for p in self.weights]
+        elif self.wait:
+            self.wait -= 1
+        else:
+            for p, gradient in zip(self.weights, self.gradients, strict=True):
+                p.add_(gradient, alpha=0.03)
+            del self.wait, self.gradients
+
+
 class WithHistory(Plain):
     """What it keeps is for plots."""
 
@@ -285,6 +320,8 @@ CARRYING: dict[str, Callable[[Weights], Optimizer]] = {
         Scaled,
         ScheduleFree,
         Heavy,
+        Once,
+        Returning,
     )
 }
 HARMLESS: dict[str, Callable[[Weights], Optimizer]] = {

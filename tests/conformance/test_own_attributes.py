@@ -4,7 +4,7 @@ lost, and over a pause and a restart."""
 import copy
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from faults import FaultPlan
-from own_optimizers import CARRYING, HARMLESS, Heavy, Plain, WarmedUp
+from own_optimizers import CARRYING, HARMLESS, Heavy, Once, Plain, WarmedUp
 from play import Play
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
@@ -57,12 +57,12 @@ NET, DATA = drawn()
 """Copied by every member: the generator that draws weights is shared by all threads."""
 
 
-def job(mode: str) -> JobSpec:
+def job(mode: str, world: int = 2) -> JobSpec:
     return JobSpec.parse(
         {
             "name": "own",
             "entrypoint": "own:train",
-            "workers": {"min": 2, "max": 2},
+            "workers": {"min": world, "max": world},
             "batch": {"global_size": 8, "logical_shards": 4},
             "checkpoint": {"every_steps": 4},
             "sync": (MODES | MORE_MODES | OTHER_MODES)[mode],
@@ -230,7 +230,7 @@ class Compiled(Heavy):
 def test_where_something_cannot_travel_nothing_does_and_it_is_named(kind: Any, tmp_path: Path) -> None:
     held = held_by(kind)
     trained(held, range(3))
-    assert "attributes" not in StateTransfer(held).state({})["optimizers"][0]
+    assert StateTransfer(held).state({})["optimizers"][0]["attributes"] is None
     finished, _ = run_local(job("ring"), partial(train_by, kind), tmp_path)
     assert f"{kind.__name__}.momenta" in finished.reproducible_why
 
@@ -276,9 +276,40 @@ class Uneven(Plain):
             self.weights[0].sub_(float(total.sum()) * 0.01 + len(self.label) * 1e-4)
 
 
-OPTIMIZERS["Uneven"] = Uneven  # of the tests below
+class Lazy(Plain):
+    """Replicas meet their first large gradients of other parameters, at other steps."""
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__(weights)
+        self.sums: dict[nn.Parameter, Tensor] = {}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.weights:
+            if p in self.sums or float(p.grad.abs().max()) > 0.4:
+                total = self.sums.setdefault(p, torch.zeros_like(p)).mul_(0.9).add_(p.grad)
+                p.sub_(total, alpha=0.1)
+
+
+class Seldom(Plain):
+    """A replica may leave one of its tensors as it was made."""
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__(weights)
+        self.always, self.large = torch.zeros(2), torch.zeros(2)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.weights:
+            p.sub_(p.grad, alpha=0.05 + float(self.always[0]) + float(self.large[0]))
+            self.always += p.grad.mean() * 0.1
+            if float(p.grad.abs().max()) > 0.76:
+                self.large += 0.01
+
+
+OPTIMIZERS |= {kind.__name__: kind for kind in (Uneven, Lazy, Seldom)}  # of the tests below
 ROUNDS = [*((killed, name) for name in OPTIMIZERS)]
-ROUNDS += [*product((paused, restarted), ("LookaheadCounting", "ScheduleFree"))]
+ROUNDS += [*product((paused, restarted), ("LookaheadCounting", "ScheduleFree", "Once", "Returning"))]
 
 
 @pytest.mark.parametrize(
@@ -290,6 +321,13 @@ def test_rounds_make_one_of_what_replicas_leave(
     happening: Callable[[str, str, Path], Play], name: str, tmp_path: Path
 ) -> None:
     keeps_its_bits(name, "rounds", happening(name, "rounds", tmp_path))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("name", ["Once", "Returning", "Uneven", "Lazy", "Seldom"])
+def test_each_replica_begins_with_the_attributes_of_the_round(name: str, world: int, tmp_path: Path) -> None:
+    spec = job("rounds", world)
+    keeps_its_bits(name, "rounds", ThreadedCast(spec, partial(train, name), NO_FAULTS, tmp_path).play())
 
 
 class Signed(Optimizer):
@@ -415,6 +453,41 @@ class Scaling(Plain):
             p.sub_(p.grad, alpha=1 / self.scaler.grow())
 
 
+class Grown:
+    """Deletes what it began with."""
+
+    scale = 8.0
+    calls = count()
+
+    def __init__(self) -> None:
+        self.low = 4.0
+
+    def grow(self) -> float:
+        scale = getattr(self, "low", self.scale)
+        if next(self.calls) == 10:
+            del self.low
+        return scale
+
+
+class Growing(Scaling):
+    def __init__(self, weights: Any) -> None:
+        super().__init__(weights)
+        self.scaler = Grown()  # type: ignore[assignment]
+
+
+class CompiledOnce(Once):
+    """Cannot travel."""
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__(weights)
+        self.update: Callable[[], None] | None = None
+
+    def step(self, closure: Any = None) -> None:
+        if self.update is None:
+            self.update = lambda: None
+        super().step()
+
+
 class Forgetting(Compiled):
     """Cannot travel, and saves its momenta, not its count."""
 
@@ -477,6 +550,12 @@ def test_no_mode_names_what_torch_sets_and_what_is_only_shown(kind: Any, around:
         (WarmedUp, SERVERS | {"servers": 2}, {"WarmedUp._step_count"}),
         (Heavy, SERVERS | {"servers": 2}, {"Heavy.momenta"}),
         (Heavy, SERVERS | {"servers": 2, "server_backups": 1}, set()),
+        (Once, "ring", set()),
+        (Once, LOCAL, set()),
+        (Once, SERVERS | {"servers": 2}, {"Once.warm"}),
+        (CompiledOnce, "ring", {"CompiledOnce.warm"}),
+        (CompiledOnce, LOCAL, {"CompiledOnce.warm"}),
+        (Growing, "ring", {"Growing.scaler"}),
     ],
 )
 def test_what_cannot_come_to_others_is_named(kind: Any, sync: Any, named: set[str]) -> None:

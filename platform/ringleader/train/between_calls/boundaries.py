@@ -52,7 +52,8 @@ class CallBoundary:
         tensors: weights and buffers, optimiser states, large kept objects: the kinds that the program touched.
         tensor_bytes: their size.
         line: the place where the program touched tensors that were too many to be recorded; empty otherwise.
-        attributes: each optimiser's own ones; None for many bytes. Empty: there were none, as in earlier checkpoints.
+        attributes: each optimiser's own ones; None for many bytes, or what cannot be sent. Empty: there were none,
+            as in earlier checkpoints.
     """
 
     settings: list[list[dict[str, Any]]]
@@ -120,8 +121,7 @@ class CallBoundary:
         attributes = self.attributes or [{} for _ in self.settings]
         for (optimizer, _), groups, given in zip(held.optimizers, self.settings, attributes, strict=False):
             put_settings(optimizer, groups)
-            if given is not None:
-                held.attributes.put(optimizer, given)
+            held.attributes.put(optimizer, given)
         # Copies go in, because later lines may run on this boundary again.
         for scheduler, state in zip(held.schedulers, self.schedulers, strict=False):
             scheduler.load_state_dict(copy.deepcopy(state))

@@ -2,8 +2,8 @@
 steps. Nor do workers have the settings that a step changes on a parameter server.
 
 The text of `step` shows attributes that it sets (`optimizer_attributes.py`). It does not show what arrays, lists,
-dicts, other optimisers and objects of the program in attributes hold: that is compared, and counts where a step reads
-the attribute.
+dicts, other optimisers and objects of the program in attributes hold, nor what is deleted: that is compared, and counts
+where a step reads the attribute.
 """
 
 from collections.abc import Iterable, Iterator
@@ -74,13 +74,20 @@ class UnsavedAttributes:
             return
         before = self._own.marks(optimizer)
         yield
-        if before:
+        if self._own.may_keep(optimizer):
             self._compare(optimizer, before, self._own.marks(optimizer))
 
     def _compare(self, optimizer: Optimizer, before: Seen, now: Seen) -> None:
-        travels = self._travel and self._own.travels(optimizer)
+        travels = self._travel and self._own.sent(optimizer) is not None
         # What is in an object of the program is never sent.
         lost = {p: seen for p, seen in now.items() if not (travels and isinstance(seen.owner, Optimizer))}
+        gone = {p: s for p, s in before.items() if not (travels and isinstance(s.owner, Optimizer))}
+        deleted = {path: seen.owner for path, seen in gone.items() if path[-1] not in vars(seen.owner)}
+        if not travels:  # since it was registered: a first step is not looked at
+            deleted |= dict.fromkeys(self._own.deleted(optimizer), optimizer)
+        for path, owner in deleted.items():
+            if _may_read(optimizer, owner, path[-1]):
+                self._find([_finding(type(optimizer), path[0])])
         if lost:
             saved = _Saved(optimizer, in_rounds=self._in_rounds, in_parts=self._in_parts)
             lost = {path: seen for path, seen in lost.items() if not saved.has(seen.value)}

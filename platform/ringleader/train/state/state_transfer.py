@@ -177,9 +177,10 @@ class StateTransfer:
                 optimizer.state.update(states)
 
     def _attributes(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The entry of an optimiser's saved state with its own attributes; none where there are none."""
+        """The entry of an optimiser's saved state with its own attributes; none where there are none. An entry of None
+        says that they cannot be sent."""
         sent = self._held.attributes.sent(optimizer)
-        return {ATTRIBUTES: sent} if sent else {}
+        return {ATTRIBUTES: sent} if sent != {} else {}
 
     def _check_same_program(self, state: dict[str, Any]) -> None:
         """Check that a peer registered the same; one that is further in the program may have registered more."""

@@ -2,8 +2,9 @@
 leaves some.
 
 They become one as the states of optimisers do. Floating-point tensors are averaged; all else (counts, texts, arrays,
-the keys of dicts) is as the first replica left it, and so are tensors where replicas have left others. Which replica
-does what follows from the program alone: the bits are the same, whoever trained it.
+the keys of dicts, what is deleted) is as the first replica left it, and so are tensors where replicas have left others:
+at other keys or places, of other shapes, or beside other parameters. Which replica does what follows from the program
+alone: the bits are the same, whoever trained it.
 """
 
 import hashlib
@@ -18,7 +19,12 @@ from torch.optim import Optimizer
 
 from ringleader.comm.objects import packed, unpacked
 from ringleader.exchange import Exchange
-from ringleader.train.state.optimizers.attribute_values import SENT_TYPES, with_leaves
+from ringleader.train.state.optimizers.attribute_values import (
+    SENT_TYPES,
+    LeafPath,
+    ParameterName,
+    with_leaves,
+)
 from ringleader.train.state.training_state import TrainingState
 
 _DIGEST_BYTES = 6
@@ -41,12 +47,12 @@ class LeftAttributes:
     Attributes:
         share: of the round's rows.
         values: by the optimiser's number; none for one that has changed something which cannot be sent.
-        tensors: copies of those that are averaged, in the order of `values`.
+        tensors: copies of those that are averaged, by the optimiser's number, and by their paths in `values`.
     """
 
     share: float
     values: Mapping[int, Any]
-    tensors: Mapping[int, Sequence[Tensor]]
+    tensors: Mapping[int, Mapping[str, Tensor]]
 
 
 LEFT_TYPES = (LeftAttributes, AveragedTensor, *SENT_TYPES)
@@ -68,10 +74,11 @@ class RoundAttributes:
     def left(self, share: float) -> LeftAttributes:
         """What the running replica leaves."""
         values: dict[int, Any] = {}
-        tensors: dict[int, list[Tensor]] = {}
+        tensors: dict[int, dict[str, Tensor]] = {}
         for number, optimizer in self._keeping():
-            if self._held.attributes.travels(optimizer):
-                values[number], tensors[number] = _apart(self._held.attributes.sent(optimizer))
+            sent = self._held.attributes.sent(optimizer)
+            if sent is not None:
+                values[number], tensors[number] = _apart(sent)
         return LeftAttributes(share, values, tensors)
 
     def bring(self, shard: int, left: LeftAttributes) -> None:
@@ -114,14 +121,14 @@ class RoundAttributes:
 
     def _table(self, numbers: Sequence[int], exchange: Exchange) -> Tensor:
         """A row for each replica: that it is there, and by optimiser the length of its packed values, 0 where they
-        cannot be sent, and a digest of its tensors' shapes."""
+        cannot be sent, and a digest of its tensors' places."""
         table = torch.zeros(self._shards, 1 + 2 * len(numbers), dtype=torch.float64)
         for shard, left in self._left.items():
             table[shard, 0] = 1
             for place, number in enumerate(numbers):
                 if number in left.values:
                     table[shard, 1 + 2 * place] = _length(left.values[number], exchange)
-                    table[shard, 2 + 2 * place] = _structure(left.tensors[number])
+                    table[shard, 2 + 2 * place] = _structure(left.values[number])
         return table
 
     def _of_first(self, exchange: Exchange, number: int, shard: int, length: int) -> Any:
@@ -138,40 +145,39 @@ class RoundAttributes:
 
     def _whole(self, exchange: Exchange, number: int, values: Any, only: int | None, scale: float) -> Any:
         """The values with their tensors: means, or those of the `only` replica."""
-        places = iter(range(1 << 30))
 
-        def filled(leaf: Any) -> Any:
+        def filled(path: LeafPath, leaf: Any) -> Any:
             if not isinstance(leaf, AveragedTensor):
                 return leaf
-            place = next(places)
             rows = torch.zeros(self._shards, *leaf.shape, dtype=torch.float64)
             for shard, left in self._left.items():
                 if only is None:
-                    rows[shard] = left.tensors[number][place].double().cpu() * left.share * scale
+                    rows[shard] = left.tensors[number][repr(path)].double().cpu() * left.share * scale
                 elif shard == only:
-                    rows[shard] = left.tensors[number][place].double().cpu()
+                    rows[shard] = left.tensors[number][repr(path)].double().cpu()
             mean = torch.zeros(leaf.shape, dtype=torch.float64)
             # One after the other, in the order of shards: `sum` may add in another one.
             for row in exchange.all_reduce(rows):
                 mean += row
             return mean.to(leaf.dtype).to(leaf.device)
 
-        return {path: with_leaves(value, filled) for path, value in values.items()}
+        return with_leaves(values, filled)
 
 
-def _apart(values: Mapping[Any, Any]) -> tuple[Any, list[Tensor]]:
-    """Values with placeholders, and the tensors that they stand for."""
-    tensors: list[Tensor] = []
+def _apart(values: Mapping[Any, Any]) -> tuple[Any, dict[str, Tensor]]:
+    """Values with placeholders, and the tensors that they stand for, by path."""
+    tensors: dict[str, Tensor] = {}
 
-    def taken(leaf: Any) -> Any:
+    def taken(path: LeafPath, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
         if leaf.dim() == 0 or not leaf.is_floating_point():
             return leaf.detach().clone()
-        tensors.append(leaf.detach().clone())
+        # As text: it is the same for whoever unpacks the path.
+        tensors[repr(path)] = leaf.detach().clone()
         return AveragedTensor(tuple(leaf.shape), leaf.dtype, leaf.device.type)
 
-    return {path: with_leaves(value, taken) for path, value in values.items()}, tensors
+    return with_leaves(values, taken), tensors
 
 
 def _length(values: Any, exchange: Exchange) -> int:
@@ -179,7 +185,17 @@ def _length(values: Any, exchange: Exchange) -> int:
     return 1 if exchange.communicator is None else packed(values, exchange.seal).numel()
 
 
-def _structure(tensors: Sequence[Tensor]) -> float:
-    """A number that differs where the tensors have other shapes or types."""
-    shown = repr([(tuple(tensor.shape), tensor.dtype) for tensor in tensors])
-    return float(int.from_bytes(hashlib.blake2b(shown.encode(), digest_size=_DIGEST_BYTES).digest(), "big"))
+def _structure(values: Any) -> float:
+    """A number that differs where the averaged tensors have other paths, shapes or types, or where other parameters are
+    named, also in a list beside theirs: then they may be of other ones."""
+    places: list[str] = []
+
+    def seen(path: LeafPath, leaf: Any) -> None:
+        told = leaf if isinstance(leaf, AveragedTensor | ParameterName) else None
+        if told is not None or any(isinstance(key, ParameterName) for key in path):
+            places.append(repr((path, told)))
+
+    with_leaves(values, seen)
+    # Dicts are equal in any order, in which replicas may have filled them.
+    shown = "\n".join(sorted(places)).encode()
+    return float(int.from_bytes(hashlib.blake2b(shown, digest_size=_DIGEST_BYTES).digest(), "big"))

@@ -26,6 +26,10 @@ _ADDRESS = 1 << 40
 """A whole number from here on may be an address, which means nothing in another process."""
 
 
+LeafPath = tuple[Any, ...]
+"""Where a value is inside another one: keys of dicts, and places in rows."""
+
+
 class Unsendable(Exception):
     """A value that means nothing on another member."""
 
@@ -37,7 +41,15 @@ class ParameterName:
     name: str
 
 
-SENT_TYPES = (ParameterName, Counter, OrderedDict, defaultdict, deque, int, float, list, dict, torch.device)
+@dataclass(frozen=True, slots=True)
+class DeletedAttribute:
+    """Stands for an attribute that the optimiser was registered with, and has no longer."""
+
+
+SENT_TYPES = (
+    *(ParameterName, DeletedAttribute),
+    *(Counter, OrderedDict, defaultdict, deque, int, float, list, dict, torch.device),
+)
 """Types of which sent values are made, besides those that every message may name."""
 
 
@@ -214,13 +226,17 @@ def like(container: Any, parts: Iterable[Any]) -> Any:
     return type(container)(dict(parts) if type(container) is Counter else parts)
 
 
-def with_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """A sent value with `leaf` of each tensor, array and constant in it, in the same order each time."""
+def with_leaves(value: Any, leaf: Callable[[LeafPath, Any], Any], path: LeafPath = ()) -> Any:
+    """A sent value with `leaf` of each tensor, array and constant in it and its path, in the same order each time.
+
+    Args:
+        path: that of the value itself.
+    """
     if type(value) in _DICTS:
-        return like(value, [(key, with_leaves(part, leaf)) for key, part in value.items()])
+        return like(value, [(key, with_leaves(part, leaf, (*path, key))) for key, part in value.items()])
     if type(value) in _ROWS and type(value) is not set and not _plain(value):
-        return like(value, [with_leaves(part, leaf) for part in value])
-    return leaf(value)
+        return like(value, [with_leaves(part, leaf, (*path, place)) for place, part in enumerate(value)])
+    return leaf(path, value)
 
 
 def _refill(mine: Any, given: Any, parts: Any) -> Any:

@@ -3,14 +3,14 @@ them. It is committed beside their states: peers and checkpoints bring it.
 
 Only what has changed since the optimiser was registered travels: what its `__init__` made each member has, and some of
 that is its own (a rank, a clock). It is all or nothing: where something that has changed cannot be sent (a function, a
-view of weights), a flag or a count beside it would say that it is there.
+view of weights), a flag or a count beside it would say that it is there. What was deleted travels as such.
 """
 
 import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,6 +21,7 @@ from torch.optim import SGD, Optimizer
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.state.optimizers.attribute_values import (
+    DeletedAttribute,
     FilledValues,
     KnownObjects,
     SentValues,
@@ -82,20 +83,30 @@ class OwnAttributes:
                 path: _FirstValue.of(value, known) for path, _, value in _attributes(optimizer, known)
             }
 
-    def sent(self, optimizer: Optimizer) -> AttributeValues:
-        """What travels: the changed attributes, with the live tensors in them; none where one cannot be sent."""
-        try:
-            return self._sent(optimizer)
-        except Unsendable:
+    def sent(self, optimizer: Optimizer) -> AttributeValues | None:
+        """What travels: the changed attributes, with the live tensors in them; None where one cannot be sent."""
+        if optimizer not in self._first:
             return {}
-
-    def travels(self, optimizer: Optimizer) -> bool:
-        """Whether all that has changed can be sent."""
+        known = KnownObjects(optimizer, self._names())
+        changed = dict(self._changed(optimizer, known))
+        if changed and _hooks_into_tensors(type(optimizer)):
+            return None
+        sending = SentValues(known)
         try:
-            self._sent(optimizer)
+            # In one order: all members lay a checkpoint out alike, whichever made its attributes when.
+            return {
+                path: value if isinstance(value, DeletedAttribute) else sending.sent(value)
+                for path, value in sorted(changed.items(), key=lambda item: item[0])
+            }
         except Unsendable:
-            return False
-        return True
+            return None
+
+    def deleted(self, optimizer: Optimizer) -> set[AttributePath]:
+        """The attributes that it was registered with, and has no longer."""
+        first = self._first.get(optimizer, {})
+        # Also what is committed by now: a wrapped optimiser's state may have become the optimiser's own.
+        known = KnownObjects(optimizer, {})
+        return first.keys() - {path for path, _, _ in _attributes(optimizer, known, committed=True)}
 
     def marks(self, optimizer: Optimizer) -> dict[AttributePath, SeenAttribute]:
         """All its attributes as they are now, and those of the program's objects in them; none of torch's own ones."""
@@ -108,83 +119,86 @@ class OwnAttributes:
         }
 
     def recorded(self, optimizer: Optimizer) -> AttributeValues | None:
-        """A copy of what travels; None where that is large."""
+        """A copy of what travels; None where that is large, or cannot be sent."""
         values = self.sent(optimizer)
         return copy.deepcopy(values) if not values or _size_bytes(values) <= SMALL_BYTES else None
 
-    def kept(self, optimizer: Optimizer) -> AttributeValues:
-        """What travels: a copy, or where that is large the live tensors, which lines between calls do not change."""
+    def kept(self, optimizer: Optimizer) -> AttributeValues | None:
+        """What travels: a copy, or where that is large the live tensors, which lines between calls do not change; None
+        where it cannot be sent."""
         copied = self.recorded(optimizer)
         return self.sent(optimizer) if copied is None else copied
 
     @torch.no_grad()
-    def put(self, optimizer: Optimizer, given: AttributeValues) -> None:
+    def put(self, optimizer: Optimizer, given: AttributeValues | None) -> None:
         """Set the attributes to these, in the containers and tensors that there are: the program may hold them. What is
-        not among them is as it was when the optimiser was registered."""
+        not among them is as it was when the optimiser was registered. None: they stay as they are."""
         first = self._first.get(optimizer)
-        if first is None:
+        if first is None or given is None:
             return
-        owners = _owners(optimizer)
-        known = KnownObjects(optimizer, self._names())
-        changed = self.sent(optimizer).keys() & first.keys()
-        back = {path: first[path].kept[0] for path in changed - given.keys() if first[path].kept}
-        filling = FilledValues(known)
-        for (*owner, name), value in (back | given).items():
-            if tuple(owner) in owners:
-                attributes = vars(owners[tuple(owner)])
-                attributes[name] = filling.filled(attributes.get(name), value)
+        filling = FilledValues(KnownObjects(optimizer, self._names()))
+        others = (self.sent(optimizer) or {}).keys() - given.keys()
+        back: AttributeValues = {path: DeletedAttribute() for path in others - first.keys()}
+        back |= {path: first[path].kept[0] for path in others & first.keys() if first[path].kept}
+        # An optimiser before what is in it.
+        for path, value in sorted((back | given).items(), key=lambda item: len(item[0])):
+            attributes = _attributes_at(optimizer, path[:-1])
+            if isinstance(value, DeletedAttribute):
+                attributes.pop(path[-1], None)
+            else:
+                attributes[path[-1]] = filling.filled(attributes.get(path[-1]), value)
 
     def may_keep(self, optimizer: Optimizer) -> bool:
         """Whether it may have attributes of its own: it is none of torch's. The same on all members."""
         return optimizer in self._first
 
     def kept_now(self, optimizer: Optimizer) -> dict[AttributePath, "KeptAttribute"]:
-        """All attributes for `put_back`, changed or not: copies of those that can be sent, the others themselves."""
-        if optimizer not in self._first:
+        """All attributes for `put_back`, changed or not, with copies of those that can be sent."""
+        first = self._first.get(optimizer)
+        if first is None:
             return {}
         known = KnownObjects(optimizer, self._names())
         sending = SentValues(known)
         kept = {}
         for path, _, value in _attributes(optimizer, known, committed=True):
             try:
-                kept[path] = KeptAttribute(
-                    mark(value, known), copy.deepcopy(sending.sent(value)), copied=True
-                )
+                copies: tuple[Any, ...] = (copy.deepcopy(sending.sent(value)),)
             except Unsendable:
-                kept[path] = KeptAttribute(mark(value, known), value, copied=False)
+                copies = ()
+            now = mark(value, known)
+            kept[path] = KeptAttribute(now, value, copies, path in first and first[path].mark == now)
         return kept
 
     @torch.no_grad()
     def put_back(self, optimizer: Optimizer, kept: Mapping[AttributePath, "KeptAttribute"]) -> None:
-        """Go back to what `kept_now` gave, in the containers and tensors that there are. Nothing is put back where
+        """Go back to what `kept_now` gave, in the containers and tensors that there were. Nothing is put back where
         something that has changed could not: all or nothing, as in what is sent."""
-        if optimizer not in self._first or not self.travels(optimizer):
+        first = self._first.get(optimizer)
+        if first is None or self.sent(optimizer) is None:
             return
         known = KnownObjects(optimizer, self._names())
         filling = FilledValues(known)
-        for path, owner, value in list(_attributes(optimizer, known, committed=True)):
-            was = kept.get(path)
-            if was is None:
-                del vars(owner)[path[-1]]  # made since
-            elif was.mark != mark(value, known):
-                vars(owner)[path[-1]] = filling.filled(value, was.value) if was.copied else was.value
-
-    def _sent(self, optimizer: Optimizer) -> AttributeValues:
-        if optimizer not in self._first:
-            return {}
-        known = KnownObjects(optimizer, self._names())
-        changed = dict(self._changed(optimizer, known))
-        if changed and _hooks_into_tensors(type(optimizer)):
-            raise Unsendable
-        sending = SentValues(known)
-        # In one order: all members lay a checkpoint out alike, whichever made its attributes when.
-        return {path: sending.sent(changed[path]) for path in sorted(changed)}
+        for path, was in kept.items():  # an optimiser before what is in it
+            value = was.value
+            if was.copies and was.mark != mark(value, known):
+                value = filling.filled(value, was.copies[0])
+            _attributes_at(optimizer, path[:-1])[path[-1]] = value
+            # A tensor that is filled has not changed by that: other members have not filled it.
+            if was.registered:
+                first[path] = replace(first[path], mark=mark(value, known))
+        for owner in {(), *(path[:-1] for path in kept)}:
+            attributes = _attributes_at(optimizer, owner)
+            for name in [name for name in attributes if _counts(*owner, name)]:
+                if (*owner, name) not in kept:
+                    del attributes[name]  # made since
 
     def _changed(self, optimizer: Optimizer, known: KnownObjects) -> Iterator[tuple[AttributePath, Any]]:
         first = self._first[optimizer]
         for path, _, value in _attributes(optimizer, known):
             if path not in first or first[path].mark != mark(value, known):
                 yield path, value
+        for path in self.deleted(optimizer):
+            yield path, DeletedAttribute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +206,15 @@ class KeptAttribute:
     """An attribute as it was.
 
     Attributes:
-        value: a copy in the form in which it is sent; the object itself where it cannot be sent.
-        copied: whether it is the copy.
+        value: the object itself: another attribute may be a part of it.
+        copies: a copy in the form in which it is sent; empty where it cannot be sent.
+        registered: whether it is what the optimiser was registered with.
     """
 
     mark: Any
     value: Any
-    copied: bool
+    copies: tuple[Any, ...]
+    registered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +246,13 @@ def _attributes(
     for path, owner in _owners(optimizer, of_objects=of_objects).items():
         for name, value in list(vars(owner).items()):
             told = committed or id(value) not in known.committed
-            if name not in OF_TORCH and told and (path or name not in COMMITTED):
+            if told and _counts(*path, name):
                 yield (*path, name), owner, value
+
+
+def _counts(*path: str) -> bool:
+    """Whether an attribute is none of torch's; states and groups of an optimiser that is wrapped count."""
+    return path[-1] not in OF_TORCH and (len(path) > 1 or path[-1] not in COMMITTED)
 
 
 def _owners(optimizer: Optimizer, *, of_objects: bool = False) -> dict[AttributePath, Any]:
@@ -246,6 +267,17 @@ def _owners(optimizer: Optimizer, *, of_objects: bool = False) -> dict[Attribute
                 found[*path, name] = value
                 new.append((*path, name))
     return found
+
+
+def _attributes_at(optimizer: Optimizer, path: AttributePath) -> dict[str, Any]:
+    """The attributes of the optimiser at that path; of none, a dict that nobody has."""
+    found: Any = optimizer
+    for name in path:
+        found = vars(found).get(name)
+        if not isinstance(found, Optimizer):
+            return {}
+    attributes: dict[str, Any] = vars(found)
+    return attributes
 
 
 def _is_of_program(value: Any) -> bool:
