@@ -136,7 +136,7 @@ class Cast:
             finally:
                 for process in self._processes.values():
                     process.kill()
-                    process.join(10)
+                    process.join(HANG_GUARD_S)
         return self._play
 
     @contextmanager

@@ -8,12 +8,14 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from ringleader.bench.control_plane.postgres import MISSING, Postgres, binaries, postgres
+from ringleader.runtime.nodes.node_scratch import SCRATCH
 from ringleader_api.log import JsonLines
 
 HERE = Path(__file__).parent
@@ -97,6 +99,16 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_scratch() -> Iterator[None]:
+    """Jobs of tests keep copies of data and packages for later ones: not where other jobs of this node look for them,
+    and no longer than the tests run."""
+    made = TemporaryDirectory(prefix="ringleader-scratch-", ignore_cleanup_errors=True)
+    with made as folder, pytest.MonkeyPatch.context() as environ:
+        environ.setenv(SCRATCH, folder)
+        yield
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringleader.client import Client
+from ringleader.runtime.nodes.node_scratch import SCRATCH
 
 UP_DEADLINE_S = 270
 DOWN_DEADLINE_S = 60
@@ -58,10 +59,10 @@ def _ringleader(
     before: Sequence[str] = (),
 ) -> str:
     """Run a command on that home; its words are the error when it fails."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("RINGLEADER_")}
+    kept = {name for name in os.environ if name == SCRATCH or not name.startswith("RINGLEADER_")}
     done = subprocess.run(
         [*before, sys.executable, "-m", "ringleader.cli.main", *arguments],
-        env={**environ, **(settings or {}), "RINGLEADER_HOME": str(home)},
+        env={**{name: os.environ[name] for name in kept}, **(settings or {}), "RINGLEADER_HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=deadline_s,

@@ -1,10 +1,15 @@
 """The cast of the other tests: what its workers say counts, however they end."""
 
+import gc
+import threading
 import time
 from multiprocessing import Pipe
+from pathlib import Path
 
 from cast import Cast
+from faults import FaultPlan
 from test_leaving import RING, job, train
+from threaded_cast import ThreadedCast
 
 from ringleader.elastic import events as ev
 from ringleader.elastic.membership import begin, handle
@@ -39,3 +44,18 @@ def test_a_newcomer_is_heard_once_the_survivors_have_gone_on_without_it() -> Non
     assert stage._state.plan is not None
     assert stage._state.plan.members == ("w0",)
     assert not stage._too_early("w2")
+
+
+def test_a_play_of_threads_leaves_no_thread_and_no_descriptor(tmp_path: Path) -> None:
+    """Neither of members that wait for word, as those of a paused job do."""
+
+    def left(name: str) -> set[threading.Thread | Path]:
+        faults = FaultPlan().pause(at_step=2).linger("w0", since_step=2, for_generation=2)
+        saved = str(tmp_path / name / "saved")
+        stage = ThreadedCast(job(RING), train, faults, artifacts=tmp_path / name, checkpoints=saved)
+        assert stage.play().outcome == "paused"
+        return {*threading.enumerate(), *Path("/proc/self/fd").iterdir()}
+
+    gc.collect()  # what others have left is not to go meanwhile
+    first = left("first")  # after which what is loaded once is there
+    assert left("second") <= first

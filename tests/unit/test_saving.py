@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ringleader.bench.processes.harness import Nowhere
 from ringleader.checkpoint.manifest import CheckpointPosition, SavedPart
 from ringleader.checkpoint.parts import CheckpointPart
 from ringleader.checkpoint.snapshot import Snapshot, SnapshotMemory, size_of
+from ringleader.comm.segments import NAME
 from ringleader.errors import ExchangeBroken
 from ringleader.spec import JobSpec
 from ringleader.train import Session
@@ -46,6 +48,16 @@ class Heard(Nowhere):
         self.steps.append(saved.position.step)
         self.parts[saved.position.step] = saved
         self.news.set()
+
+
+def segments() -> list[str]:
+    """This process's descriptors of memory that others can map."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # that of the listing itself
+            if str(descriptor.readlink()).startswith(f"/memfd:{NAME}"):
+                found.append(descriptor.name)
+    return sorted(found)
 
 
 def at(step: int) -> CheckpointPosition:
@@ -94,6 +106,15 @@ def test_the_end_of_a_run_does_not_wait_for_ever_for_its_last_checkpoint(tmp_pat
     closing.join(HANG_GUARD_S)
     assert not closing.is_alive()
     read_to_its_end(pipe)
+
+
+def test_the_end_of_a_run_frees_the_memory_of_its_copies(tmp_path: Path) -> None:
+    before = segments()
+    saver = CheckpointSaver(SPEC, str(tmp_path), Heard())
+    saver.save({"weight": torch.ones(4)}, CheckpointPart(), at(1))
+    assert segments() != before
+    saver.close()
+    assert segments() == before, "which the saver itself outlives"
 
 
 def test_what_training_is_spared_keeps_nobody_waiting_nor_the_next_checkpoint(

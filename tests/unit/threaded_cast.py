@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cast import Cast
+from play import Play
 from prompter import Prompter
 from torch import Tensor
 from waiting import wait_for
@@ -51,18 +52,24 @@ class Shot:
 class Life:
     """Stands in for a process: `kill` makes every later step of the worker fail."""
 
+    pipe: Connection
     sentinel: Connection
     ended: Connection
     dead: bool = False
     transports: list[Transport] = field(default_factory=list)
+    thread: threading.Thread | None = None
 
     def kill(self) -> None:
         self.dead = True
         for transport in self.transports:
             transport.abort()
 
-    def join(self, _timeout: float) -> None:
-        """Threads end by themselves."""
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end. One that waits for word, which would not come any more, is given one."""
+        assert self.thread is not None
+        with suppress(OSError):  # it has closed its end
+            self.pipe.send(("killed", None))
+        self.thread.join(timeout_s)
 
 
 class Aimed:
@@ -155,7 +162,9 @@ class ThreadPrompter(Prompter):
 
     def _receive(self) -> tuple[str, Any]:
         self._live()
-        return super()._receive()
+        word = super()._receive()
+        self._live()
+        return word
 
     def _pair(self, number: int, rank: int) -> Transport:
         transport = self._stage.pair(number).transport(rank)
@@ -190,6 +199,13 @@ class ThreadedCast(Cast):
         self._ends: list[Connection] = []
         self._making = threading.Lock()
 
+    def play(self) -> Play:
+        try:
+            return super().play()
+        finally:
+            for end in self._ends:
+                end.close()
+
     @property
     def formed(self) -> list[Plan]:
         """The plans so far, also from another thread."""
@@ -216,12 +232,13 @@ class ThreadedCast(Cast):
     def _start(self, worker: str, server: bool) -> None:
         here, there = Pipe()
         sentinel, ended = Pipe()
-        life = Life(sentinel, ended)
-        thread = threading.Thread(
+        self._ends += here, sentinel
+        life = Life(here, sentinel, ended)
+        life.thread = threading.Thread(
             target=self._act, args=(worker, there, life, server), name=worker, daemon=True
         )
         self._pipes[worker], self._processes[worker] = here, life
-        thread.start()
+        life.thread.start()
 
     def _act(self, worker: str, pipe: Connection, life: Life, server: bool) -> None:
         prompter = ThreadPrompter(worker, pipe, self, life)

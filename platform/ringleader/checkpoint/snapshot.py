@@ -55,9 +55,15 @@ class SnapshotMemory:
         if self._memory.numel() < size_bytes:
             self.take(size_bytes).zero_()
 
+    def release(self) -> None:
+        """Give the memory up; the snapshot in it must not be needed any more. Idempotent."""
+        if self._segment is not None:
+            self._segment.close()
+        self._memory, self._segment = torch.empty(0, dtype=torch.uint8), None
+
     def _grown(self, size_bytes: int) -> Tensor:
         # The old memory goes first: both together may be more than there is.
-        self._memory, self._segment = torch.empty(0, dtype=torch.uint8), None
+        self.release()
         with suppress(OSError):  # a system may allow less memory to share than to use
             self._segment = Segment.create(size_bytes) if SHARED else None
         if self._segment is None:

@@ -189,13 +189,16 @@ class CheckpointSaver:
         self._sink.event("weights.loaded", generation, {"uri": place, "not_taken": left} | told)
 
     def close(self) -> None:
-        """End the thread and the writing process; what was copied is written first, if that does not take too long."""
+        """End the thread and the writing process, and free the memory of the copy; what was copied is written first, if
+        that does not take too long."""
         if self._thread is None:
             return
         # A file system that was waited for in vain is not waited for again.
         if self._wait(0 if self._waited else self._patience_s):
             self._work.put(None)
             self._thread.join(self._patience_s)
+            # Not once this saver is collected: its session is one cycle, and the copy may be as large as the model.
+            self._room.release()
         else:
             print(f"ringleader: the last checkpoint was not written within {self._patience_s:g} s")
         self._thread = None
