@@ -200,9 +200,9 @@ def test_a_later_attempt_sees_them_too_and_says_where_it_cannot(gone: bool, tmp_
     uri = weights_file(tmp_path, network(seed=1))
     spec = job(uri, tmp_path, checkpoint={"every_steps": 2})
     checkpoints = str(tmp_path / "checkpoints" / "job")
-    paused = Cast(
-        spec, anchored, FaultPlan().pause(at_step=5), tmp_path / "artifacts", checkpoints=checkpoints
-    ).play()
+    # There it waits to be paused: it would be through before on a busy machine.
+    faults = FaultPlan().pause(at_step=5).linger("w0", since_step=5, for_generation=2)
+    paused = Cast(spec, anchored, faults, tmp_path / "artifacts", checkpoints=checkpoints).play()
     assert paused.outcome == "paused"
     if gone:
         Path(uri).unlink()
