@@ -85,7 +85,9 @@ def chosen(nodeids: Sequence[str], marked: Iterable[str], part: str, table: Tabl
         in_all.update(order[: ALL.cases(function, len(order), table)])
         if _is_everyday(function, table):
             every_day.update(order[: EVERYDAY.cases(function, len(order), table)])
-    return {"everyday": every_day, "all": in_all | every_day, "cases": set(nodeids) - in_all - every_day}[part]
+    return {"everyday": every_day, "all": in_all | every_day, "cases": set(nodeids) - in_all - every_day}[
+        part
+    ]
 
 
 def _is_everyday(function: str, table: Table) -> bool:
@@ -100,7 +102,9 @@ def choose(items: list[pytest.Item], part: str | None) -> tuple[list[pytest.Item
         return items, []
     marked = [item.nodeid for item in items if item.get_closest_marker("everyday")]
     names = chosen([item.nodeid for item in items], marked, part, json.loads(TABLE.read_text()))
-    return [item for item in items if item.nodeid in names], [item for item in items if item.nodeid not in names]
+    return [item for item in items if item.nodeid in names], [
+        item for item in items if item.nodeid not in names
+    ]
 
 
 class Stopwatch:
