@@ -4,6 +4,7 @@ import { age, duration, full, ranFor } from "../format";
 import { hasEnded, type Job } from "../wire";
 import { Actions } from "./Actions";
 import { Copy } from "./Copy";
+import { CopyLink } from "./CopyLink";
 import { ProgressBar, StateBadge } from "./State";
 
 interface Props {
@@ -36,6 +37,7 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
               MLflow run<span aria-hidden="true"> ↗</span>
             </a>
           )}
+          <CopyLink />
           <Actions job={job} onChange={onChange} />
         </div>
       </div>
