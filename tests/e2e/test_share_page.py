@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from axe import serious
 from PIL import Image, ImageColor
 from sqlalchemy import select
 
@@ -138,3 +139,28 @@ def test_a_jobs_own_chart_is_saved_under_its_name(tmp_path: Path, browser_path: 
         name, content = saved(page, page.get_by_role("button", name="Loss as PNG"))
         assert name == "plain-Loss.png"
         assert Image.open(BytesIO(content)).format == "PNG"
+
+
+def test_a_report_opens_without_any_request(tmp_path: Path, browser_path: str) -> None:
+    with shown(tmp_path) as (page, url, ids, _):
+        page.goto(f"{url}/compare?jobs={','.join(ids)}")
+        page.locator('[data-testid="plot"][data-drawn="2"]').wait_for()
+        name, content = saved(page, page.get_by_role("link", name="Report"))
+        assert name == "comparison.html"
+        page.goto(f"{url}/jobs/{ids[0]}")
+        name, own = saved(page, page.get_by_role("link", name="Report"))
+        assert name == f"report-{ids[0]}.html"
+        file = tmp_path / "report.html"
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        faults: list[str] = []
+        page.on("console", lambda message: faults.append(message.text))
+        for saved_page, heading in ((content, "2 jobs compared"), (own, FORMULA)):
+            file.write_bytes(saved_page)
+            asked.clear()
+            page.goto(file.as_uri())
+            page.get_by_role("heading", name=heading).wait_for()
+            assert page.get_by_role("img", name="loss by step").count() == 1
+            assert asked == [file.as_uri()]
+        assert faults == []
+        assert serious(page) == []

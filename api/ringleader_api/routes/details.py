@@ -1,11 +1,12 @@
-"""/jobs/{id}/metrics, /workers, /checkpoints, /artifacts."""
+"""/jobs/{id}/metrics, /workers, /checkpoints, /artifacts, /report."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 
 from ringleader_api.routes.bodies.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
+from ringleader_api.routes.bodies.files import report_file
 from ringleader_api.routes.bodies.streamed import StreamedBody
 from ringleader_api.routes.dependencies import ByReader, Here, refusals
 from ringleader_api.services.jobs.checkpoints import CheckpointPage, checkpoints
@@ -81,3 +82,10 @@ def read_artifact(here: Here, _: ByReader, job_id: str, name: str) -> FileRespon
     """Download one artifact."""
     path = here.artifacts.path(job_id, name)
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
+
+
+@router.get("/report", response_class=HTMLResponse, responses=refusals(404), summary="Report on a job")
+def report(here: Here, _: ByReader, job_id: str) -> Response:
+    """Download the job as one HTML file, which needs no other and runs no script: its outcome, its curves and last
+    values, its members, losses and recoveries, its job file."""
+    return report_file(here.reports.of_job(job_id), f"report-{job_id}")

@@ -9,7 +9,7 @@ import click
 
 from ringleader.cli.find import find_job
 from ringleader.cli.output import CommandSession, ago, number, pairs, table, with_output
-from ringleader.cli.terminal.completion import JOB, states
+from ringleader.cli.terminal.completion import JOB, JobName, states
 from ringleader.cli.terminal.exchange_text import exchange_text, way_text
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
@@ -156,6 +156,40 @@ def export(session: CommandSession, job: str, out: Path) -> None:
     found = find_job(session.client(), job)
     path = found.export(out)
     session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", type=JobName())
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Compare this metric; repeatable. Default: all.",
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@with_output
+def report(
+    session: CommandSession, jobs: tuple[str, ...], metrics: tuple[str, ...], out: Path | None
+) -> None:
+    """Save JOB, or several side by side, as one HTML file.
+
+    The file needs no other and runs no script: send it to anyone. Default: report-JOB.html, or comparison.html for
+    several.
+    """
+    client = session.client()
+    found = [find_job(client, job) for job in jobs]
+    if len(found) > 1:
+        path = client.report([job.id for job in found], out or Path("comparison.html"), *metrics)
+    elif metrics:
+        raise click.UsageError(
+            "--metric chooses what several jobs are compared by; the report of one has all."
+        )
+    else:
+        path = found[0].report(out or Path(f"report-{found[0].id}.html"))
+    session.show(
+        {"ids": [job.id for job in found], "path": str(path)}, f"{path}, {path.stat().st_size} bytes"
+    )
 
 
 @click.command()

@@ -47,3 +47,11 @@ export function formatCompare(state: CompareState): string {
   const own: [string, string | null][] = [["baseline", baseline], ["strips", strips ? "1" : null], ["run", run], ["x", x], ["y", y]];
   return queryOf([["jobs", jobs.join(",")], ...viewParts(state), ...own]);
 }
+
+/** The query of a report on these runs by these metrics. */
+export function reportQuery({ jobs, names }: CompareState): string {
+  return queryOf([
+    ["jobs", jobs.join(",")],
+    ["names", names.join(",")],
+  ]);
+}

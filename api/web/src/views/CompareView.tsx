@@ -1,5 +1,6 @@
 /** Runs side by side: curves, last values, job files, and what the runs differ in. */
 import { useEffect, useMemo, useState } from "react";
+import { comparisonUrl } from "../api";
 import { useChange } from "../compare/change";
 import { Chooser } from "../compare/Chooser";
 import { differences } from "../compare/differences";
@@ -14,10 +15,11 @@ import { Parameters } from "../compare/Parameters";
 import { useFiles, useNames, useRecoveries, useStretch, useWhole } from "../compare/reading";
 import { runsOf, type Files } from "../compare/runs";
 import type { Comparison } from "../wire";
-import { parseCompare, type CompareState, type Parsed } from "../compare/state";
+import { parseCompare, reportQuery, type CompareState, type Parsed } from "../compare/state";
 import { MOST_STRIPS, stripsOf } from "../compare/strips";
 import { Toolbar } from "../compare/Toolbar";
 import { CopyLink } from "../parts/CopyLink";
+import { ReportLink } from "../parts/ReportLink";
 import { ErrorNotice, Skeleton } from "../parts/Notice";
 import "../styles/plot.css";
 import "../styles/compare.css";
@@ -35,6 +37,7 @@ export function CompareView({ query }: { query: string }) {
         {state.jobs.length > 0 && (
           <div className="actions">
             <CopyLink />
+            <ReportLink href={comparisonUrl(reportQuery(state))} />
           </div>
         )}
       </div>
