@@ -3,14 +3,13 @@
 from html.parser import HTMLParser
 from math import isfinite, nan
 from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
-from control_plane import RESULT, SPEC, FakeCluster, Stage, event, metric, outcome, stage, status
+from control_plane import RESULT, SPEC, FakeCluster, Stage, connected, event, metric, outcome, stage, status
 from fastapi.testclient import TestClient
 
 from ringleader.cli.main import main
-from ringleader.client import Client
 from ringleader_api.reports.chart import HEIGHT, WIDTH, Line, chart, ticks
 from ringleader_api.store.tables import Job
 
@@ -66,7 +65,7 @@ class Read(HTMLParser):
 
 def told(here: Stage, job_id: str) -> None:
     """A job that lost a worker, with a metric whose name is markup, and ended."""
-    happened = [
+    happened: list[tuple[str, dict[str, Any]]] = [
         ("generation.formed", {"members": ["w0", "w1"], "cause": "start", "step": 0}),
         ("worker.joined", {"worker": "w1", "rank": 1, "step": 0}),
         ("worker.lost", {"worker": "w1", "rank": 1, "cause": f"died {MARKUP}", "step": 7}),
@@ -99,7 +98,7 @@ def report(client: TestClient, path: str) -> Read:
 
 def test_a_report_of_a_job_has_its_curves_losses_and_job_file_and_nothing_that_runs(tmp_path: Path) -> None:
     here = stage(tmp_path, FakeCluster(16))
-    job_id = here.running(labels={"note": "<b>bold</b>"}, params={"text": MARKUP})
+    job_id = here.running(labels={"note": "<b>bold</b>"}, params={"text": MARKUP}, env={"KEY": "hunter2"})
     told(here, job_id)
     with here.control.store.write() as session:
         # No job file may have such a name; what the database holds is escaped all the same.
@@ -110,6 +109,8 @@ def test_a_report_of_a_job_has_its_curves_losses_and_job_file_and_nothing_that_r
     assert "49" not in words.split()
     for said in (job_id, "succeeded", "note=<b>bold</b>", f"died {MARKUP}", "worker lost", "w1 (rank 1)"):
         assert said in words
+    assert "KEY: (left out)" in words
+    assert "hunter2" not in words
     assert "0.25 s" in words
     assert "1.5 s" in words
     assert "entrypoint: ringleader_jobs.digits:train" in words
@@ -121,7 +122,7 @@ def test_a_comparison_says_what_differs_and_names_the_jobs_that_one_may_not_see(
     here = stage(tmp_path, FakeCluster(16))
     here.client.post("/api/v1/projects", json={"name": "other"})
     mine, hidden = here.running(), here.running(project="other", name="hidden-name")
-    more = here.running(params={"lr": 0.75, "layers": {"hidden": 64}})
+    more = here.running(params={"lr": 0.75, "layers": {"hidden": 64}}, env={"KEY": "hunter2"})
     for seq, job_id in enumerate((mine, hidden, more)):
         here.post(job_id, records=[metric(1, 1, loss=float(seq)), metric(2, 2, loss=5.0)])
     viewer = here.user("ann", default="viewer")
@@ -133,6 +134,8 @@ def test_a_comparison_says_what_differs_and_names_the_jobs_that_one_may_not_see(
     assert f"digits ({mine[-5:]})" in words
     assert "params.lr" in words
     assert "params.layers.hidden" not in words
+    assert "env.KEY" in words
+    assert "hunter2" not in words
     assert len(page.points) == 2
     assert viewer.get(f"/api/v1/jobs/{hidden}/report").status_code == 404
     assert viewer.get("/api/v1/curves/report?jobs=").status_code == 422
@@ -198,14 +201,3 @@ def test_the_sdk_and_the_command_line_write_reports(tmp_path: Path, monkeypatch:
     assert main(["report", first, second, "--metric", "loss"], connect=lambda: connected(here)) == 0
     assert "No values: loss." in Read((tmp_path / "comparison.html").read_text()).words
     assert main(["report", first, "--metric", "loss"], connect=lambda: connected(here)) == 2
-
-
-def connected(here: Stage) -> Client:
-    """A client of the control plane of a stage."""
-    asked = httpx.MockTransport(lambda request: _answer(here.client, request))
-    return Client("http://ringleader.test", (here.home / "token").read_text(), transport=asked)
-
-
-def _answer(client: TestClient, request: httpx.Request) -> httpx.Response:
-    answer = client.request(request.method, request.url.raw_path.decode(), content=request.read())
-    return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)

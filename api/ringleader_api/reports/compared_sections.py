@@ -9,6 +9,7 @@ from typing import Any
 from ringleader.wire.views import JobView, MetricValues
 from ringleader_api.reports.chart import number
 from ringleader_api.reports.document import Section, Table, cut, seconds, when
+from ringleader_api.reports.job_sections import without_values_of_env
 
 MAX_KEYS = 100
 """The most keys of job files that are shown."""
@@ -75,7 +76,7 @@ def last_values(
 def differences(jobs: Sequence[JobView], labels: Mapping[str, str]) -> Section:
     """The keys of the job files in which they differ, side by side."""
     title = "Job files: what differs"
-    specs = [_flat(job.spec) for job in jobs]
+    specs = [_flat(without_values_of_env(job.spec)) for job in jobs]
     keys = dict.fromkeys(key for spec in specs for key in spec)
     different = [key for key in keys if key != "name" and len({spec.get(key) for spec in specs}) > 1]
     if not different:

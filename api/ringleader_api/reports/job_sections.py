@@ -120,8 +120,13 @@ def recoveries(events: Sequence[EventView], count: int) -> Section:
 
 
 def job_file(spec: Mapping[str, Any]) -> Section:
-    text = yaml.safe_dump(dict(spec), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(without_values_of_env(spec), sort_keys=False, allow_unicode=True)
     return Section("Job file as accepted", text=cut(text, CUT_TEXT))
+
+
+def without_values_of_env(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The job file for readers who have no access: variables may hold passwords."""
+    return {**spec, "env": dict.fromkeys(spec.get("env") or {}, "(left out)")}
 
 
 def _rows(

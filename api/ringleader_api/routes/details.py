@@ -1,12 +1,13 @@
-"""/jobs/{id}/metrics, /workers, /checkpoints, /artifacts, /report."""
+"""/jobs/{id}/metrics, /workers, /checkpoints, /artifacts, /report, /tensorboard."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from fastapi.responses import FileResponse, HTMLResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 
+from ringleader_api.reports.tensorboard import event_file
 from ringleader_api.routes.bodies.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
-from ringleader_api.routes.bodies.files import report_file
+from ringleader_api.routes.bodies.files import report_file, saved_as
 from ringleader_api.routes.bodies.streamed import StreamedBody
 from ringleader_api.routes.dependencies import ByReader, Here, refusals
 from ringleader_api.services.jobs.checkpoints import CheckpointPage, checkpoints
@@ -89,3 +90,18 @@ def report(here: Here, _: ByReader, job_id: str) -> Response:
     """Download the job as one HTML file, which needs no other and runs no script: its outcome, its curves and last
     values, its members, losses and recoveries, its job file."""
     return report_file(here.reports.of_job(job_id), f"report-{job_id}")
+
+
+@router.get(
+    "/tensorboard",
+    response_class=StreamingResponse,
+    responses=refusals(404),
+    summary="Export metrics for TensorBoard",
+)
+def tensorboard(here: Here, _: ByReader, job_id: str) -> Response:
+    """Download the job's metrics as an event file of TensorBoard: the value of each settled step once, with the time at
+    which it was measured. Values are in single precision."""
+    found = event_file(here.store, job_id)
+    return StreamingResponse(
+        found.chunks(), media_type="application/octet-stream", headers=saved_as(found.name)
+    )

@@ -136,6 +136,11 @@ export function reportUrl(id: string): string {
   return `${BASE}${jobPath(id)}/report`;
 }
 
+/** Where a job's metrics lie as an event file of TensorBoard. */
+export function tensorboardUrl(id: string): string {
+  return `${BASE}${jobPath(id)}/tensorboard`;
+}
+
 /** Where a report on several jobs lies; the query names them. */
 export function comparisonUrl(query: string): string {
   return `${BASE}/curves/report${query}`;

@@ -146,15 +146,28 @@ def resume(session: CommandSession, job: str) -> None:
 
 @click.command()
 @JOB
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write the weights to.")
+@click.option(
+    "--tensorboard",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder to write the metrics to, as an event file in a folder of JOB's own.",
+)
 @with_output
-def export(session: CommandSession, job: str, out: Path) -> None:
-    """Save JOB's weights as a safetensors file.
+def export(session: CommandSession, job: str, out: Path | None, tensorboard: Path | None) -> None:
+    """Save JOB's weights, or its metrics for TensorBoard.
 
-    These are the final weights, or those of the latest checkpoint.
+    The weights are a safetensors file of the final ones, or of those of the latest checkpoint. Of the metrics each step is there once, however
+    often you export.
     """
+    if (out is None) == (tensorboard is None):
+        raise click.UsageError("expected either --out, for the weights, or --tensorboard, for the metrics.")
     found = find_job(session.client(), job)
-    path = found.export(out)
+    if out is not None:
+        path = found.export(out)
+    else:
+        assert tensorboard is not None
+        path = found.tensorboard(tensorboard)
     session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
 
 

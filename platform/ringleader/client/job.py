@@ -1,5 +1,6 @@
 """One job, seen through the REST API."""
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ from ringleader.client.fetching import fetch
 from ringleader.client.http import Api
 from ringleader.client.records import Event, LogLine, Point, Result, Worker
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, RingleaderError, WaitTimeout
+from ringleader.wire.artifacts import event_file_name
 from ringleader.wire.faults import Fault, FaultView
 from ringleader.wire.states import State
 from ringleader.wire.views import JobView
@@ -206,6 +208,18 @@ class Job:
             ApiUnreachable: the connection broke.
         """
         return fetch(self._api, self._path("/report"), Path(path))
+
+    def tensorboard(self, folder: str | Path) -> Path:
+        """Fetch the metrics as an event file of TensorBoard: each settled step once. It lies in a folder of the job's
+        own below `folder`, `NAME-ID`, and takes the place of one that was fetched before.
+
+        Raises:
+            ApiUnreachable: the connection broke.
+        """
+        # The name of a job file's has no slash; one from elsewhere must lead nowhere else.
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.view.name)
+        target = Path(folder) / f"{name}-{self.id}" / event_file_name(self.id, self.view.created_at)
+        return fetch(self._api, self._path("/tensorboard"), target)
 
     def _reached(self, last_seen: float, outage_s: float) -> bool:
         """Look again; an outage is an error only once it has lasted."""
