@@ -11,10 +11,12 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from anyio import sleep
 from fastapi.testclient import TestClient
 
+from ringleader.client import Client
 from ringleader_api.app import create_app
 from ringleader_api.backend import Launch, NobodyThere
 from ringleader_api.clock import Pause
@@ -305,6 +307,17 @@ def stage(home: Path, cluster: FakeCluster | None = None, *, pause: Pause = slee
         made, base_url=URL, headers={"Authorization": f"Bearer {token}"}, raise_server_exceptions=False
     )
     return Stage(home, cluster, time, control, client)
+
+
+def connected(here: Stage) -> Client:
+    """A client of the SDK with the operator's token, whose requests reach the application without a network."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        told = here.client.request(request.method, request.url.raw_path.decode(), content=request.read())
+        return httpx.Response(told.status_code, headers=told.headers, content=told.content)
+
+    token = (here.home / "token").read_text()
+    return Client("http://ringleader.test", token, transport=httpx.MockTransport(answer))
 
 
 def status(state: str, step: int = 0, world_size: int = 3, **more: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ringleader_api.reconciling import (
     SpoolRecovery,
     Sweeping,
 )
+from ringleader_api.reports import Reports
 from ringleader_api.services.alert_checks import ChannelChecks
 from ringleader_api.services.alerts import Alerts
 from ringleader_api.services.jobs.changes import Jobs
@@ -125,6 +126,7 @@ def _control(base: _Foundation, intake: Intake) -> Control:
     settings, store, now = base.settings, base.store, base.now
     provider = Provider.of(settings)
     alerting = Alerting.of(settings, store, base.secrets, now)
+    feeds, curves = Feeds(store), Curves(store)
     return Control(
         settings=settings,
         backend=base.backend,
@@ -147,8 +149,9 @@ def _control(base: _Foundation, intake: Intake) -> Control:
         occupancy=Occupancy(store, now),
         faults=Faults(store, base.backend, now, allowed=settings.allow_faults),
         intake=intake,
-        feeds=Feeds(store),
-        curves=Curves(store),
+        feeds=feeds,
+        curves=curves,
+        reports=Reports(store, curves, feeds, settings.url, now),
         packages=base.packages,
         artifacts=Artifacts(store, settings.home),
         exports=Exports(store, accounts=base.accounts),

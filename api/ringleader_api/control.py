@@ -26,6 +26,7 @@ from ringleader_api.log import Log
 from ringleader_api.reconciling import (
     Reconciler,
 )
+from ringleader_api.reports import Reports
 from ringleader_api.services.alerts import Alerts
 from ringleader_api.services.jobs.changes import Jobs
 from ringleader_api.services.jobs.checkpoints import Exports
@@ -97,6 +98,7 @@ class Control:
     intake: Intake
     feeds: Feeds
     curves: Curves
+    reports: Reports
     packages: Packages
     artifacts: Artifacts
     exports: Exports

@@ -242,6 +242,7 @@ def test_a_user_without_a_role_opens_what_concerns_everybody_and_nothing_else(he
         # Free and used resources are told to all, jobs and projects only to those who may read them.
         *(("GET", f"/api/v1/cluster/{path}", 200) for path in ("occupancy", "history")),
         ("GET", "/api/v1/curves", 422),  # it asks of which jobs
+        ("GET", "/api/v1/curves/report", 422),
         ("GET", "/api/v1/jobs/groups", 422),  # and by what
         ("GET", "/api/v1/sweeps", 200),
         ("GET", "/api/v1/healthz", 200),

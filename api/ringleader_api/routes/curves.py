@@ -1,12 +1,14 @@
-"""/curves: metrics of several jobs in one answer."""
+"""/curves: metrics of several jobs in one answer, or as a report."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, Response
 
 from ringleader.wire.views import Comparison
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
+from ringleader_api.routes.bodies.files import report_file
 from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 from ringleader_api.services.records.metrics import Axis, Interval
 
@@ -14,6 +16,7 @@ MAX_JOBS = 100
 MAX_NAMES = 20
 router = APIRouter(tags=["jobs"])
 
+Ids = Annotated[str, Query(description=f"Ids of jobs, separated by commas: at most {MAX_JOBS}.")]
 Finite = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
@@ -22,7 +25,7 @@ def compare(
     *,
     here: Here,
     who: ByCaller,
-    jobs: Annotated[str, Query(description=f"Ids of jobs, separated by commas: at most {MAX_JOBS}.")],
+    jobs: Ids,
     names: Annotated[
         str, Query(description=f"Names of metrics, separated by commas: at most {MAX_NAMES}.")
     ] = "loss",
@@ -36,6 +39,30 @@ def compare(
     ids = _listed(jobs, "jobs", MAX_JOBS)
     interval = Interval(axis, first, last)
     return here.curves.compare(ids, _listed(names, "names", MAX_NAMES), interval, max_points, visible(who))
+
+
+@router.get(
+    "/curves/report", response_class=HTMLResponse, responses=refusals(422), summary="Report on several jobs"
+)
+def report(
+    *,
+    here: Here,
+    who: ByCaller,
+    jobs: Ids,
+    names: Annotated[
+        str | None,
+        Query(
+            description=f"Names of metrics, separated by commas: at most {MAX_NAMES}. Left out: all, up to that."
+        ),
+    ] = None,
+) -> Response:
+    """Download a comparison as one HTML file, which needs no other and runs no script: the jobs, their curves and last
+    values, and what their job files differ in. Jobs that do not exist, or that the caller may not read, are named in it
+    as left out."""
+    chosen = _listed(names, "names", MAX_NAMES) if names is not None else []
+    return report_file(
+        here.reports.of_jobs(_listed(jobs, "jobs", MAX_JOBS), chosen, visible(who)), "comparison"
+    )
 
 
 def _listed(text: str, parameter: str, most: int) -> list[str]:

@@ -1,11 +1,13 @@
-"""/jobs/{id}/metrics, /workers, /checkpoints, /artifacts."""
+"""/jobs/{id}/metrics, /workers, /checkpoints, /artifacts, /report, /tensorboard."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 
+from ringleader_api.reports.tensorboard import event_file
 from ringleader_api.routes.bodies.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
+from ringleader_api.routes.bodies.files import report_file, saved_as
 from ringleader_api.routes.bodies.streamed import StreamedBody
 from ringleader_api.routes.dependencies import ByReader, Here, refusals
 from ringleader_api.services.jobs.checkpoints import CheckpointPage, checkpoints
@@ -81,3 +83,25 @@ def read_artifact(here: Here, _: ByReader, job_id: str, name: str) -> FileRespon
     """Download one artifact."""
     path = here.artifacts.path(job_id, name)
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
+
+
+@router.get("/report", response_class=HTMLResponse, responses=refusals(404), summary="Report on a job")
+def report(here: Here, _: ByReader, job_id: str) -> Response:
+    """Download the job as one HTML file, which needs no other and runs no script: its outcome, its curves and last
+    values, its members, losses and recoveries, its job file."""
+    return report_file(here.reports.of_job(job_id), f"report-{job_id}")
+
+
+@router.get(
+    "/tensorboard",
+    response_class=StreamingResponse,
+    responses=refusals(404),
+    summary="Export metrics for TensorBoard",
+)
+def tensorboard(here: Here, _: ByReader, job_id: str) -> Response:
+    """Download the job's metrics as an event file of TensorBoard: the value of each settled step once, with the time at
+    which it was measured. Values are in single precision."""
+    found = event_file(here.store, job_id)
+    return StreamingResponse(
+        found.chunks(), media_type="application/octet-stream", headers=saved_as(found.name)
+    )

@@ -131,6 +131,21 @@ export function artifactUrl(id: string, name: string): string {
   return `${BASE}${jobPath(id)}/artifacts/${encodeURIComponent(name)}`;
 }
 
+/** Where a report on a job lies. */
+export function reportUrl(id: string): string {
+  return `${BASE}${jobPath(id)}/report`;
+}
+
+/** Where a job's metrics lie as an event file of TensorBoard. */
+export function tensorboardUrl(id: string): string {
+  return `${BASE}${jobPath(id)}/tensorboard`;
+}
+
+/** Where a report on several jobs lies; the query names them. */
+export function comparisonUrl(query: string): string {
+  return `${BASE}/curves/report${query}`;
+}
+
 export async function metricNames(id: string, signal?: AbortSignal): Promise<string[]> {
   return (await read<{ names: string[] }>(`${jobPath(id)}/metrics`, { signal })).names;
 }

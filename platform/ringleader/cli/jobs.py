@@ -9,7 +9,7 @@ import click
 
 from ringleader.cli.find import find_job
 from ringleader.cli.output import CommandSession, ago, number, pairs, table, with_output
-from ringleader.cli.terminal.completion import JOB, states
+from ringleader.cli.terminal.completion import JOB, JobName, states
 from ringleader.cli.terminal.exchange_text import exchange_text, way_text
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
@@ -146,16 +146,63 @@ def resume(session: CommandSession, job: str) -> None:
 
 @click.command()
 @JOB
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write the weights to.")
+@click.option(
+    "--tensorboard",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder to write the metrics to, as an event file in a folder of JOB's own.",
+)
 @with_output
-def export(session: CommandSession, job: str, out: Path) -> None:
-    """Save JOB's weights as a safetensors file.
+def export(session: CommandSession, job: str, out: Path | None, tensorboard: Path | None) -> None:
+    """Save JOB's weights, or its metrics for TensorBoard.
 
-    These are the final weights, or those of the latest checkpoint.
+    The weights are a safetensors file of the final ones, or of those of the latest checkpoint. Of the metrics each step is there once, however
+    often you export.
     """
+    if (out is None) == (tensorboard is None):
+        raise click.UsageError("expected either --out, for the weights, or --tensorboard, for the metrics.")
     found = find_job(session.client(), job)
-    path = found.export(out)
+    if out is not None:
+        path = found.export(out)
+    else:
+        assert tensorboard is not None
+        path = found.tensorboard(tensorboard)
     session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", type=JobName())
+@click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    metavar="NAME",
+    help="Compare this metric; repeatable. Default: all.",
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@with_output
+def report(
+    session: CommandSession, jobs: tuple[str, ...], metrics: tuple[str, ...], out: Path | None
+) -> None:
+    """Save JOB, or several side by side, as one HTML file.
+
+    The file needs no other and runs no script: send it to anyone. Default: report-JOB.html, or comparison.html for
+    several.
+    """
+    client = session.client()
+    found = [find_job(client, job) for job in jobs]
+    if len(found) > 1:
+        path = client.report([job.id for job in found], out or Path("comparison.html"), *metrics)
+    elif metrics:
+        raise click.UsageError(
+            "--metric chooses what several jobs are compared by; the report of one has all."
+        )
+    else:
+        path = found[0].report(out or Path(f"report-{found[0].id}.html"))
+    session.show(
+        {"ids": [job.id for job in found], "path": str(path)}, f"{path}, {path.stat().st_size} bytes"
+    )
 
 
 @click.command()

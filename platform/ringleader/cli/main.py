@@ -22,7 +22,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Submit jobs": (submit.validate, check.check, data.data, submit.submit, submit.wait),
     "Inspect jobs": (
         *(jobs.list_jobs, top.top, jobs.describe),
-        *(watch.logs, watch.events, watch.workers, watch.metrics, alerts.alerts),
+        *(watch.logs, watch.events, watch.workers, watch.metrics, jobs.report, alerts.alerts),
     ),
     "Manage jobs": (
         *(jobs.resize, jobs.pause, jobs.resume, jobs.prioritize),

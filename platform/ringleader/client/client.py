@@ -13,6 +13,7 @@ import httpx
 from ringleader.client import profile
 from ringleader.client.access import Access
 from ringleader.client.alerts import Alerts
+from ringleader.client.fetching import fetch
 from ringleader.client.function import Function, FunctionRefused, sources_of
 from ringleader.client.http import PATIENCE_S, Api, pauses
 from ringleader.client.job import Job
@@ -177,6 +178,21 @@ class Client:
         wanted = {"jobs": ",".join(jobs), "names": ",".join(names or ("loss",)), "axis": axis}
         bounds = {"from": first, "to": last, "max_points": max_points}
         return Comparison.model_validate(self._api.get("/curves", {**wanted, **bounds}))
+
+    def report(self, jobs: Iterable[str], path: str | Path, *names: str) -> Path:
+        """Fetch a comparison of several jobs as one HTML file, which needs no other and runs no script.
+
+        Args:
+            jobs: ids; those that cannot be read are named in the file as left out.
+            path: the file to write.
+            names: metrics; without one, all that the jobs have, 20 at most.
+
+        Raises:
+            ApiProblem: too many jobs or metrics.
+            ApiUnreachable: the connection broke.
+        """
+        wanted = {"jobs": ",".join(jobs), "names": ",".join(names) or None}
+        return fetch(self._api, "/curves/report", Path(path), wanted)
 
     @property
     def access(self) -> Access:

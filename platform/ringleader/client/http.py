@@ -79,7 +79,7 @@ class Api:
         )
         return self._until_answered(lambda: self._http.send(request), may_repeat)
 
-    def body(self, path: str) -> Iterator[bytes]:
+    def body(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[bytes]:
         """The bytes of an answer, as they arrive.
 
         Raises:
@@ -87,7 +87,7 @@ class Api:
             ApiUnreachable: the connection broke before the end.
         """
         try:
-            with self.stream(path, silence_s=DEADLINE_S) as response:
+            with self.stream(path, params=params, silence_s=DEADLINE_S) as response:
                 yield from response.iter_bytes()
         except httpx.TransportError as error:
             raise self._unreachable(error) from None

@@ -1,7 +1,6 @@
 """One job, seen through the REST API."""
 
-import os
-import tempfile
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -10,9 +9,11 @@ from typing import Any, Self
 from urllib.parse import quote, urljoin
 
 from ringleader.client import feed
+from ringleader.client.fetching import fetch
 from ringleader.client.http import Api
 from ringleader.client.records import Event, LogLine, Point, Result, Worker
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, RingleaderError, WaitTimeout
+from ringleader.wire.artifacts import event_file_name
 from ringleader.wire.faults import Fault, FaultView
 from ringleader.wire.states import State
 from ringleader.wire.views import JobView
@@ -186,7 +187,7 @@ class Job:
             ApiProblem: there is no such artifact.
             ApiUnreachable: the connection broke.
         """
-        return self._fetch(f"/artifacts/{quote(name)}", Path(path))
+        return fetch(self._api, self._path(f"/artifacts/{quote(name)}"), Path(path))
 
     def export(self, path: str | Path) -> Path:
         """Fetch the weights as a safetensors file: of a job that has succeeded the final ones, else its newest
@@ -197,21 +198,28 @@ class Job:
             ApiUnreachable: the connection broke.
         """
         ended = self.state is State.SUCCEEDED
-        return self._fetch("/artifacts/weights" if ended else "/checkpoints/newest/weights", Path(path))
+        below = "/artifacts/weights" if ended else "/checkpoints/newest/weights"
+        return fetch(self._api, self._path(below), Path(path))
 
-    def _fetch(self, below: str, target: Path) -> Path:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the target: a rename is one move only within a file system.
-        descriptor, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                for chunk in self._api.body(self._path(below)):
-                    file.write(chunk)
-            Path(partial).chmod(0o644)  # mkstemp made it 0600
-            Path(partial).replace(target)
-        finally:
-            Path(partial).unlink(missing_ok=True)
-        return target
+    def report(self, path: str | Path) -> Path:
+        """Fetch a report on the job as it is now: one HTML file that needs no other and runs no script.
+
+        Raises:
+            ApiUnreachable: the connection broke.
+        """
+        return fetch(self._api, self._path("/report"), Path(path))
+
+    def tensorboard(self, folder: str | Path) -> Path:
+        """Fetch the metrics as an event file of TensorBoard: each settled step once. It lies in a folder of the job's
+        own below `folder`, `NAME-ID`, and takes the place of one that was fetched before.
+
+        Raises:
+            ApiUnreachable: the connection broke.
+        """
+        # The name of a job file's has no slash; one from elsewhere must lead nowhere else.
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.view.name)
+        target = Path(folder) / f"{name}-{self.id}" / event_file_name(self.id, self.view.created_at)
+        return fetch(self._api, self._path("/tensorboard"), target)
 
     def _reached(self, last_seen: float, outage_s: float) -> bool:
         """Look again; an outage is an error only once it has lasted."""

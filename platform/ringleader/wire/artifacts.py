@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """What a program may call one. No folders: the file's name is made of it."""
@@ -43,3 +44,8 @@ class SavedArtifact:
     def file(self) -> str:
         """Its file's name. With the step: what a later attempt makes at the same step is the same file."""
         return f"{self.name}-{self.step:08d}.{self.suffix}"
+
+
+def event_file_name(job_id: str, created_at: datetime) -> str:
+    """The name of the file with a job's metrics for TensorBoard, which looks for this beginning."""
+    return f"events.out.tfevents.{int(created_at.timestamp())}.{job_id}"

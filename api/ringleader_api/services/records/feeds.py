@@ -1,9 +1,9 @@
 """Numbered feeds of a job, events and log lines: pages after a seq, and whether more can come."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import and_, func, select
 
 from ringleader.text import is_plain, plain
 from ringleader.wire.ingest import DEEP, MANY
@@ -66,6 +66,14 @@ class Feeds:
         )
         with self._store.read() as session:
             return [_view(found) for found in session.scalars(query)]
+
+    def newest(self, job_id: str, types: Collection[str], most: int) -> tuple[list[EventView], int]:
+        """The newest `most` events of these types, in order, and how many there are."""
+        which = and_(Event.job_id == job_id, Event.type.in_(types))
+        with self._store.read() as session:
+            count = session.scalar(select(func.count()).select_from(Event).where(which)) or 0
+            found = session.scalars(select(Event).where(which).order_by(Event.seq.desc()).limit(most)).all()
+        return [_view(one) for one in reversed(found)], count
 
     def logs(self, job_id: str, after: int, limit: int, wanted: Wanted = ALL) -> list[LogLine]:
         query = select(LogRow).where(LogRow.job_id == job_id, LogRow.seq > after)

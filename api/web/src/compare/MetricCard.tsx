@@ -47,7 +47,6 @@ export function MetricCard({ name, answer, runs, files, axis, zoom, log, smoothi
         log={log}
         zoom={zoom}
         highlight={highlight}
-        rows={() => values(measured, KINDS[axis].label)}
         onZoom={zoomed}
       />
       {unseen > 0 && <p className="muted plot-note">{number(unseen)} points at or below 0 are not on the logarithmic scale.</p>}
@@ -70,12 +69,6 @@ function Controls({ name, log, smoothing }: { name: string; log: boolean; smooth
       onSmoothing={(weight) => change({ smoothing: { ...state.smoothing, [name]: weight } })}
     />
   );
-}
-
-/** Every point that was read, one a row. */
-function values(lines: readonly Line[], x: string): Cell[][] {
-  const rows = lines.flatMap((line) => Array.from(line.xs, (at, index): Cell[] => [line.id, line.label, at, line.ys[index] ?? NaN]));
-  return [["job", "run", x.toLowerCase(), "value"], ...rows];
 }
 
 /** What there is to say of each curve. */

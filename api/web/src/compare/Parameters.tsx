@@ -4,20 +4,26 @@ import { number } from "../format";
 import { Card } from "../parts/Card";
 import { nearestPlace, paintParallel, paintScatter, parallelPlaces, scatterPlaces, type Dimension, type Picture } from "../plot/paint";
 import { Painted } from "../plot/Painted";
-import type { Theme } from "../plot/palette";
+import { colourOf, DASHES, type Theme } from "../plot/palette";
+import type { Key } from "../plot/picture";
 import type { Cell } from "../plot/save";
 import type { Run } from "./runs";
 
 const MOST_AXES = 8;
 const HEIGHT = 280;
 
+export type Axes = readonly [x: string, y: string];
+
 interface Props {
   runs: readonly Run[];
   dimensions: readonly Dimension[];
+  /** The axes that were chosen; empty: none yet. */
+  scatter: Axes;
+  onScatter: (axes: Axes) => void;
   highlight: string | null;
 }
 
-export function Parameters({ runs, dimensions, highlight }: Props) {
+export function Parameters({ runs, dimensions, scatter, onScatter, highlight }: Props) {
   const [pointed, setPointed] = useState<number | null>(null);
   const looks = useMemo(() => runs.map((run) => run.look), [runs]);
   const index = runs.findIndex((run) => run.id === highlight);
@@ -25,7 +31,7 @@ export function Parameters({ runs, dimensions, highlight }: Props) {
   return (
     <>
       <Parallel runs={runs} looks={looks} dimensions={dimensions} bright={bright} onPoint={setPointed} />
-      <Scatter runs={runs} looks={looks} dimensions={dimensions} bright={bright} onPoint={setPointed} />
+      <Scatter runs={runs} looks={looks} dimensions={dimensions} chosen={scatter} onChoose={onScatter} bright={bright} onPoint={setPointed} />
     </>
   );
 }
@@ -53,6 +59,7 @@ function Parallel({ runs, looks, dimensions, bright, onPoint }: PartProps) {
         height={HEIGHT}
         paint={paint}
         rows={() => table(runs, dimensions)}
+        keys={(theme) => keysOf(runs, theme)}
         onPoint={(at) =>
           onPoint(at && nearestPlace(parallelPlaces(shown, { width: at.width, height: HEIGHT, looks, highlight: null }), at.x, at.y))
         }
@@ -61,8 +68,12 @@ function Parallel({ runs, looks, dimensions, bright, onPoint }: PartProps) {
   );
 }
 
-function Scatter({ runs, looks, dimensions, bright, onPoint }: PartProps) {
-  const [chosen, setChosen] = useState<readonly [string, string]>(["", ""]);
+interface ScatterProps extends PartProps {
+  chosen: Axes;
+  onChoose: (axes: Axes) => void;
+}
+
+function Scatter({ runs, looks, dimensions, chosen, onChoose, bright, onPoint }: ScatterProps) {
   const x = dimensions.find((one) => one.label === chosen[0]) ?? dimensions[0];
   const y = dimensions.find((one) => one.label === chosen[1]) ?? dimensions.at(-1);
   const paint = useCallback(
@@ -75,8 +86,8 @@ function Scatter({ runs, looks, dimensions, bright, onPoint }: PartProps) {
   const pick = (
     <>
       <Pointed runs={runs} bright={bright} left={0} />
-      <Pick label="x" value={x.label} dimensions={dimensions} onPick={(label) => setChosen([label, y.label])} />
-      <Pick label="y" value={y.label} dimensions={dimensions} onPick={(label) => setChosen([x.label, label])} />
+      <Pick label="x" value={x.label} dimensions={dimensions} onPick={(label) => onChoose([label, y.label])} />
+      <Pick label="y" value={y.label} dimensions={dimensions} onPick={(label) => onChoose([x.label, label])} />
     </>
   );
   return (
@@ -86,6 +97,7 @@ function Scatter({ runs, looks, dimensions, bright, onPoint }: PartProps) {
         height={HEIGHT}
         paint={paint}
         rows={() => table(runs, x === y ? [x] : [x, y])}
+        keys={(theme) => keysOf(runs, theme)}
         onPoint={(at) => {
           const places = at && scatterPlaces(x, y, { width: at.width, height: HEIGHT, looks, highlight: null });
           onPoint(at && places && nearestPlace(places.map((place) => [place]), at.x, at.y));
@@ -128,4 +140,8 @@ function table(runs: readonly Run[], dimensions: readonly Dimension[]): Cell[][]
   };
   const rows = runs.map((run, at) => [run.label, ...dimensions.map((one) => cell(one, at))]);
   return [["Run", ...dimensions.map((one) => one.label)], ...rows];
+}
+
+function keysOf(runs: readonly Run[], theme: Theme): Key[] {
+  return runs.map(({ label, look }) => ({ label, colour: colourOf(theme, look), dash: DASHES[look.dash] ?? [] }));
 }

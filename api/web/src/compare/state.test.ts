@@ -5,7 +5,7 @@ import { formatCompare, parseCompare } from "./state";
 describe("the address of the compare view", () => {
   test("is read back as it was written", () => {
     const query =
-      "?jobs=a,b&names=loss,loss/0&axis=wall&from=10&to=20.5&log=loss&smooth=loss:0.6&baseline=b&strips=1";
+      "?jobs=a,b&names=loss,loss/0&axis=wall&from=10&to=20.5&log=loss&smooth=loss:0.6&baseline=b&strips=1&run=a&x=params.lr&y=loss";
     expect(decodeURIComponent(formatCompare(parseCompare(query).state))).toBe(query);
   });
 

@@ -9,6 +9,10 @@ export interface CompareState extends ChartView {
   jobs: readonly string[];
   baseline: string | null;
   strips: boolean;
+  /** The run that stands out. */
+  run: string | null;
+  /** The axes of the scatter. */
+  scatter: readonly [string, string];
 }
 
 /** The state, and how many jobs and metrics beyond the limits were left away. */
@@ -26,6 +30,8 @@ export function parseCompare(query: string): Parsed {
       jobs: jobs.slice(0, MAX_JOBS),
       baseline: listed(of.get("baseline"))[0] ?? null,
       strips: of.get("strips") === "1",
+      run: listed(of.get("run"))[0] ?? null,
+      scatter: [of.get("x") ?? "", of.get("y") ?? ""],
     },
     surplus: {
       jobs: Math.max(0, jobs.length - MAX_JOBS),
@@ -36,6 +42,16 @@ export function parseCompare(query: string): Parsed {
 
 /** The query of a state, without what is as it would be anyway; `parseCompare` reads it back. */
 export function formatCompare(state: CompareState): string {
-  const { jobs, baseline, strips } = state;
-  return queryOf([["jobs", jobs.join(",")], ...viewParts(state), ["baseline", baseline], ["strips", strips ? "1" : null]]);
+  const { jobs, baseline, strips, run, scatter } = state;
+  const [x, y] = scatter;
+  const own: [string, string | null][] = [["baseline", baseline], ["strips", strips ? "1" : null], ["run", run], ["x", x], ["y", y]];
+  return queryOf([["jobs", jobs.join(",")], ...viewParts(state), ...own]);
+}
+
+/** The query of a report on these runs by these metrics. */
+export function reportQuery({ jobs, names }: CompareState): string {
+  return queryOf([
+    ["jobs", jobs.join(",")],
+    ["names", names.join(",")],
+  ]);
 }

@@ -1,29 +1,15 @@
 /** A long value, shortened, with a button that copies all of it. */
-import { useEffect, useState } from "react";
+import { useCopied } from "./useCopied";
 
 export function Copy({ value, shown = value, label }: { value: string; shown?: string; label: string }) {
-  const [copied, setCopied] = useState(false);
-  useEffect(() => {
-    if (!copied) return;
-    const timer = setTimeout(() => setCopied(false), 1500);
-    return () => clearTimeout(timer);
-  }, [copied]);
-  const copy = (): void =>
-    void write(value).then(
-      () => setCopied(true),
-      () => undefined,
-    );
+  const [copied, copy] = useCopied();
   return (
-    <button type="button" className="copy" onClick={copy} title={value}>
+    <button type="button" className="copy" onClick={() => copy(value)} title={value}>
       <code>{shown}</code>
       <span className="hidden">{label}</span>
-      <span aria-live="polite">{copied ? "copied" : "copy"}</span>
+      <span aria-live="polite">{WORDS[copied]}</span>
     </button>
   );
 }
 
-/** The clipboard exists on secure origins only; elsewhere the reader selects the text. */
-async function write(value: string): Promise<void> {
-  const { clipboard } = navigator as { clipboard?: Clipboard };
-  await clipboard?.writeText(value);
-}
+const WORDS = { not: "copy", done: "copied", refused: "select it" };

@@ -1,9 +1,12 @@
 /** The head of a job's page: what it is, how it is, how far it is. */
 import { Link } from "@tanstack/react-router";
+import { reportUrl } from "../api";
 import { age, duration, full, ranFor } from "../format";
 import { hasEnded, type Job } from "../wire";
 import { Actions } from "./Actions";
 import { Copy } from "./Copy";
+import { CopyLink } from "./CopyLink";
+import { ReportLink } from "./ReportLink";
 import { ProgressBar, StateBadge } from "./State";
 
 interface Props {
@@ -36,6 +39,8 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
               MLflow run<span aria-hidden="true"> ↗</span>
             </a>
           )}
+          <CopyLink />
+          <ReportLink href={reportUrl(job.id)} />
           <Actions job={job} onChange={onChange} />
         </div>
       </div>

@@ -6,11 +6,13 @@ import { xWords, type XKind } from "./axes";
 import { draw, STRIP_PX, type Drawn, type Spot, type Strip } from "./draw";
 import { keyed, nearestRuns, raised, xRange, yRange, type Line, type Near, type Range } from "./lines";
 import type { Mark } from "./marks";
-import { readTheme, useDark } from "./palette";
+import { colourOf, DASHES, readTheme, useDark } from "./palette";
+import type { Picture } from "./picture";
 import { SaveButtons } from "./SaveButtons";
 import { Swatch } from "./Swatch";
 import { useWidth } from "./useWidth";
 import type { Cell } from "./save";
+import { wide, xHead } from "./wide";
 
 const NAMED = 5;
 const HEIGHT = 260;
@@ -18,6 +20,8 @@ const NO_MARKS: readonly Mark[] = [];
 
 interface Props {
   name: string;
+  /** Whose chart it is, for the files that are made of it. */
+  of?: string;
   lines: readonly Line[];
   /** The lines before smoothing; none without smoothing. */
   raw: readonly Line[];
@@ -31,8 +35,9 @@ interface Props {
   height?: number;
   zoom: Range | null;
   highlight: string | null;
-  rows: () => Cell[][];
   onZoom: (range: Range | null) => void;
+  /** What is saved as CSV in place of the lines. */
+  rows?: () => Cell[][];
   /** Where the cursor of another plot is, and who wants to know where it is in this one. */
   at?: number | null;
   onAt?: (x: number | null) => void;
@@ -155,9 +160,27 @@ export function LinePlot(given: Props) {
       <p className="hidden" aria-live="polite">
         {said}
       </p>
-      <SaveButtons name={name} rows={props.rows} canvas={() => host.current?.querySelector("canvas") ?? null} />
+      <SaveButtons
+        name={name}
+        picture={() => pictureOf(props)}
+        rows={props.rows ?? (() => rowsOf(props))}
+        canvas={() => host.current?.querySelector("canvas") ?? null}
+      />
     </>
   );
+}
+
+/** The values as they were read: smoothing is a way of drawing. A job's own charts are headed by the metric's name. */
+function rowsOf({ of, raw, lines, kind, zoom }: Props): Cell[][] {
+  const read = raw.length > 0 ? raw : lines;
+  return wide(of ? read.map((line) => ({ ...line, label: line.id })) : read, xHead(kind), zoom);
+}
+
+function pictureOf({ name, of, lines, kind }: Props): Picture {
+  const theme = readTheme();
+  // Of one line the title says all.
+  const keys = lines.map((line) => ({ label: line.label, colour: colourOf(theme, line.look), dash: DASHES[line.look.dash] ?? [] }));
+  return { title: of ? `${of} · ${name}` : name, x: kind.label, keys: of ? [] : keys };
 }
 
 /** Whether the pointer has been pressed here and is still down, and saying that it is pressed. */

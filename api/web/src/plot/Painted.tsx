@@ -1,6 +1,7 @@
 /** A canvas that is painted anew where its width, the theme or what it shows changes. */
 import { useEffect, useRef, type ReactNode } from "react";
 import { readTheme, useDark, type Theme } from "./palette";
+import type { Key } from "./picture";
 import { SaveButtons, ValueTable } from "./SaveButtons";
 import type { Cell } from "./save";
 import { useWidth } from "./useWidth";
@@ -11,13 +12,15 @@ interface Props {
   /** Stable while it paints the same. */
   paint: (pen: CanvasRenderingContext2D, width: number, height: number, theme: Theme) => void;
   rows: () => Cell[][];
+  /** The legend that its picture has as a file. */
+  keys: (theme: Theme) => Key[];
   /** The pointer in pixels of the canvas and its width; null once it has left. */
   onPoint: (at: { x: number; y: number; width: number } | null) => void;
   /** What stands below it, such as a legend. */
   children?: ReactNode;
 }
 
-export function Painted({ name, height, paint, rows, onPoint, children }: Props) {
+export function Painted({ name, height, paint, rows, keys, onPoint, children }: Props) {
   const [box, width] = useWidth();
   const canvas = useRef<HTMLCanvasElement>(null);
   const dark = useDark();
@@ -44,7 +47,7 @@ export function Painted({ name, height, paint, rows, onPoint, children }: Props)
         />
       </div>
       {children}
-      <SaveButtons name={name} rows={rows} canvas={() => canvas.current} />
+      <SaveButtons name={name} picture={() => ({ title: name, x: "", keys: keys(readTheme()) })} rows={rows} canvas={() => canvas.current} />
       <ValueTable name={name} rows={rows} />
     </>
   );

@@ -1,26 +1,29 @@
 /** A chart's values as a table and as CSV, its picture as PNG. */
 import { useState } from "react";
 import { readTheme } from "./palette";
-import { saveCsv, savePng, type Cell } from "./save";
+import { savePng, type Picture } from "./picture";
+import { saveCsv, type Cell } from "./save";
 
 interface Props {
   name: string;
+  /** What stands round the canvas in the picture; its title names the files. */
+  picture: () => Picture;
   /** The values, the first row being the head. */
   rows: () => Cell[][];
   canvas: () => HTMLCanvasElement | null;
 }
 
-export function SaveButtons({ name, rows, canvas }: Props) {
-  const picture = (): void => {
+export function SaveButtons({ name, picture, rows, canvas }: Props) {
+  const draw = (): void => {
     const drawn = canvas();
-    if (drawn) savePng(name, drawn, readTheme());
+    if (drawn) savePng(picture(), drawn, readTheme());
   };
   return (
     <div className="plot-save">
-      <button type="button" className="small quiet" aria-label={`${name} as CSV`} onClick={() => saveCsv(name, rows())}>
+      <button type="button" className="small quiet" aria-label={`${name} as CSV`} onClick={() => saveCsv(picture().title, rows())}>
         CSV
       </button>
-      <button type="button" className="small quiet" aria-label={`${name} as PNG`} onClick={picture}>
+      <button type="button" className="small quiet" aria-label={`${name} as PNG`} onClick={draw}>
         PNG
       </button>
     </div>

@@ -1,5 +1,4 @@
-/** A chart as a file: CSV of its values, PNG of its picture. */
-import type { Theme } from "./palette";
+/** Files that the page makes: CSV of values, text. */
 
 export type Cell = string | number;
 
@@ -16,24 +15,6 @@ export function saveText(name: string, text: string): void {
   save(name, new Blob([text], { type: "text/plain" }));
 }
 
-/** The canvas on the page's ground, with its title above. */
-export function savePng(name: string, canvas: HTMLCanvasElement, theme: Theme): void {
-  const ratio = window.devicePixelRatio;
-  const head = Math.round(34 * ratio);
-  const picture = document.createElement("canvas");
-  picture.width = canvas.width;
-  picture.height = canvas.height + head;
-  const pen = picture.getContext("2d");
-  if (pen === null) return;
-  pen.fillStyle = theme.surface;
-  pen.fillRect(0, 0, picture.width, picture.height);
-  pen.fillStyle = theme.ink;
-  pen.font = `600 ${14 * ratio}px system-ui, sans-serif`;
-  pen.fillText(name, 12 * ratio, 23 * ratio);
-  pen.drawImage(canvas, 0, head);
-  picture.toBlob((blob) => blob && save(`${fileName(name)}.png`, blob), "image/png");
-}
-
 /** A metric's name may hold what a file's may not. */
 export function fileName(name: string): string {
   return name.replace(/[^\w.-]+/g, "-").replace(/^[-.]+|[-.]+$/g, "") || "chart";
@@ -41,11 +22,11 @@ export function fileName(name: string): string {
 
 function field(cell: Cell): string {
   if (typeof cell === "number") return Number.isFinite(cell) ? String(cell) : "";
-  const safe = /^[=+\-@\t\r]/.test(cell) ? `'${cell}` : cell;
+  const safe = /^[=+\-@\t\r\n]/.test(cell) ? `'${cell}` : cell;
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 
-function save(name: string, blob: Blob): void {
+export function save(name: string, blob: Blob): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;

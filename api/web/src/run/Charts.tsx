@@ -74,6 +74,7 @@ export function Charts({ job, view, events, read }: Props) {
       {shown.map((chart) => (
         <MetricChart
           key={chart.name}
+          of={job.name}
           chart={chart}
           view={view}
           kind={kind}

@@ -5,6 +5,7 @@ import { Card } from "../parts/Card";
 import { Painted } from "../plot/Painted";
 import type { Range } from "../plot/lines";
 import type { Theme } from "../plot/palette";
+import type { Key } from "../plot/picture";
 import type { Cell } from "../plot/save";
 import type { Curve, JobEvent, Worker } from "../wire";
 import { lanesOf, stepTimes, type Lane } from "./lanes";
@@ -42,7 +43,14 @@ export function Lanes({ events, workers, curve, now, zoom }: Props) {
   return (
     <Card title="Workers over time" className="lanes-card">
       <div className="lanes">
-        <Painted name="Workers over time" height={heightOf(picture.lanes.length)} paint={paint} rows={() => rowsOf(all)} onPoint={point}>
+        <Painted
+          name="Workers over time"
+          height={heightOf(picture.lanes.length)}
+          paint={paint}
+          rows={() => rowsOf(all)}
+          keys={(theme) => keysOf(picture, theme)}
+          onPoint={point}
+        >
           <Legend picture={picture} />
         </Painted>
         {pointed && said && (
@@ -100,6 +108,17 @@ function Legend({ picture: { nodes, lanes } }: { picture: LanePicture }) {
       </li>
     </ul>
   );
+}
+
+/** What the legend shows, for the picture as a file. */
+function keysOf({ nodes }: LanePicture, theme: Theme): Key[] {
+  const named = nodes.map((name, at) => ({ label: `node ${nodeWords(name)}`, colour: theme.runs[at % theme.runs.length] ?? theme.muted }));
+  return [
+    ...named,
+    { label: "starting", colour: theme.muted, alpha: 0.25 },
+    { label: "healing", colour: theme.muted, alpha: 0.55 },
+    { label: "recovering", colour: theme.recovery, alpha: 0.6 },
+  ];
 }
 
 function pictureOf(lanes: readonly Lane[], curve: Curve | undefined, zoom: Range | null): LanePicture | null {

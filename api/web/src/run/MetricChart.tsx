@@ -7,13 +7,14 @@ import { ScaleControls } from "../plot/Controls";
 import { belowLog, nearestIndex, smoothed, type Line, type Range } from "../plot/lines";
 import { LinePlot } from "../plot/LinePlot";
 import type { Mark } from "../plot/marks";
-import type { Cell } from "../plot/save";
 import type { ChartView } from "../plot/view";
 import { unitOf } from "./looks";
 import type { Shown } from "./Tip";
 import { moved } from "./view";
 
 interface Props {
+  /** The job's name. */
+  of: string;
   chart: Shown;
   view: ChartView;
   kind: XKind;
@@ -29,7 +30,7 @@ interface Props {
 const NONE: readonly Line[] = [];
 const NO_STRIPS = [] as const;
 
-export function MetricChart({ chart, view, kind, x, marks, at, live, onAt, tip, onChange }: Props) {
+export function MetricChart({ of, chart, view, kind, x, marks, at, live, onAt, tip, onChange }: Props) {
   const { name, look, line } = chart;
   const log = view.log.includes(name);
   const smoothing = look.holds ? 0 : (view.smoothing[name] ?? 0);
@@ -52,6 +53,7 @@ export function MetricChart({ chart, view, kind, x, marks, at, live, onAt, tip, 
       </div>
       <LinePlot
         name={look.label}
+        of={of}
         lines={lines}
         raw={smoothing > 0 ? measured : NONE}
         strips={NO_STRIPS}
@@ -63,7 +65,6 @@ export function MetricChart({ chart, view, kind, x, marks, at, live, onAt, tip, 
         height={look.height}
         zoom={x}
         highlight={null}
-        rows={() => rowsOf(line, kind, name)}
         onZoom={zoomed}
         at={at}
         onAt={onAt}
@@ -121,10 +122,4 @@ function Options({ chart: { name, look }, view, log, smoothing, onChange }: Opti
       </div>
     </Popup>
   );
-}
-
-/** Every point that was read, one a row. */
-function rowsOf(line: Line | undefined, kind: XKind, name: string): Cell[][] {
-  const rows = line ? Array.from(line.xs, (x, index): Cell[] => [x, line.ys[index] ?? NaN]) : [];
-  return [[kind.label.toLowerCase(), name], ...rows];
 }

@@ -6,6 +6,7 @@ import { Card } from "../parts/Card";
 import { sidesOf, ticks } from "../plot/axes";
 import { Painted } from "../plot/Painted";
 import type { Theme } from "../plot/palette";
+import type { Key } from "../plot/picture";
 import type { Cell } from "../plot/save";
 import type { Curve } from "../wire";
 import { sharesOf, type Shares } from "./shares";
@@ -41,7 +42,7 @@ export function TimeShares({ pace, exchange, recoveries }: Props) {
   return (
     <Card title="Where the time goes">
       <div className="lanes">
-        <Painted name="Where the time goes" height={HEIGHT} paint={paint} rows={() => rowsOf(shares)} onPoint={point}>
+        <Painted name="Where the time goes" height={HEIGHT} paint={paint} rows={() => rowsOf(shares)} keys={keysOf} onPoint={point}>
           <Legend />
         </Painted>
         {pointed && (
@@ -82,6 +83,10 @@ function Legend() {
       ))}
     </ul>
   );
+}
+
+function keysOf(theme: Theme): Key[] {
+  return PARTS.map(([key, label]) => ({ label, colour: COLOUR[key](theme) ?? theme.muted, alpha: 0.7 }));
 }
 
 function shareAt(shares: readonly Shares[], x: number, width: number): Shares | null {

@@ -1,5 +1,7 @@
 /** Runs side by side: curves, last values, job files, and what the runs differ in. */
 import { useEffect, useMemo, useState } from "react";
+import { comparisonUrl } from "../api";
+import { useChange } from "../compare/change";
 import { Chooser } from "../compare/Chooser";
 import { differences } from "../compare/differences";
 import { dimensionsOf } from "../compare/dimensions";
@@ -13,9 +15,11 @@ import { Parameters } from "../compare/Parameters";
 import { useFiles, useNames, useRecoveries, useStretch, useWhole } from "../compare/reading";
 import { runsOf, type Files } from "../compare/runs";
 import type { Comparison } from "../wire";
-import { parseCompare, type CompareState, type Parsed } from "../compare/state";
+import { parseCompare, reportQuery, type CompareState, type Parsed } from "../compare/state";
 import { MOST_STRIPS, stripsOf } from "../compare/strips";
 import { Toolbar } from "../compare/Toolbar";
+import { CopyLink } from "../parts/CopyLink";
+import { ReportLink } from "../parts/ReportLink";
 import { ErrorNotice, Skeleton } from "../parts/Notice";
 import "../styles/plot.css";
 import "../styles/compare.css";
@@ -30,6 +34,12 @@ export function CompareView({ query }: { query: string }) {
     <>
       <div className="view-head">
         <h1>Compare</h1>
+        {state.jobs.length > 0 && (
+          <div className="actions">
+            <CopyLink />
+            <ReportLink href={comparisonUrl(reportQuery(state))} />
+          </div>
+        )}
       </div>
       {state.jobs.length === 0 ? (
         <section className="card">
@@ -71,7 +81,8 @@ const NO_FILES: Files = new Map();
 
 function Answer({ parsed, answer }: { parsed: Parsed; answer: Comparison }) {
   const { state } = parsed;
-  const [chosen, setChosen] = useState<string | null>(null);
+  const change = useChange();
+  const chosen = state.run;
   const [pointed, setPointed] = useState<string | null>(null);
   const runs = useMemo(() => runsOf(answer), [answer]);
   const ids = runs.map((run) => run.id);
@@ -101,7 +112,7 @@ function Answer({ parsed, answer }: { parsed: Parsed; answer: Comparison }) {
       <Notes parsed={parsed} answer={answer} files={files} />
       {stretch.failureReason && <ErrorNotice error={stretch.failureReason} stale />}
       <Toolbar state={state} names={names.data ?? []} />
-      <Legend runs={runs} chosen={chosen} onChoose={setChosen} onPoint={setPointed} />
+      <Legend runs={runs} chosen={chosen} onChoose={(run) => change({ run })} onPoint={setPointed} />
       {state.names.map((name) => (
         <MetricCard
           key={name}
@@ -119,7 +130,15 @@ function Answer({ parsed, answer }: { parsed: Parsed; answer: Comparison }) {
       ))}
       <FinalTable runs={runs} names={state.names} finals={finals} files={known} baseline={state.baseline} />
       {files && <JobFiles runs={listed} different={different} />}
-      {dimensions.length > 1 && <Parameters runs={listed} dimensions={dimensions} highlight={highlight} />}
+      {dimensions.length > 1 && (
+        <Parameters
+          runs={listed}
+          dimensions={dimensions}
+          scatter={state.scatter}
+          onScatter={(scatter) => change({ scatter })}
+          highlight={highlight}
+        />
+      )}
     </>
   );
 }

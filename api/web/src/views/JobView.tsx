@@ -98,6 +98,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
   });
   const recovered = useMemo(() => recoveries(events.items), [events.items]);
   const lost = useMemo(() => lostWorkers(events.items).length, [events.items]);
+  const measured = (curves.data?.curves.size ?? 0) > 0;
   const rate = stepRate(curves.data?.curves.get("loss"));
   return (
     <div className="job">
@@ -171,9 +172,9 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
           </Card>
         </div>
       </div>
-      {artifacts.data && artifacts.data.length > 0 && (
+      {artifacts.data && (artifacts.data.length > 0 || measured) && (
         <Card title="Artifacts">
-          <ArtifactList job={job.id} artifacts={artifacts.data} />
+          <ArtifactList job={job.id} artifacts={artifacts.data} measured={measured} />
         </Card>
       )}
       <Card title="Logs">

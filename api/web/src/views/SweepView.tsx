@@ -3,7 +3,7 @@ import { useMutation } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useMemo, useState } from "react";
 import { changeSweep } from "../api";
-import { Parameters } from "../compare/Parameters";
+import { Parameters, type Axes } from "../compare/Parameters";
 import { MAX_JOBS } from "../compare/state";
 import { number } from "../format";
 import { Card } from "../parts/Card";
@@ -75,12 +75,13 @@ function Trials({ sweep, trials, order }: { sweep: Sweep; trials: readonly Trial
   const drawn = useMemo(() => trials.filter((trial) => trial.score !== null), [trials]);
   const runs = useMemo(() => runsOfTrials(sweep, drawn), [sweep, drawn]);
   const axes = useMemo(() => axesOf(sweep, drawn), [sweep, drawn]);
+  const [scatter, setScatter] = useState<Axes>(["", ""]);
   const jobs = ordered(trials, sweep, undefined).flatMap(({ job }) => job ?? []);
   return (
     <>
       {sweep.rungs.length > 0 && <Rungs sweep={sweep} trials={trials} />}
       <Leaderboard sweep={sweep} trials={trials} order={order} aside={jobs.length > 0 && <Compare jobs={jobs} sweep={sweep} />} />
-      {axes.length > 1 && <Parameters runs={runs} dimensions={axes} highlight={null} />}
+      {axes.length > 1 && <Parameters runs={runs} dimensions={axes} scatter={scatter} onScatter={setScatter} highlight={null} />}
     </>
   );
 }
@@ -108,6 +109,7 @@ function Best({ sweep, now }: { sweep: Sweep; now: number }) {
     <Card title={`Best ${sweep.spec.metric.name} so far`}>
       <LinePlot
         name={`Best ${sweep.spec.metric.name} so far`}
+        of={sweep.name}
         lines={lines}
         raw={NONE}
         strips={[]}

@@ -1,0 +1,203 @@
+"""Reports: one file with all that is told of a job, or of several, whatever users named them, within bounds."""
+
+from html.parser import HTMLParser
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_plane import RESULT, SPEC, FakeCluster, Stage, connected, event, metric, outcome, stage, status
+from fastapi.testclient import TestClient
+
+from ringleader.cli.main import main
+from ringleader_api.reports.chart import HEIGHT, WIDTH, Line, chart, ticks
+from ringleader_api.store.tables import Job
+
+MARKUP = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
+ALLOWED = {
+    *("html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "section", "dl", "dt", "dd"),
+    *("div", "table", "thead", "tbody", "tr", "th", "td", "pre", "ul", "li"),
+    *("svg", "line", "text", "polyline"),
+}
+VOID = {"meta", "line"}
+
+
+class Read(HTMLParser):
+    """What a page consists of: its tags and attributes, its text. Each tag is closed in its order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.values: list[str] = []
+        self.text: list[str] = []
+        self.points: list[list[tuple[float, float]]] = []
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.values += [value or "" for _, value in attrs]
+        if tag == "polyline":
+            corners = (dict(attrs)["points"] or "").split()
+            self.points.append([(float(x), float(y)) for x, y in (one.split(",") for one in corners)])
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self._open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text)
+
+
+def told(here: Stage, job_id: str) -> None:
+    """A job that lost a worker, with a metric whose name is markup, and ended."""
+    happened: list[tuple[str, dict[str, Any]]] = [
+        ("generation.formed", {"members": ["w0", "w1"], "cause": "start", "step": 0}),
+        ("worker.joined", {"worker": "w1", "rank": 1, "step": 0}),
+        ("worker.lost", {"worker": "w1", "rank": 1, "cause": f"died {MARKUP}", "step": 7}),
+        ("recovered", {"detect_s": 0.25, "redo_s": 1.5, "total_s": 2.0, "steps_lost": 3, "step": 8}),
+    ]
+    records = [event(seq, kind, **data) for seq, (kind, data) in enumerate(happened, 1)]
+    records += [metric(step, step, loss=1.0 / step, **{MARKUP: 1.0}) for step in range(1, 31)]
+    records.append(outcome(1, "succeeded", result={**RESULT, "scores": {MARKUP: 0.5}}))
+    here.post(job_id, records=records, status=status("running", 30))
+    here.tick(2)
+
+
+def report(client: TestClient, path: str) -> Read:
+    answer = client.get(f"/api/v1/{path}")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src" not in policy
+    assert "sandbox" in policy
+    assert answer.headers["content-disposition"].startswith("attachment;")
+    read = Read(answer.text)
+    # Nothing but text and drawing: no script, no handler, nothing that is fetched.
+    assert read.tags <= ALLOWED
+    assert not [name for name in read.attributes if name.startswith("on") or name in {"src", "href", "style"}]
+    assert "url(" not in answer.text
+    assert "@import" not in answer.text
+    return read
+
+
+def test_a_report_of_a_job_has_its_curves_losses_and_job_file_and_nothing_that_runs(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    job_id = here.running(labels={"note": "<b>bold</b>"}, params={"text": MARKUP}, env={"KEY": "hunter2"})
+    told(here, job_id)
+    with here.control.store.write() as session:
+        # No job file may have such a name; what the database holds is escaped all the same.
+        session.get_one(Job, job_id).name = MARKUP
+    page = report(here.client, f"jobs/{job_id}/report")
+    words = page.words
+    assert words.count("{{ 7 * 7 }}") > 4
+    assert "49" not in words.split()
+    for said in (job_id, "succeeded", "note=<b>bold</b>", f"died {MARKUP}", "worker lost", "w1 (rank 1)"):
+        assert said in words
+    assert "KEY: (left out)" in words
+    assert "hunter2" not in words
+    assert "0.25 s" in words
+    assert "1.5 s" in words
+    assert "entrypoint: ringleader_jobs.digits:train" in words
+    assert RESULT["weights_sha256"] in words
+    assert [len(points) for points in page.points] == [30, 30]
+
+
+def test_a_comparison_says_what_differs_and_names_the_jobs_that_one_may_not_see(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    here.client.post("/api/v1/projects", json={"name": "other"})
+    mine, hidden = here.running(), here.running(project="other", name="hidden-name")
+    more = here.running(params={"lr": 0.75, "layers": {"hidden": 64}}, env={"KEY": "hunter2"})
+    for seq, job_id in enumerate((mine, hidden, more)):
+        here.post(job_id, records=[metric(1, 1, loss=float(seq)), metric(2, 2, loss=5.0)])
+    viewer = here.user("ann", default="viewer")
+    page = report(viewer, f"curves/report?jobs={mine},{hidden},{more},job_gone&names=loss,nothing")
+    words = page.words
+    assert f"Left out: {hidden}, job_gone." in words
+    assert "hidden-name" not in words
+    assert "No values: nothing." in words
+    assert f"digits ({mine[-5:]})" in words
+    assert "params.lr" in words
+    assert "params.layers.hidden" not in words
+    assert "env.KEY" in words
+    assert "hunter2" not in words
+    assert len(page.points) == 2
+    assert viewer.get(f"/api/v1/jobs/{hidden}/report").status_code == 404
+    assert viewer.get("/api/v1/curves/report?jobs=").status_code == 422
+
+
+def test_a_report_is_bounded_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    job_id = here.running(labels={"long": "x" * 200})
+    records = [event(n, "worker.lost", worker="w" * 400, cause="c" * 3000, step=n) for n in range(1, 501)]
+    here.post(job_id, records=records)
+    for first in range(1, 3001, 300):
+        values = {f"m{n:03}": 1.0 for n in range(30)}
+        here.post(
+            job_id,
+            records=[
+                metric(step, step, **{**values, "m000": 9.0 if step == 1234 else 1.0})
+                for step in range(first, first + 300)
+            ],
+        )
+    answer = here.client.get(f"/api/v1/jobs/{job_id}/report")
+    assert len(answer.content) < 1_500_000
+    page = Read(answer.text)
+    assert "The first 20 of 30 metrics." in page.words
+    assert "The newest 200 of 500." in page.words
+    assert len(page.points) == 20
+    assert all(len(points) <= 600 for points in page.points)
+    # The only high value of 3,000 is among the points that are left.
+    assert min(y for _, y in page.points[0]) < HEIGHT / 3 < max(y for _, y in page.points[0])
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0], [3.0, 3.0], [1e308, -1e308], [5e-324, 0.0], [1e16, 1e16 + 2], [-1.0, 1e300]]
+)
+def test_a_chart_draws_any_finite_values_inside_its_picture(values: list[float]) -> None:
+    drawn = chart("loss", [Line("a", list(enumerate(values))), Line("b", [])], lost=[0, 99])
+    assert drawn is not None
+    corners = [tuple(map(float, one.split(","))) for one in drawn.traces[0].corners.split()]
+    assert len(corners) == max(2, len(values))
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in corners)
+    assert 1 <= len(drawn.up) <= 12
+    assert all(isfinite(float(tick.at)) for tick in (*drawn.up, *drawn.across))
+    assert len(drawn.lost) == 1
+
+
+def test_marks_are_round_and_inside_the_range() -> None:
+    assert ticks(0, 1, 5) == [0, 0.2, 0.4, 0.6, 0.8, 1]
+    assert ticks(0.03, 0.11, 4) == [0.04, 0.06, 0.08, 0.1]
+    assert ticks(nan, 1, 4) is not None
+    assert chart("loss", [Line("a", [])]) is None
+
+
+def test_the_sdk_and_the_command_line_write_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = stage(tmp_path / "home", FakeCluster(16))
+    monkeypatch.chdir(tmp_path)
+    first, second = here.running(), here.running()
+    with connected(here) as client:
+        path = client.job(first).report(tmp_path / "out" / "one.html")
+        assert SPEC["name"] in Read(path.read_text()).words
+        path = client.report([first, second], tmp_path / "two.html", "loss")
+        assert "2 jobs compared" in Read(path.read_text()).words
+    assert main(["report", first], connect=lambda: connected(here)) == 0
+    assert first in Read((tmp_path / f"report-{first}.html").read_text()).words
+    assert main(["report", first, second, "--metric", "loss"], connect=lambda: connected(here)) == 0
+    assert "No values: loss." in Read((tmp_path / "comparison.html").read_text()).words
+    assert main(["report", first, "--metric", "loss"], connect=lambda: connected(here)) == 2
