@@ -14,7 +14,7 @@ export TORCH_INDEX ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help machine setup test test-all test-cases part check docs demo bench chaos unsteady clean
+.PHONY: help machine setup test test-all test-rest part check docs demo bench chaos unsteady clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
@@ -29,11 +29,11 @@ setup: machine  ## virtual environment, packages, page, guide (only what has cha
 test: setup  ## the everyday tests, some minutes; SINCE=main: those of them that your changes reach
 	@$(MAKE) --no-print-directory part PART=everyday
 
-test-all: setup  ## every test, those of `make test` among them; of long products of cases a part
+test-all: setup  ## those of `make test` and all others but what takes longest
 	@$(MAKE) --no-print-directory part PART=all
 
-test-cases: setup  ## the cases that `make test-all` leaves out, more than an hour
-	@$(MAKE) --no-print-directory part PART=cases
+test-rest: setup  ## what `make test-all` leaves out, more than an hour
+	@$(MAKE) --no-print-directory part PART=rest
 
 part:
 	@"$(PYTHON)" scripts/setup.py browser

@@ -1,12 +1,13 @@
-"""The parts of the tests: `--part everyday` is a part of `--part all`; `--part cases` is what `all` leaves out.
+"""The parts of the tests: `--part everyday` is a part of `--part all`; `--part rest` is what `all` leaves out.
 
-`all` has every test function, and of the cases of one that takes long as many as `ALL` grants. Products of mode, world
-and moment cost hours: `make test-cases` runs what is left of them. `seconds.json` has, for functions that take long,
-the seconds of a case and the number of cases as measured.
+`all` has every test but those that take longest, and of the cases of one that takes long as many as `ALL` grants:
+products of mode, world and moment cost hours. `seconds.json` has, for functions that take long, the seconds of a case
+and the number of cases as measured.
 
 - A function whose cases together take no longer than its grant, or that is not in the table, runs whole.
 - Of any other as many cases as fit in that, at least one: first those with a value that no case before them has.
-- One whose single case takes longer than `LONG_S` is not everyday, unless it has the mark `everyday`.
+- One whose single case takes longer than `LONG_S` is not everyday, unless it has the mark `everyday`; than
+  `LONGEST_S`, not in `all` either.
 - Of the tests that start clusters and services, the files in `STARTING` are everyday, no others.
 """
 
@@ -21,7 +22,7 @@ import pytest
 
 HERE = Path(__file__).parent
 TABLE = HERE / "seconds.json"
-LONG_S = 2.0
+LONG_S, LONGEST_S = 2.0, 40.0
 LISTED_S = 0.5
 """Functions that take less are not listed."""
 CLUSTERS = ("integration/", "e2e/", "chaos/")
@@ -31,7 +32,7 @@ STARTING = (
     "integration/test_cli_stack.py",
     "e2e/test_page.py",
 )
-PARTS = ("everyday", "all", "cases")
+PARTS = ("everyday", "all", "rest")
 
 Table = dict[str, list[float]]
 
@@ -46,12 +47,12 @@ class Grant:
     def cases(self, function: str, count: int, table: Table) -> int:
         """How many of a function's cases fit, at least one."""
         granted_s = self.clusters_s if function.startswith(CLUSTERS) else self.plain_s
-        case_s, _ = table.get(function, (0.0, 0))
+        case_s = _case_s(function, table)
         return count if case_s * count <= granted_s else max(1, int(granted_s / case_s))
 
 
 EVERYDAY = Grant(plain_s=1.0, clusters_s=float("inf"))
-ALL = Grant(plain_s=4.0, clusters_s=16.0)
+ALL = Grant(plain_s=3.0, clusters_s=12.0)
 
 
 def function_of(nodeid: str) -> str:
@@ -82,18 +83,23 @@ def chosen(nodeids: Sequence[str], marked: Iterable[str], part: str, table: Tabl
     every_day = set(marked)
     for function, names in cases.items():
         order = spread(names)
-        in_all.update(order[: ALL.cases(function, len(order), table)])
+        if _case_s(function, table) <= LONGEST_S:
+            in_all.update(order[: ALL.cases(function, len(order), table)])
         if _is_everyday(function, table):
             every_day.update(order[: EVERYDAY.cases(function, len(order), table)])
-    return {"everyday": every_day, "all": in_all | every_day, "cases": set(nodeids) - in_all - every_day}[
-        part
-    ]
+    in_all |= every_day
+    return {"everyday": every_day, "all": in_all, "rest": set(nodeids) - in_all}[part]
 
 
 def _is_everyday(function: str, table: Table) -> bool:
     if function.startswith(CLUSTERS):
         return function.startswith(STARTING)
-    return function not in table or table[function][0] <= LONG_S
+    return _case_s(function, table) <= LONG_S
+
+
+def _case_s(function: str, table: Table) -> float:
+    """The seconds of a case; 0 of one that is not listed."""
+    return table.get(function, (0.0, 0))[0]
 
 
 def choose(items: list[pytest.Item], part: str | None) -> tuple[list[pytest.Item], list[pytest.Item]]:
