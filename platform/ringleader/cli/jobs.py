@@ -157,8 +157,8 @@ def resume(session: CommandSession, job: str) -> None:
 def export(session: CommandSession, job: str, out: Path | None, tensorboard: Path | None) -> None:
     """Save JOB's weights, or its metrics for TensorBoard.
 
-    The weights are a safetensors file of the final ones, or of those of the latest checkpoint. Of the metrics each step is there once, however
-    often you export.
+    The weights are a safetensors file of the final ones, or of those of the latest checkpoint. Of the metrics each step
+    is there once, however often you export.
     """
     if (out is None) == (tensorboard is None):
         raise click.UsageError("expected either --out, for the weights, or --tensorboard, for the metrics.")
