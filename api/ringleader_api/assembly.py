@@ -118,7 +118,7 @@ def _foundation(settings: Settings, backend: Backend, now: Clock) -> _Foundation
         packages=Packages(store, now, home, settings.max_package_bytes, kept, quota=quota),
         secrets=secrets,
         channels=channels,
-        submissions=Submissions(store, now, secrets, accounts, channels),
+        submissions=Submissions(store, now, secrets, accounts, channels, tracked=bool(settings.mlflow_url)),
     )
 
 

@@ -44,6 +44,8 @@ WORDS: dict[str, str] = {
     "debug": "See [debug](#debug).",
     "alerts": "Who is told when something happens to the job: rules, each with `name`, `when` and `channels`. "
     "[Get alerts](../how-to/get-alerts.md).",
+    "register": "The model in MLflow's registry of which the final weights become a version. "
+    "[Share results](../how-to/share-results.md).",
     "workers.min": "The gang: so many start together or not at all, and fewer do not train.",
     "workers.max": "As many at most; those above `min` come and go with the room there is.",
     "workers.cpus": "CPUs that each reserves; as many threads compute in it, at least one.",

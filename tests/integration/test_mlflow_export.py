@@ -168,6 +168,31 @@ class Dying(Mlflow):
         return super()._call(method, path, body, absent_ok=absent_ok)
 
 
+class DyingAt(Mlflow):
+    """Loses its process at a call to this path: before or after MLflow took it."""
+
+    def __init__(self, url: str, end: str, taken: bool) -> None:
+        super().__init__(url)
+        self.end = end
+        self.taken = taken
+
+    def _answer(
+        self, method: str, path: str, asked: dict[str, Any], *, absent_ok: bool = False
+    ) -> httpx.Response | None:
+        if not path.endswith(self.end):
+            return super()._answer(method, path, asked, absent_ok=absent_ok)
+        if self.taken:
+            super()._answer(method, path, asked, absent_ok=absent_ok)
+        raise KeyboardInterrupt(path)
+
+
+REGISTERING = (
+    *("registered-models/create", "/MLmodel", "/weights.safetensors", "model-versions/create"),
+    *("runs/log-batch", "runs/update"),
+)
+"""The calls that change something once a job has ended, in their order."""
+
+
 def test_nothing_is_twice_whatever_call_the_exporter_dies_at(here: Stage) -> None:
     job_id = here.running(project="dying")
     train(here, job_id, range(700))
@@ -193,6 +218,81 @@ def test_nothing_is_twice_whatever_call_the_exporter_dies_at(here: Stage) -> Non
     answer = httpx.post(url, json=search, trust_env=False, timeout=HANG_S)
     assert len(answer.json()["runs"]) == 1, "one run a job"
     assert [p.step for p in held(here, job_id, "recovery_total_s")] == [5]
+
+
+def left_weights(here: Stage, job_id: str, content: bytes) -> None:
+    """The job has succeeded, and left these weights."""
+    folder = here.home / "jobs" / job_id / "artifacts"
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_bytes(content)
+    here.post(job_id, records=[outcome(1, "succeeded", result=RESULT)])
+    here.tick()
+
+
+def registered(here: Stage, model: str) -> list[dict[str, Any]]:
+    """The versions of a model, the newest first."""
+    answer = httpx.get(
+        f"{here.control.settings.mlflow_url}/api/2.0/mlflow/model-versions/search",
+        params={"filter": f"name = '{model}'"},
+        trust_env=False,
+        timeout=HANG_S,
+    )
+    return list(answer.json().get("model_versions", []))
+
+
+def tags_of(here: Stage, job_id: str) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in run_of(here, job_id)["data"]["tags"]}
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_final_weights_are_one_version_of_a_model_whatever_call_the_exporter_dies_at(
+    here: Stage, taken: bool
+) -> None:
+    model = f"digits-{taken}"
+    job_id = here.running(project="vision", register=model)
+    content = bytes(range(256)) * 5000
+    copier(here).round()
+    left_weights(here, job_id, content)
+    for path in REGISTERING:
+        dying = DyingAt(here.control.settings.mlflow_url, path, taken)
+        with pytest.raises(KeyboardInterrupt):
+            Exporter(here.control.store, dying, home=here.home).round()
+    copier(here).round()
+    (version,) = registered(here, model)
+    assert version["run_id"] == here.job(job_id)["tracking"]["run_id"]
+    assert {tag["key"]: tag["value"] for tag in version["tags"]} == {
+        "ringleader.job_id": job_id,
+        "ringleader.project": "vision",
+        "ringleader.weights_sha256": RESULT["weights_sha256"],
+    }
+    assert tags_of(here, job_id)["ringleader.registered"] == f"{model}/1"
+    held = httpx.get(
+        f"{here.control.settings.mlflow_url}/get-artifact",
+        params={"run_id": version["run_id"], "path": "model/weights.safetensors"},
+        trust_env=False,
+        timeout=HANG_S,
+    )
+    assert held.content == content
+
+
+def test_a_model_takes_no_version_of_another_project_and_none_of_a_job_without_weights(here: Stage) -> None:
+    small = {"workers": {"min": 1, "max": 1}}
+    first, other, without = (
+        here.submit(project=project, register="shared-net", **small)
+        for project in ("vision", "speech", "vision")
+    )
+    here.tick()
+    left_weights(here, first, b"one")
+    copier(here).round()
+    left_weights(here, other, b"two")
+    here.post(without, records=[outcome(1, "succeeded", result=RESULT)])
+    here.tick()
+    copier(here).round()
+    assert [version["version"] for version in registered(here, "shared-net")] == ["1"]
+    assert (
+        tags_of(here, other)["ringleader.registered"] == "no: the model shared-net belongs to project vision"
+    )
+    assert tags_of(here, without)["ringleader.registered"] == "no: the job left no weights"
 
 
 def test_mlflows_page_is_reached_through_our_log_in_only(here: Stage) -> None:

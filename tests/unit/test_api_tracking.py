@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import Stage, metric, outcome, stage
+from control_plane import SPEC, Stage, metric, outcome, stage
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
 from sqlalchemy import update
 
+from ringleader import local_session
+from ringleader.errors import SpecInvalid
 from ringleader.wire.states import State
 from ringleader_api.store.tables import Event, ExportCursor, Job
 from ringleader_api.tracking import Exporter, Mlflow, records
@@ -239,3 +241,18 @@ def test_a_run_is_told_what_its_job_has_cost_over_all_attempts() -> None:
     told = records.end_tags(job)
     names = ("attempts", "generations", "recoveries", "steps_lost", "wall_s", "recovery_s")
     assert [told[f"ringleader.{name}"] for name in names] == ["3", "5", "2", "9", "20.0", "0.5"]
+
+
+def test_a_model_is_registered_only_where_there_is_a_registry(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path)
+    asked = {**SPEC, "register": "net"}
+    refused = here.client.post("/api/v1/jobs", json=asked)
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/register")
+    hosted = here.client.post(
+        "/api/v1/jobs", json={**asked, "entrypoint": "train.py", "framework": "torchrun"}
+    )
+    assert "register" in hosted.json()["detail"]
+    tracked: Stage = stage(tmp_path / "tracked", mlflow_url="http://127.0.0.1:9")
+    assert tracked.client.post("/api/v1/jobs", json=asked).json()["spec"]["register"] == "net"
+    with pytest.raises(SpecInvalid, match="a local session registers no model"), local_session(asked):
+        pytest.fail("the session has begun")

@@ -6,6 +6,7 @@ for minutes on its own, and reports home unless told not to.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -15,6 +16,7 @@ from ringleader.client.unix_socket import ClientRoute
 from ringleader.errors import RingleaderError
 
 DEADLINE_S = 10.0
+LARGE_DEADLINE_S = 300.0
 JOB_TAG = "ringleader.job_id"
 
 
@@ -108,14 +110,53 @@ class Mlflow:
                 return
             query["page_token"] = token
 
+    def artifact_uri(self, run_id: str) -> str:
+        return str(self._call("GET", "/runs/get", {"run_id": run_id})["run"]["info"]["artifact_uri"])
+
     def artifact_folder(self, run_id: str) -> str | None:
         """The place of the run's artifacts behind the server; None where clients write to them past it."""
-        uri = urlsplit(str(self._call("GET", "/runs/get", {"run_id": run_id})["run"]["info"]["artifact_uri"]))
+        uri = urlsplit(self.artifact_uri(run_id))
         return uri.path.strip("/") if uri.scheme == "mlflow-artifacts" else None
 
     def put_artifact(self, path: str, content: bytes) -> None:
         """Write a file of a run; the same one again changes nothing."""
         self._answer("PUT", f"/mlflow-artifacts/artifacts/{quote(path)}", {"content": content})
+
+    def put_file(self, path: str, file: Path) -> None:
+        """The same for a file that may be large: it is sent as it is read."""
+        with file.open("rb") as content:
+            # Longer for the answer: MLflow gives it once all of it lies in its own store.
+            asked = {"content": content, "timeout": httpx.Timeout(DEADLINE_S, read=LARGE_DEADLINE_S)}
+            self._answer("PUT", f"/mlflow-artifacts/artifacts/{quote(path)}", asked)
+
+    def artifact_sizes(self, run_id: str, folder: str) -> dict[str, int]:
+        """The bytes of each file in a folder of the run's artifacts, by name."""
+        answer = self._call("GET", "/artifacts/list", {"run_id": run_id, "path": folder})
+        return {
+            str(one["path"]).rpartition("/")[2]: int(one["file_size"])
+            for one in answer.get("files", [])
+            if not one.get("is_dir")
+        }
+
+    def model_tags(self, name: str, tags: dict[str, str]) -> dict[str, str]:
+        """The tags of a model in the registry, which is made with these where it does not exist."""
+        found = self._call("GET", "/registered-models/get", {"name": name}, absent_ok=True)
+        if found is None:
+            body = {"name": name, "tags": [{"key": k, "value": v} for k, v in tags.items()]}
+            found = self._call("POST", "/registered-models/create", body)
+        return {tag["key"]: tag.get("value", "") for tag in found["registered_model"].get("tags", [])}
+
+    def model_version(self, name: str, run_id: str) -> str | None:
+        """The version of the model that was made of this run; None: there is none."""
+        found = self._call("GET", "/model-versions/search", {"filter": f"run_id = '{run_id}'"})
+        numbers = [str(one["version"]) for one in found.get("model_versions", []) if one["name"] == name]
+        return numbers[0] if numbers else None
+
+    def create_version(self, name: str, source: str, run_id: str, tags: dict[str, str]) -> str:
+        """A new version of the model, made of the files at `source`; its number."""
+        rows = [{"key": k, "value": v} for k, v in tags.items()]
+        body = {"name": name, "source": source, "run_id": run_id, "tags": rows}
+        return str(self._call("POST", "/model-versions/create", body)["model_version"]["version"])
 
     def finish(self, run_id: str, status: str, end_ms: int) -> None:
         """End the run. `status`: FINISHED, FAILED or KILLED."""

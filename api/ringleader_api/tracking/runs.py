@@ -17,6 +17,7 @@ from ringleader_api.store import Transactions
 from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
 from ringleader_api.tracking import records
 from ringleader_api.tracking.mlflow import Mlflow, MlflowPoint
+from ringleader_api.tracking.registry import Registry
 
 log = Log("ringleader.tracking")
 
@@ -28,6 +29,7 @@ class MlflowRuns:
         self._store = store
         self._home = home
         self._mlflow = mlflow
+        self._registry = Registry(mlflow, home)
         self._certain: set[str] = set()
         self._keys: dict[str, records.Keys] = {}
 
@@ -145,7 +147,8 @@ class MlflowRuns:
 
     def _finish(self, job: Job, cursor: ExportCursor) -> None:
         self._send(cursor, records.score_points(job))
-        self._mlflow.log_tags(cursor.run_id, records.end_tags(job))
+        registered = self._registry.register(job, cursor.run_id, lambda: self._note(cursor))
+        self._mlflow.log_tags(cursor.run_id, records.end_tags(job) | registered)
         at = job.finished_at or job.created_at
         self._mlflow.finish(cursor.run_id, records.STATUS[job.state], records.millis(at))
         # The note comes last: after a crash the end is sent once more, which changes nothing.

@@ -1,6 +1,7 @@
 """The job file: one model for YAML, REST body and SDK argument. Unknown keys are errors."""
 
 import re
+import warnings
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -120,6 +121,10 @@ class Debug(SpecPart):
     check: Annotated[bool, Field(strict=True)] = True
 
 
+# ABCMeta, the class of all models, has a method of that name. No model has, which is all that a field could hide.
+warnings.filterwarnings("ignore", r'Field name "register" in "JobSpec" shadows', UserWarning)
+
+
 class JobSpec(SpecPart):
     """A whole job file, checked. `JobSpec.parse` gives errors by key; the constructor raises pydantic's."""
 
@@ -151,6 +156,7 @@ class JobSpec(SpecPart):
     policy: Policy = Policy()
     debug: Debug = Debug()
     alerts: AlertRules = []
+    register: Name | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -166,11 +166,13 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
             where it is left out. A function of Ray Train leaves its checkpoints there, and none where it is left out.
 
     Raises:
-        SpecInvalid: the job file is wrong, or asks for checkpoints or packages, or begins with a job's weights.
+        SpecInvalid: the job file is wrong, or asks for checkpoints, packages or MLflow's registry, or begins with a
+            job's weights.
     """
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     _refuse_checkpoints(checked)
     _refuse_requirements(checked)
+    _refuse_registry(checked)
     _refuse_jobs(checked)
     # Before the program makes its models: every worker of a cluster draws the same first weights from here.
     seed_all(checked.seed, "init")
@@ -239,6 +241,15 @@ def _refuse_checkpoints(spec: JobSpec) -> None:
     raise SpecInvalid([finding | {"message": f"{message}; allowed: {allowed}"}])
 
 
+def _refuse_registry(spec: JobSpec) -> None:
+    """Refuse a model to register: a local session knows no MLflow."""
+    if spec.register is None:
+        return
+    allowed = "leave register out, or submit the job"
+    finding = {"pointer": "/register", "value": spec.register, "allowed": allowed}
+    raise SpecInvalid([finding | {"message": f"a local session registers no model; allowed: {allowed}"}])
+
+
 def _refuse_requirements(spec: JobSpec) -> None:
     """Refuse requirements: a local session installs no packages into its process."""
     if spec.requirements is None:
@@ -263,6 +274,7 @@ def run_local(
     """Run a training function to its end in this process; returns the result and what it reported."""
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     _refuse_requirements(checked)
+    _refuse_registry(checked)
     sink = RecordedOutput()
     with copies(checked) as folder_of_copies:
         finished = run(

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
-from ringleader.errors import RingleaderError
+from ringleader.errors import RingleaderError, SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import check_chosen
 from ringleader.spec.program.framework import chosen_in, why_other_bits
@@ -70,16 +70,25 @@ class Accepted:
 
 
 class Submissions:
-    """Accepts and previews jobs. `seen` is the cluster as last seen, None while it is out of reach."""
+    """Accepts and previews jobs. `seen` is the cluster as last seen, None while it is out of reach. `tracked`: jobs are
+    copied to MLflow."""
 
     def __init__(
-        self, store: Store, now: Clock, secrets: Secrets, accounts: Accounts, channels: ChannelChecks
+        self,
+        store: Store,
+        now: Clock,
+        secrets: Secrets,
+        accounts: Accounts,
+        channels: ChannelChecks,
+        *,
+        tracked: bool = False,
     ) -> None:
         self._store = store
         self._now = now
         self._references = References(store, secrets)
         self._accounts = accounts
         self._channels = channels
+        self._tracked = tracked
         self._together: GroupCommit[_Asked, Accepted] = GroupCommit(self._store_all, most=MOST_AT_ONCE)
 
     def accept(
@@ -186,6 +195,8 @@ class Submissions:
             raise Forbidden(error.message, hint=error.hint, code="no_account") from None
         if spec.priority > 0:  # it takes room from others
             permit(who, Action.STEER, spec.project)
+        if spec.register is not None and not self._tracked:
+            raise _no_registry(spec.register)
         self._references.check(who, spec)
         rules = {f"/alerts/{place}": rule for place, rule in enumerate(spec.alerts)}
         self._channels.check(spec.project, rules, "the job file", hosts_known=hosts_known)
@@ -199,6 +210,12 @@ class Submissions:
             snapshot = snapshot_of(session, Register().jobs(session), seen, self._now(), besides=mine)
         mine_only = (d for d in decide(snapshot) if d.job_id == "this job")
         return next((d.why for d in mine_only if isinstance(d, Hold)), None)
+
+
+def _no_registry(name: str) -> SpecInvalid:
+    allowed = "leave it out, or submit to a control plane with MLflow"
+    why = f"register names a model in MLflow's registry, and this control plane has no MLflow; allowed: {allowed}"
+    return SpecInvalid([{"pointer": "/register", "value": name, "allowed": allowed, "message": why}])
 
 
 def resolved(spec: JobSpec) -> JobSpec:

@@ -44,6 +44,7 @@ UNUSED: dict[str, str] = {
     "policy": _OWN_STEPS,
     "debug.ledger": _OWN_STEPS,
     "debug.trace": _OWN_STEPS,
+    "register": _OWN_STATE,
 }
 """Keys without meaning for a hosted job, and why. `batch.logical_shards` has one: the most workers of a resize."""
 
