@@ -26,7 +26,7 @@ export function ArtifactList({ job, artifacts, measured }: Props) {
           <a href={tensorboardUrl(job)} download>
             TensorBoard event file
           </a>{" "}
-          <span className="muted">all metrics as of now</span>
+          <span className="muted">all metrics</span>
         </li>
       )}
     </ul>
