@@ -30,7 +30,7 @@ def worker(name: str, node: str) -> dict[str, Any]:
 def test_nodes_say_which_job_takes_what_and_not_which_where_one_may_not_read_it(here: Stage) -> None:
     here.cluster.nodes.append(NodeShape("n2", 4, 1, 8))
     mine = here.running(name="mine", project="vision", workers=fixed(3))
-    here.cluster.places = {(mine, 1): [("n1", 2), ("n2", 1)]}
+    here.cluster.places = {(mine, 1): [("n1", 1), ("n2", 1), ("n1", 1)]}  # the gang's, and one beyond it
     here.post(mine, status=status("running", world_size=3, workers=[worker("w0", "n1"), worker("w1", "n2")]))
     here.time.pass_s(5)
     here.tick()

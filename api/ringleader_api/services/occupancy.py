@@ -3,6 +3,7 @@
 Of jobs that the caller may not read it says that they are there, and not which.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -185,9 +186,9 @@ def _nodes(seen: Seen, jobs: Sequence[StandingClaim], named: Mapping[str, Row[An
     placed: dict[str, list[JobOnNode]] = {node.id: [] for node in seen.nodes}
     for job, terms in jobs:
         who = (job.id, job.attempt)
-        workers, servers = dict((seen.places or {}).get(who, ())), dict(seen.servers.get(who, ()))
+        workers, servers = _by_node((seen.places or {}).get(who, ())), _by_node(seen.servers.get(who, ()))
         for node in placed.keys() & (workers.keys() | servers.keys()):
-            counts = (workers.get(node, 0), terms.need), (servers.get(node, 0), terms.server_need)
+            counts = (workers[node], terms.need), (servers[node], terms.server_need)
             row = named.get(job.id)
             on_node = JobOnNode(
                 job=row and row.id,
@@ -210,6 +211,14 @@ def _nodes(seen: Seen, jobs: Sequence[StandingClaim], named: Mapping[str, Row[An
         )
         for node in seen.nodes
     ]
+
+
+def _by_node(places: Iterable[tuple[str, int]]) -> Counter[str]:
+    """How many on each node: it is there once for the gang, and once more for each worker beyond that."""
+    found: Counter[str] = Counter()
+    for node, count in places:
+        found[node] += count
+    return found
 
 
 def _sum(parts: Iterable[tuple[int, WorkerNeed]]) -> dict[str, float]:
