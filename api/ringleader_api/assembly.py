@@ -124,9 +124,8 @@ def _foundation(settings: Settings, backend: Backend, now: Clock) -> _Foundation
 
 def _control(base: _Foundation, intake: Intake) -> Control:
     settings, store, now = base.settings, base.store, base.now
-    provider = Provider.of(settings)
     alerting = Alerting.of(settings, store, base.secrets, now)
-    feeds, curves = Feeds(store), Curves(store)
+    feeds, curves, provider = Feeds(store), Curves(store), Provider.of(settings)
     return Control(
         settings=settings,
         backend=base.backend,

@@ -171,8 +171,7 @@ def local_session(spec: JobSpec | dict[str, Any], artifacts: Path | None = None)
     """
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
     _refuse_checkpoints(checked)
-    _refuse_requirements(checked)
-    _refuse_registry(checked)
+    _refuse_services(checked)
     _refuse_jobs(checked)
     # Before the program makes its models: every worker of a cluster draws the same first weights from here.
     seed_all(checked.seed, "init")
@@ -241,22 +240,28 @@ def _refuse_checkpoints(spec: JobSpec) -> None:
     raise SpecInvalid([finding | {"message": f"{message}; allowed: {allowed}"}])
 
 
-def _refuse_registry(spec: JobSpec) -> None:
-    """Refuse a model to register: a local session knows no MLflow."""
-    if spec.register is None:
-        return
-    allowed = "leave register out, or submit the job"
-    finding = {"pointer": "/register", "value": spec.register, "allowed": allowed}
-    raise SpecInvalid([finding | {"message": f"a local session registers no model; allowed: {allowed}"}])
-
-
-def _refuse_requirements(spec: JobSpec) -> None:
-    """Refuse requirements: a local session installs no packages into its process."""
-    if spec.requirements is None:
-        return
-    allowed = "leave requirements out, and install them in this environment"
-    finding = {"pointer": "/requirements", "value": spec.requirements, "allowed": allowed}
-    raise SpecInvalid([finding | {"message": f"a local session installs no packages; allowed: {allowed}"}])
+def _refuse_services(spec: JobSpec) -> None:
+    """Refuse what only a stack does: it installs packages, and registers models in MLflow."""
+    asked = {
+        "requirements": (
+            spec.requirements,
+            "installs no packages",
+            "leave requirements out, and install them in this environment",
+        ),
+        "register": (spec.register, "registers no model", "leave register out, or submit the job"),
+    }
+    found = [
+        {
+            "pointer": f"/{key}",
+            "value": value,
+            "allowed": allowed,
+            "message": f"a local session {why}; allowed: {allowed}",
+        }
+        for key, (value, why, allowed) in asked.items()
+        if value is not None
+    ]
+    if found:
+        raise SpecInvalid(found)
 
 
 def _refuse_jobs(spec: JobSpec) -> None:
@@ -273,8 +278,7 @@ def run_local(
 ) -> tuple[WorkerResult, RecordedOutput]:
     """Run a training function to its end in this process; returns the result and what it reported."""
     checked = spec if isinstance(spec, JobSpec) else JobSpec.parse(spec)
-    _refuse_requirements(checked)
-    _refuse_registry(checked)
+    _refuse_services(checked)
     sink = RecordedOutput()
     with copies(checked) as folder_of_copies:
         finished = run(
