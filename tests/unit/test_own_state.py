@@ -22,7 +22,7 @@ from ringleader.comm.seal import WITHIN
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local
-from ringleader.train.rows.random_streams import own_generators, seed_own
+from ringleader.train.rows.random_streams import own_generators, resumed_behind, seed_own
 from ringleader.train.state.state_transfer import StateTransfer
 from ringleader.train.state.training_state import TrainingState
 
@@ -134,6 +134,54 @@ def test_generators_that_a_program_keeps_of_its_own_cost_no_bit_when_a_worker_is
     play = ThreadedCast(spec((1, 3)), function, FaultPlan().kill("w1", at_step=4), tmp_path / "cast").play()
     assert play.outcome == "succeeded", play.message
     assert play.digest == alone.digest
+
+
+class Resampled(Jittered):
+    """Rows that lines between loops draw anew, from the generator that reading them draws from too."""
+
+    def resample(self) -> float:
+        jitter = self._transforms[0]
+        self._rows = TensorDataset(
+            self._rows.tensors[0] + 0.1 * jitter._draw(jitter.own), self._rows.tensors[1]
+        )
+        return jitter._draw(jitter.own)
+
+
+@pytest.mark.parametrize("sync", ["ring", "parameter_server"])
+@pytest.mark.parametrize("kind", DRAWS)
+def test_lines_between_calls_draw_the_same_from_generators_that_slices_draw_from(
+    kind: str, sync: str, tmp_path: Path
+) -> None:
+    """In a data set, in a module, and behind an evaluation."""
+
+    def function(session: Session) -> None:
+        noise, data = Noise(), Resampled(kind)
+        net = session.model(network(noise))
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+        for _ in range(EPOCHS):
+            for x, y in session.batches(data):
+                session.step(F.cross_entropy(net(x), y))
+            drawn = data.resample() + float(torch.randn((), generator=noise.own))
+            session.evaluate(data, lambda batch: {"loss": net(batch[0])[:, 0]})
+            optimizer.param_groups[0]["lr"] = 0.1 * (1 + abs(drawn + data.resample()))
+
+    alone = run_local(spec(sync=sync), function, tmp_path / "alone")[0]
+    lost = "w1" if sync == "ring" else "w2"
+    faults = FaultPlan().kill(lost, at_step=4)
+    play = ThreadedCast(spec((1, 3), sync=sync), function, faults, tmp_path / "cast").play()
+    assert play.outcome == "succeeded", play.message
+    assert {end.reproducible_why for end in play.finished.values()} == {""}
+    assert play.digest == alone.digest
+
+
+def test_own_generators_go_on_from_where_they_stood() -> None:
+    for make, draw in DRAWS.values():
+        own, other = make(), make()
+        first = [draw(own), draw(other)]
+        with resumed_behind([("own", own), ("system", random.SystemRandom())]):
+            seed_own([("own", own)], 0, "step", 3)
+            assert draw(own) != first[0]
+        assert draw(own) == draw(other)
 
 
 def test_own_generators_differ_from_each_other_and_from_slice_to_slice() -> None:

@@ -1,6 +1,7 @@
 """Lines between session calls: what is recorded for who runs them again, and what is said where it cannot be."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 from faults import FaultPlan
 from test_leaving import RING, job, made, rows, worker
 from threaded_cast import ThreadedCast
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 from ringleader.train import Session
 from ringleader.train.between_calls.tensor_access import TensorAccess
@@ -89,6 +92,36 @@ def test_what_is_recorded_is_what_the_lines_found_not_what_they_left(tmp_path: P
     tensors = recorded(clear, tmp_path)
     assert [float(t["models"][0]["2.bias"][0]) for t in tensors] == before
     assert before[0] != 0
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "add",
+    [lambda layer: prune.l1_unstructured(layer, "weight", 0.3), nn.utils.weight_norm, nn.utils.spectral_norm],
+    ids=["pruned", "weight norm", "spectral norm"],
+)
+def test_lines_find_weights_that_a_hook_computes_as_they_are_at_the_calls_end(
+    add: Callable[[nn.Module], Any], tmp_path: Path
+) -> None:
+    """What the last forward left is older, and none is left on who had no slice. To read them is to read weights."""
+    found: list[Tensor] = []
+    counts: list[int] = []
+
+    def train(session: Session) -> None:
+        net = nn.Linear(5, 3)
+        add(net)
+        session.model(net)
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for _ in range(2):
+            loop(session, net)
+            found.append(net.weight.detach().clone())
+        net.eval()(rows().tensors[0])
+        found.append(net.weight.detach())
+        counts.extend(len(values[3]) for values in session._member.sections.state()[1])
+
+    run_local(job(RING), train, tmp_path)
+    assert torch.equal(found[1], found[2])
+    assert counts == [3, 3]
 
 
 class Hoarding:

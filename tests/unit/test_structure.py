@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from test_body_checks import MODES, job, rows
 from threaded_cast import ThreadedCast
 from torch import nn
@@ -19,6 +20,7 @@ from ringleader import Session
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
+from ringleader.train.run import WEIGHTS
 
 torch.set_num_threads(1)
 Line = Callable[[nn.Sequential, torch.optim.Optimizer], Any]
@@ -283,10 +285,44 @@ def test_at_the_top_everything_may_be_changed(line: Line, tmp_path: Path) -> Non
     assert run_local(job("ring"), train, tmp_path)[0].steps == 3
 
 
-@pytest.mark.parametrize("line", [assign, half])
+def without_statistics(net: nn.Sequential, _: Any) -> None:
+    net[1].register_buffer("running_mean", None)
+
+
+def sparse(net: nn.Sequential, _: Any) -> None:
+    net[1].running_var = net[1].running_var[:4].clone()
+
+
+@pytest.mark.parametrize("line", [assign, half, without_statistics, sparse])
 def test_behind_the_last_loop_too(line: Line, tmp_path: Path) -> None:
     """There nothing is trained any more: the weights left behind are the program's."""
-    assert run_local(job("ring"), Program(line, at=3), tmp_path)[0].steps == 9
+    models: list[nn.Sequential] = []
+    program = Program(lambda net, optimizer: (line(net, optimizer), models.append(copy.deepcopy(net))), at=3)
+    assert run_local(job("ring"), program, tmp_path)[0].steps == 9
+    left = {name: (tensor.dtype, tensor.shape) for name, tensor in models[0].state_dict().items()}
+    written = load_file(tmp_path / WEIGHTS)
+    assert {name: (tensor.dtype, tensor.shape) for name, tensor in written.items()} == left
+
+
+@pytest.mark.parametrize("mode", ["ring", "parameter_server"])
+def test_masks_made_permanent_behind_the_last_loop_end_a_job_in_any_number(mode: str, tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = nn.Linear(5, 2)
+        for weight in net.parameters():  # the cast's members are threads, which share their generator
+            nn.init.constant_(weight, 0.1)
+        prune.l1_unstructured(net, "weight", 0.5)
+        session.model(net)
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+        prune.remove(net, "weight")
+
+    expected = run_local(job(mode), train, tmp_path)[0].digest
+    play = ThreadedCast(JobSpec.parse(job(mode)), train, artifacts=tmp_path / "members").play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.digest == expected
+    (written,) = tmp_path.glob(f"members/*/{WEIGHTS}")
+    assert sorted(load_file(written)) == ["bias", "weight"]
 
 
 def test_modules_are_made_in_other_threads_while_sessions_come_and_go(tmp_path: Path) -> None:

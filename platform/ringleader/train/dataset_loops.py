@@ -24,6 +24,12 @@ from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.rows.order.cursor import Epoch
 from ringleader.train.rows.order.skipped_steps import KeptSteps, StepNumbers
+from ringleader.train.rows.random_streams import (
+    Generator,
+    generators_of,
+    own_generators,
+    resumed_behind,
+)
 from ringleader.train.rows.short_batch import check_last_batch
 from ringleader.train.rows.slices import Collate
 from ringleader.train.source.behind_step import leaves_behind_step
@@ -106,8 +112,9 @@ class DatasetLoops:
         if request.by_steps or not calls.is_finished(number) or self.dry_turn.needs(request.place, number):
             loop = self._loop(number, index, request, kept)
             try:
-                yield from self._turns(loop, request)
-                yield from self._run_dry(loop, request)
+                with resumed_behind(self._generators(request)):
+                    yield from self._turns(loop, request)
+                    yield from self._run_dry(loop, request)
             except GeneratorExit:
                 if not self._closed:  # an iterator that a traceback held
                     self._calls.left(number)
@@ -145,6 +152,11 @@ class DatasetLoops:
         """End with the session, inside a turn too."""
         self._closed = True
         self._casting.leave()
+
+    def _generators(self, request: LoopRequest) -> Iterator[tuple[str, Generator]]:
+        """The program's own generators that start anew for each slice."""
+        yield from own_generators((request.dataset, request.collate))
+        yield from generators_of(self._member.held.models)
 
     def _kept(self, number: int, request: LoopRequest) -> KeptSteps | None:
         """The steps of a loop that `data.skip` does not leave out; None where it names none."""

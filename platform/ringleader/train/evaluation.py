@@ -18,7 +18,14 @@ from ringleader.train.generation.control_word import BARRIER, EVALUATE
 from ringleader.train.generation.member import Member
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.order.batch_sizes import shard_span
-from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
+from ringleader.train.rows.random_streams import (
+    Generator,
+    generators_of,
+    own_generators,
+    resumed_behind,
+    seed_all,
+    seed_own,
+)
 from ringleader.train.rows.slices import Collate, Slice, load, to_device
 
 MAX_SCORES = 32
@@ -85,7 +92,9 @@ class Evaluation:
         """The means at that place of the program: those that are committed, or computed now."""
         known = place.known()
         if known is None:
-            known = self._run(place, question)
+            drawn_from = [*own_generators((question.dataset, question.collate)), *self._generators]
+            with resumed_behind(drawn_from):
+                known = self._run(place, question)
             self._calls.tell_between()
         self.scores = dict(known)
         return dict(known)
@@ -179,7 +188,7 @@ class Evaluation:
             question.collate,
             question.loader_workers,
         )
-        own = generators_of(self._member.held.models)
+        own = self._generators
         with self._eval_mode():
             for piece, batch in zip(pieces, batches, strict=True):
                 self._calls.report_phase("evaluate")
@@ -193,6 +202,10 @@ class Evaluation:
                     fresh[piece.shard][1 + slot] += _row_sum(name, values[name], len(piece.rows))
         sums.update(fresh)
         return names
+
+    @property
+    def _generators(self) -> list[tuple[str, Generator]]:
+        return generators_of(self._member.held.models)
 
     def _seed(self, piece: Slice, own: Sequence[tuple[str, Generator]]) -> None:
         """Seed every stream by the slice: a score's draws must not depend on what was scored or loaded here before."""

@@ -227,8 +227,9 @@ def _line_beside(error: RingleaderError) -> str:
 
 
 def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult:
-    number = session._begin_call()
     member = session._member
+    member.buffers.release()
+    number = session._begin_call()
     if not member.seated and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")
     # All members have applied the last step once this is through: only then are its records settled.

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ringleader.comm.shared_weights import point_at
 from ringleader.train.between_calls.boundaries import (
+    MODELS,
     OPTIMIZERS,
     CallBoundary,
     States,
@@ -28,6 +29,7 @@ from ringleader.train.between_calls.boundaries import (
     settings_of,
     storages_of,
 )
+from ringleader.train.between_calls.derived_weights import compute_derived
 from ringleader.train.between_calls.findings import NO_HARM
 from ringleader.train.between_calls.tensor_access import TensorAccess
 from ringleader.train.generation.context import MemberContext
@@ -121,10 +123,11 @@ class ProgramSections:
                 self._newest = self._newest or _Newest(held, tensors=self._exact)
             self._swap(self._newest, number)
         self._running = number
+        derived = {weight.untyped_storage(): MODELS for weight in compute_derived(held.models)}
         if not self._exact:
             return
         self._before = [frame.f_code for frame in running_frames()]
-        touches = self._touches = TensorAccess(storages_of(held), self._touched)
+        touches = self._touches = TensorAccess(storages_of(held) | derived, self._touched)
         touches.begin()
         self._saves = list(_on_saves(held, touches))
 

@@ -1,15 +1,17 @@
 """Random streams that depend on what is computed, never on who computes it: the global ones, and own generators.
 
 A dataset with a `numpy.random.Generator`, a transform with a `torch.Generator`: their numbers would depend on which
-rows and slices the same process had before. They start anew where the global streams do.
+rows and slices the same process had before. They start anew where the global streams do within a session call, and
+behind it go on from where they stood before.
 """
 
 import hashlib
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -58,6 +60,18 @@ def seed_own(generators: Iterable[tuple[str, Generator]], seed: int, *parts: int
     """Start these generators at the stream named by `parts` and by the path to each."""
     for path, generator in generators:
         _start(generator, key(seed, *parts, path))
+
+
+@contextmanager
+def resumed_behind(generators: Iterable[tuple[str, Generator]]) -> Iterator[None]:
+    """Have these generators go on behind the block as if it had not been: a member starts them anew for each slice that
+    it has in it, and those of others elsewhere."""
+    put_back = [_stand(generator) for _, generator in generators]
+    try:
+        yield
+    finally:
+        for put in put_back:
+            put()
 
 
 def own_generators(owners: Any) -> Iterator[tuple[str, Generator]]:
@@ -147,3 +161,18 @@ def _start(generator: Generator, value: int) -> None:
             generator.seed(value & 0xFFFF_FFFF)  # the legacy generator takes 32 bits
         case random.Random():
             generator.seed(value)
+
+
+def _stand(generator: Generator) -> Callable[[], object]:
+    """What puts the generator back to where it stands now."""
+    match generator:
+        case torch.Generator():
+            return partial(generator.set_state, generator.get_state())
+        case np.random.Generator():
+            return partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
+        case np.random.RandomState():
+            return partial(generator.set_state, generator.get_state())
+        case random.SystemRandom():  # the machine's own, which stands nowhere
+            return lambda: None
+        case random.Random():
+            return partial(generator.setstate, generator.getstate())

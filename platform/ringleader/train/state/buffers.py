@@ -38,6 +38,12 @@ class _Place:
         """Whether the module has assigned another tensor since: `self.seen = self.seen + 1`."""
         return self.module._buffers.get(self.name) is not self.buffer
 
+    @property
+    def alike(self) -> bool:
+        """Whether the module has a tensor there that the original one can take the value of, bit by bit."""
+        now = self.module._buffers.get(self.name)
+        return now is not None and (now.shape, now.dtype) == (self.buffer.shape, self.buffer.dtype)
+
     def put_back(self) -> None:
         self.module._buffers[self.name] = self.buffer
 
@@ -188,6 +194,11 @@ class CommittedBuffers:
         self._take_over()
         _copy(self._groups.committed, self._groups.live)
         self._left_copy = None
+
+    def release(self) -> None:
+        """Leave to the program, behind its last loop, the places in which it has put nothing, or another kind of
+        tensor; what is committed of these stays as it is, so that members and checkpoints agree on the layout."""
+        self._places = [place for place in self._places if place.alike]
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         return _views(flat, self._live)

@@ -29,7 +29,8 @@ NEW_VALUES = (
 )
 AT_TOP = (
     "Create layers, masks and parametrizations at the top of the training function, even if they are used from a later "
-    "epoch on. To prune between loops use parameter.mul_(mask) under torch.no_grad()."
+    "epoch on. To prune between loops call prune.identity(layer, name) at the top, or use parameter.mul_(mask) under "
+    "torch.no_grad()."
 )
 OTHER_TYPE = (
     "Convert a model before session.model(net), and keep it on session.device; precision: bf16 in the job file "
