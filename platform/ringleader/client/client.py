@@ -1,9 +1,9 @@
 """The client of one control plane: submit, find and preview jobs."""
 
-import time
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,12 +13,11 @@ import httpx
 from ringleader.client import profile
 from ringleader.client.access import Access
 from ringleader.client.alerts import Alerts
-from ringleader.client.fetching import fetch
 from ringleader.client.function import Function, FunctionRefused, sources_of
-from ringleader.client.http import PATIENCE_S, Api, pauses
+from ringleader.client.http import PATIENCE_S, Api
 from ringleader.client.job import Job
 from ringleader.client.sweeps import Sweep, SweepFile, Sweeps
-from ringleader.errors import ApiProblem
+from ringleader.client.transfers import fetch, upload
 from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import with_framework
 from ringleader.spec.working_dir import JobFileWarning, check_working_dir, root_of
@@ -26,7 +25,6 @@ from ringleader.wire import package
 from ringleader.wire.views import Comparison, JobPage, JobView
 
 JobFile = str | Path | Mapping[str, Any] | JobSpec
-UPLOAD_TRIES = 10
 
 
 class Client:
@@ -119,7 +117,7 @@ class Client:
     @property
     def sweeps(self) -> Sweeps:
         """The sweeps that there are."""
-        return Sweeps(self._api, self._upload)
+        return Sweeps(self._api, partial(upload, self._api))
 
     def job(self, job_id: str) -> Job:
         """A job by its whole id. Of a name there may be several: `next(client.jobs(name="mnist"))` is the newest."""
@@ -225,7 +223,7 @@ class Client:
             warnings.warn(remark, JobFileWarning, stacklevel=3)  # where submit or preview is called
         # Only what was given: the defaults are those of the control plane, whose version may be another.
         body = spec.model_dump(mode="json", exclude_unset=True)
-        return body if root is None else {**body, "working_dir": self._upload(package.pack(root))}
+        return body if root is None else {**body, "working_dir": upload(self._api, package.pack(root))}
 
     def _with_function(
         self, source: JobFile, working_dir: str | Path | None, function: Function
@@ -247,42 +245,9 @@ class Client:
                 hint='Give the packages as a list: {"requirements": ["einops==0.8.1", …]}.',
             )
         body = spec.model_dump(mode="json", exclude_unset=True)
-        return {**body, "working_dir": self._upload(package.packed(found.files))} if found.files else body
-
-    def _upload(self, data: bytes) -> str:
-        """Send the bytes that are missing until all are there: another process of the same user may be sending them."""
-        name, tries, offset_before = package.digest(data), UPLOAD_TRIES, -1
-        give_up_at = 0.0
-        for pause_s in pauses():
-            if (offset := self._missing_from(name)) is None:
-                break
-            if offset != offset_before:  # it goes on, whoever sends it
-                offset_before, give_up_at = offset, time.monotonic() + self._api.patience_s
-            try:
-                self._send(name, data, offset)
-                break
-            except ApiProblem as problem:
-                # An upload by another process is waited for as long as it grows, and takes no try.
-                tries -= problem.code == "bad_upload"
-                late = problem.code == "upload_under_way" and time.monotonic() > give_up_at
-                if problem.code not in ("bad_upload", "upload_under_way") or not tries or late:
-                    raise
-            time.sleep(pause_s)
-        return name
-
-    def _missing_from(self, name: str) -> int | None:
-        """The offset behind the bytes that are there; None where all of them are."""
-        try:
-            self._api.request("HEAD", f"/packages/{name}")
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            return int(problem.headers.get("Upload-Offset", 0))
-        return None
-
-    def _send(self, name: str, data: bytes, offset: int) -> None:
-        headers = {"Content-Type": "application/zip", "Upload-Offset": str(offset)}
-        self._api.request("PUT", f"/packages/{name}", content=data[offset:], headers=headers)
+        return (
+            {**body, "working_dir": upload(self._api, package.packed(found.files))} if found.files else body
+        )
 
 
 def _several(given: str | Iterable[str] | None) -> list[str] | None:
