@@ -48,6 +48,6 @@ def _queue(seen: OccupancyView) -> str:
 
 def _waiting_row(one: WaitingJob) -> tuple[object, ...]:
     name = one.name if one.job is not None else HIDDEN
-    starts = f"{one.starts_by:%Y-%m-%d %H:%M:%S}" if one.starts_by is not None else None
+    starts = f"{one.starts_by:%m-%d %H:%M}" if one.starts_by is not None else None
     reason = last_line(one.why.message) if one.why is not None else None
     return (one.place, one.job, name, one.project, one.workers, ago(one.since), starts, reason)
