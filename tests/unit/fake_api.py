@@ -72,6 +72,50 @@ FAILED: dict[str, Any] = {
 }
 
 
+OCCUPIED: dict[str, Any] = {
+    "reachable": True,
+    "trouble": "",
+    "nodes": [
+        {
+            "id": "n1",
+            "cpus": 4.0,
+            "gpus": 1.0,
+            "memory_gb": 8.0,
+            "others": {"cpus": 0.5},
+            "jobs": [
+                {
+                    **{"job": job_id(1), "name": "digits-1", "project": "default"},
+                    **{"cpus": 2.0, "memory_gb": 1.5, "places": 2, "servers": 1, "members": ["w0"]},
+                },
+                {
+                    **{"job": None, "name": None, "project": None},
+                    **{"cpus": 1.0, "places": 1, "servers": 0, "members": []},
+                },
+            ],
+        },
+        {"id": "n2", "cpus": 4.0, "others": {}, "jobs": []},
+    ],
+    "queue": [
+        {
+            **{
+                "place": 1,
+                "job": job_id(2),
+                "name": "cifar",
+                "project": "default",
+                "workers": 4,
+                "since": AT,
+            },
+            "why": {"code": "waiting_for_capacity", "message": "3 CPUs are free, 4 needed"},
+            "starts_by": "2026-01-02T04:05:06Z",
+        },
+        {"place": 2},
+    ],
+    "waiting": 5,
+    "projects": [{"name": "default", "quota": {"workers": 9}, "held": {"workers": 2, "waiting": 1}}],
+    "growing": None,
+}
+
+
 class Broken(httpx.SyncByteStream):
     """A body that ends in a broken connection."""
 
@@ -96,6 +140,8 @@ class FakeApi(httpx.BaseTransport):
     newest: bytes = b""
     workers: list[dict[str, Any]] = field(default_factory=list)
     points: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    groups: dict[str, Any] = field(default_factory=lambda: {"groups": [], "more": False})
+    occupancy: dict[str, Any] = field(default_factory=dict)
     faults: list[Exception | httpx.Response] = field(default_factory=list)
     history: dict[str, list[Any]] = field(default_factory=dict)
     """What changes of a job when it is looked at, one a look; an exception is raised instead."""
@@ -125,6 +171,7 @@ class FakeApi(httpx.BaseTransport):
         return [
             ("POST /jobs", self._submit),
             ("GET /jobs", self._list),
+            ("GET /jobs/groups", lambda request: httpx.Response(200, json=self.groups)),
             ("GET /jobs/([^/]+)", self._job),
             ("PATCH /jobs/([^/]+)", self._patch),
             ("DELETE /jobs/([^/]+)", self._delete),
@@ -145,6 +192,7 @@ class FakeApi(httpx.BaseTransport):
                 "GET /cluster",
                 lambda request: httpx.Response(200, json={"cpus": 4, "nodes": [{"id": "n1", "cpus": 4}]}),
             ),
+            ("GET /cluster/occupancy", lambda request: httpx.Response(200, json=OCCUPIED | self.occupancy)),
             ("GET /version", lambda request: httpx.Response(200, json={"version": "0.2.0"})),
         ]
 

@@ -193,5 +193,35 @@ def test_jobs_reads_every_page(client: Client, api: FakeApi) -> None:
     assert client.job(ids[2]).id == ids[2]
 
 
+def test_groups_are_asked_for_in_the_words_of_the_api_and_filtered_as_a_list_is(
+    client: Client, api: FakeApi
+) -> None:
+    of_loss = {"last": 0.25, "min": 0.125, "max": 2.0, "jobs": 2}
+    group = {"value": "vision", "filter": "team=vision", "jobs": 3, "metrics": {"val/loss": of_loss}}
+    lacking = {"value": None, "filter": "!team", "jobs": 1, "metrics": {}}
+    api.groups = {"groups": [group, lacking], "more": True}
+    found = client.job_groups("label:team", metrics=["val/loss", "x"], label="a=b", param=("lr=0.1", "!c"))
+    assert found.more
+    assert [(one.value, one.filter, one.jobs) for one in found.groups] == [
+        ("vision", "team=vision", 3),
+        (None, "!team", 1),
+    ]
+    assert found.groups[0].metrics["val/loss"].min == 0.125
+    assert list(api.calls("GET", "/jobs/groups")[0].url.params.multi_items()) == [
+        ("label", "a=b"), ("param", "lr=0.1"), ("param", "!c"), ("by", "label:team"), ("metrics", "val/loss,x"),
+    ]  # fmt: skip
+
+
+def test_occupancy_says_who_takes_what_and_who_waits(client: Client) -> None:
+    seen = client.occupancy()
+    first, second = seen.nodes
+    assert [(one.name, one.places, one.cpus) for one in first.jobs] == [("digits-1", 2, 2.0), (None, 1, 1.0)]
+    assert (first.others.cpus, second.jobs, seen.growing) == (0.5, [], None)
+    head, behind = seen.queue
+    assert head.why is not None
+    assert (head.name, head.why.code, behind.job, seen.waiting) == ("cifar", "waiting_for_capacity", None, 5)
+    assert (seen.projects[0].quota.workers, seen.projects[0].held.workers) == (9, 2)
+
+
 def test_the_public_name_is_this_client() -> None:
     assert ringleader.Client is Client

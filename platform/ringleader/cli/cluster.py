@@ -6,14 +6,22 @@ import click
 
 import ringleader
 from ringleader.cli.output import PATIENCE_S, CommandSession, pairs, table, with_output
+from ringleader.cli.terminal.occupancy_text import occupancy_text
 from ringleader.client import Client, profile
 from ringleader.errors import ApiProblem, ApiUnreachable
 
 
 @click.command()
+@click.option(
+    "--jobs", is_flag=True, help="Show which job takes what of each node, and the queue in its order."
+)
 @with_output
-def cluster(session: CommandSession) -> None:
+def cluster(session: CommandSession, jobs: bool) -> None:
     """Show the cluster's nodes and their resources."""
+    if jobs:
+        seen = session.client().occupancy()
+        session.show(seen.model_dump(mode="json"), lambda: occupancy_text(seen))
+        return
     answer = session.client().cluster()
     session.show(answer, lambda: _cluster_text(answer))
 

@@ -1,7 +1,6 @@
 """Commands on jobs: list, describe, resize, prioritize, label, pause, resume, cancel, export, delete."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,13 @@ from ringleader.cli.find import find_job
 from ringleader.cli.output import CommandSession, ago, number, pairs, table, with_output
 from ringleader.cli.terminal.completion import JOB, JobName, states
 from ringleader.cli.terminal.exchange_text import exchange_text, way_text
+from ringleader.cli.terminal.listing import groups_text, jobs_text, steps
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.program.framework import CHOSEN, HOSTED, chosen_in, why_other_bits
 from ringleader.wire.states import State
-from ringleader.wire.views import JobView, Totals, Why
+from ringleader.wire.views import Totals, Why
 
 LAST_EVENTS = 8
 _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"}
@@ -43,17 +43,26 @@ _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="Show the latest value of this metric; repeatable.",
+    help="Show the latest value of this metric, of groups the lowest and the highest, too; repeatable.",
+)
+@click.option(
+    "--group-by",
+    metavar="label:KEY|param:KEY",
+    help="Count the jobs of each value of this label or parameter, the greatest groups first.",
 )
 @with_output
-def list_jobs(session: CommandSession, /, metrics: tuple[str, ...], **wanted: Any) -> None:
-    """List jobs, newest first or in the order of --sort."""
-    found = list(session.client().jobs(metrics=metrics, **wanted))
-    header = ("ID", "NAME", "STATE", "STEP", "WORKERS", "AGE", *metrics, "REASON")
-    session.show(
-        [job.view.model_dump(mode="json") for job in found],
-        lambda: table(header, (job_row(job.view, metrics=metrics) for job in found), empty="no jobs"),
-    )
+def list_jobs(
+    session: CommandSession, /, metrics: tuple[str, ...], group_by: str | None, **wanted: Any
+) -> None:
+    """List jobs, newest first or in the order of --sort, or groups of them."""
+    if group_by is not None:
+        if wanted.pop("sort") is not None:
+            raise click.UsageError("--sort orders jobs; groups come by their size. Leave --sort out.")
+        groups = session.client().job_groups(group_by, metrics=metrics, **wanted)
+        session.show(groups.model_dump(mode="json"), lambda: groups_text(groups, group_by, metrics))
+        return
+    found = [job.view for job in session.client().jobs(metrics=metrics, **wanted)]
+    session.show([view.model_dump(mode="json") for view in found], lambda: jobs_text(found, metrics))
 
 
 @click.command()
@@ -215,40 +224,11 @@ def delete(session: CommandSession, job: str) -> None:
     session.show({"id": found.id, "deleted": True}, f"{found.id}: deleted")
 
 
-def steps(view: JobView) -> str:
-    total = view.progress.total_steps
-    return f"{view.progress.step}/{total}" if total is not None else str(view.progress.step)
-
-
-def job_row(view: JobView, now: datetime | None = None, metrics: Sequence[str] = ()) -> tuple[str, ...]:
-    """Id, name, state, steps, workers, age, the metrics and reason."""
-    bounds = view.spec.get("workers", {})
-    wanted = f"{bounds.get('min', 1)}-{bounds.get('max', 1)}"
-    workers = f"{view.world_size} of {wanted}" if not view.state.ended else wanted
-    why = view.pending_reason or view.reason
-    known = view.metrics or {}
-    return (
-        view.id,
-        view.name,
-        view.state,
-        steps(view),
-        workers,
-        ago(view.created_at, now),
-        *(number(known[name].last) if name in known else "" for name in metrics),
-        last_line(why.message) if why else "",
-    )
-
-
 def _label(text: str) -> tuple[str, str | None]:
     key, sign, value = text.partition("=")
     if not sign and not text.endswith("-"):
         raise click.UsageError(f"{text!r} is not KEY=VALUE, which sets a label, or KEY-, which removes it.")
     return (key, value) if sign else (text.removesuffix("-"), None)
-
-
-def last_line(message: str) -> str:
-    """The last line that is not blank: of a traceback, the exception that was raised."""
-    return next((line.strip() for line in reversed(message.splitlines()) if line.strip()), "")
 
 
 def _description(job: Job) -> str:

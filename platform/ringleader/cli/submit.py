@@ -10,9 +10,10 @@ import click
 
 from ringleader.cli.data import NotInspected, inspect
 from ringleader.cli.find import find_job
-from ringleader.cli.jobs import framework_text, steps, why_text
+from ringleader.cli.jobs import framework_text, why_text
 from ringleader.cli.output import CommandSession, pairs, with_output
 from ringleader.cli.terminal.completion import JOB
+from ringleader.cli.terminal.listing import steps
 from ringleader.client import Job
 from ringleader.errors import WaitTimeout
 from ringleader.spec import JobSpec

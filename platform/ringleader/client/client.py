@@ -1,9 +1,9 @@
 """The client of one control plane: submit, find and preview jobs."""
 
-import time
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,20 +13,19 @@ import httpx
 from ringleader.client import profile
 from ringleader.client.access import Access
 from ringleader.client.alerts import Alerts
-from ringleader.client.fetching import fetch
 from ringleader.client.function import Function, FunctionRefused, sources_of
-from ringleader.client.http import PATIENCE_S, Api, pauses
+from ringleader.client.http import PATIENCE_S, Api
 from ringleader.client.job import Job
 from ringleader.client.sweeps import Sweep, SweepFile, Sweeps
-from ringleader.errors import ApiProblem
+from ringleader.client.transfers import fetch, upload
 from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import with_framework
 from ringleader.spec.working_dir import JobFileWarning, check_working_dir, root_of
 from ringleader.wire import package
-from ringleader.wire.views import Comparison, JobPage, JobView
+from ringleader.wire.occupancy import OccupancyView
+from ringleader.wire.views import Comparison, JobGroups, JobPage, JobView
 
 JobFile = str | Path | Mapping[str, Any] | JobSpec
-UPLOAD_TRIES = 10
 
 
 class Client:
@@ -119,7 +118,7 @@ class Client:
     @property
     def sweeps(self) -> Sweeps:
         """The sweeps that there are."""
-        return Sweeps(self._api, self._upload)
+        return Sweeps(self._api, partial(upload, self._api))
 
     def job(self, job_id: str) -> Job:
         """A job by its whole id. Of a name there may be several: `next(client.jobs(name="mnist"))` is the newest."""
@@ -159,6 +158,36 @@ class Client:
                 yield Job(self._api, view)
             if (cursor := page.next_cursor) is None:
                 return
+
+    def job_groups(
+        self,
+        by: str,
+        *,
+        metrics: Iterable[str] = (),
+        state: str | None = None,
+        project: str | None = None,
+        name: str | None = None,
+        owner: str | None = None,
+        label: str | Iterable[str] | None = None,
+        param: str | Iterable[str] | None = None,
+        search: str | None = None,
+    ) -> JobGroups:
+        """The jobs that match, counted by a value that they have: the 200 greatest groups, and the jobs without one.
+
+        Args:
+            by: "label:KEY", or "param:KEY" for a key of the job files' `params`.
+            metrics: what these came to is in the `metrics` of each group: the lowest and highest value of all its
+                jobs, and the newest one of the newest job that has any.
+            label: as for `jobs`, and so are the others. The `filter` of a group is the `label` or `param` that lists
+                its jobs.
+
+        Raises:
+            ApiProblem: `by` is neither, or there are too many metrics.
+        """
+        wanted: dict[str, Any] = {"state": state, "project": project, "name": name, "owner": owner}
+        wanted |= {"search": search, "label": _several(label), "param": _several(param)}
+        wanted |= {"by": by, "metrics": ",".join(metrics) or None}
+        return JobGroups.model_validate(self._api.get("/jobs/groups", wanted))
 
     def curves(
         self,
@@ -208,6 +237,15 @@ class Client:
         """Nodes and resources of the cluster."""
         return dict(self._api.get("/cluster"))
 
+    def occupancy(self) -> OccupancyView:
+        """Who takes what of the cluster: `nodes` with the jobs on them, the `queue` in the order in which it is served,
+        `projects` against their quotas, and what the autoscaler was asked for (`growing`).
+
+        Jobs of projects that one may not read are there without their names. Without a cluster in reach, `trouble` says
+        why, and there are no nodes.
+        """
+        return OccupancyView.model_validate(self._api.get("/cluster/occupancy"))
+
     def version(self) -> dict[str, Any]:
         """The control plane's version."""
         return dict(self._api.get("/version"))
@@ -217,7 +255,7 @@ class Client:
     ) -> dict[str, Any]:
         """The request body, its working directory replaced by the uploaded package's digest."""
         if function is not None:
-            return self._with_function(source, working_dir, function)
+            return _with_function(self._api, source, working_dir, function)
         spec, base = _read(source)
         root = root_of(spec, base, working_dir)
         spec = with_framework(spec, root)
@@ -225,68 +263,34 @@ class Client:
             warnings.warn(remark, JobFileWarning, stacklevel=3)  # where submit or preview is called
         # Only what was given: the defaults are those of the control plane, whose version may be another.
         body = spec.model_dump(mode="json", exclude_unset=True)
-        return body if root is None else {**body, "working_dir": self._upload(package.pack(root))}
-
-    def _with_function(
-        self, source: JobFile, working_dir: str | Path | None, function: Function
-    ) -> dict[str, Any]:
-        if (
-            not isinstance(source, Mapping)
-            or working_dir is not None
-            or {"entrypoint", "working_dir"} & source.keys()
-        ):
-            raise FunctionRefused(
-                "function= replaces entrypoint and working_dir, and cannot be combined with them or with a job file.",
-                hint="Give the other keys of the job file as a mapping: submit({'name': …}, function=train).",
-            )
-        found = sources_of(function)
-        spec = JobSpec.parse({**source, "entrypoint": found.entrypoint})
-        if isinstance(spec.requirements, str):
-            raise FunctionRefused(
-                f"requirements is the file {spec.requirements!r}, but a function is submitted without a working_dir.",
-                hint='Give the packages as a list: {"requirements": ["einops==0.8.1", …]}.',
-            )
-        body = spec.model_dump(mode="json", exclude_unset=True)
-        return {**body, "working_dir": self._upload(package.packed(found.files))} if found.files else body
-
-    def _upload(self, data: bytes) -> str:
-        """Send the bytes that are missing until all are there: another process of the same user may be sending them."""
-        name, tries, offset_before = package.digest(data), UPLOAD_TRIES, -1
-        give_up_at = 0.0
-        for pause_s in pauses():
-            if (offset := self._missing_from(name)) is None:
-                break
-            if offset != offset_before:  # it goes on, whoever sends it
-                offset_before, give_up_at = offset, time.monotonic() + self._api.patience_s
-            try:
-                self._send(name, data, offset)
-                break
-            except ApiProblem as problem:
-                # An upload by another process is waited for as long as it grows, and takes no try.
-                tries -= problem.code == "bad_upload"
-                late = problem.code == "upload_under_way" and time.monotonic() > give_up_at
-                if problem.code not in ("bad_upload", "upload_under_way") or not tries or late:
-                    raise
-            time.sleep(pause_s)
-        return name
-
-    def _missing_from(self, name: str) -> int | None:
-        """The offset behind the bytes that are there; None where all of them are."""
-        try:
-            self._api.request("HEAD", f"/packages/{name}")
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            return int(problem.headers.get("Upload-Offset", 0))
-        return None
-
-    def _send(self, name: str, data: bytes, offset: int) -> None:
-        headers = {"Content-Type": "application/zip", "Upload-Offset": str(offset)}
-        self._api.request("PUT", f"/packages/{name}", content=data[offset:], headers=headers)
+        return body if root is None else {**body, "working_dir": upload(self._api, package.pack(root))}
 
 
 def _several(given: str | Iterable[str] | None) -> list[str] | None:
     return [given] if isinstance(given, str) else list(given or ()) or None
+
+
+def _with_function(
+    api: Api, source: JobFile, working_dir: str | Path | None, function: Function
+) -> dict[str, Any]:
+    if (
+        not isinstance(source, Mapping)
+        or working_dir is not None
+        or {"entrypoint", "working_dir"} & source.keys()
+    ):
+        raise FunctionRefused(
+            "function= replaces entrypoint and working_dir, and cannot be combined with them or with a job file.",
+            hint="Give the other keys of the job file as a mapping: submit({'name': …}, function=train).",
+        )
+    found = sources_of(function)
+    spec = JobSpec.parse({**source, "entrypoint": found.entrypoint})
+    if isinstance(spec.requirements, str):
+        raise FunctionRefused(
+            f"requirements is the file {spec.requirements!r}, but a function is submitted without a working_dir.",
+            hint='Give the packages as a list: {"requirements": ["einops==0.8.1", …]}.',
+        )
+    body = spec.model_dump(mode="json", exclude_unset=True)
+    return {**body, "working_dir": upload(api, package.packed(found.files))} if found.files else body
 
 
 def _read(source: JobFile) -> tuple[JobSpec, Path]:

@@ -9,9 +9,9 @@ from typing import Any, Self
 from urllib.parse import quote, urljoin
 
 from ringleader.client import feed
-from ringleader.client.fetching import fetch
 from ringleader.client.http import Api
 from ringleader.client.records import Event, LogLine, Point, Result, Worker
+from ringleader.client.transfers import fetch
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, RingleaderError, WaitTimeout
 from ringleader.wire.artifacts import event_file_name
 from ringleader.wire.faults import Fault, FaultView

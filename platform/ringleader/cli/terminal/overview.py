@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from ringleader.cli.jobs import job_row
 from ringleader.cli.output import duration, table
+from ringleader.cli.terminal.listing import job_row
 from ringleader.cli.terminal.pace import Pace, left_s, rate
 from ringleader.client import Client
 from ringleader.wire.states import State

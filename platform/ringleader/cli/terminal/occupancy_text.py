@@ -1,0 +1,53 @@
+"""Who takes what of the cluster, as tables: each node with the jobs on it, and the queue in its order."""
+
+from collections.abc import Iterator
+
+from ringleader.cli.output import ago, table
+from ringleader.cli.terminal.listing import last_line
+from ringleader.wire.occupancy import OccupancyView, OccupiedNode, Resources, WaitingJob
+
+HIDDEN = "another project's job"
+"""A job that the caller may not read."""
+KINDS = ("cpus", "gpus", "memory_gb")
+
+
+def occupancy_text(seen: OccupancyView) -> str:
+    return f"nodes\n{_nodes(seen)}\n\nqueue\n{_queue(seen)}"
+
+
+def _nodes(seen: OccupancyView) -> str:
+    """A line for each job on each node: what it takes of the node's resources, and its workers as far as known."""
+    if not seen.reachable:
+        return f"out of reach: {seen.trouble or 'for no known reason'}"
+    header = ("NODE", "JOB", "NAME", *map(str.upper, KINDS), "PLACES", "SERVERS", "WORKERS")
+    return table(header, (row for node in seen.nodes for row in _node_rows(node)))
+
+
+def _node_rows(node: OccupiedNode) -> Iterator[tuple[object, ...]]:
+    for one in node.jobs:
+        who = (one.job, one.name if one.job is not None else HIDDEN)
+        yield (node.id, *who, *_shares(one, node), one.places, one.servers, " ".join(one.members))
+    if any(getattr(node.others, kind) for kind in KINDS):
+        yield (node.id, None, "other workloads", *_shares(node.others, node), None, None, None)
+    elif not node.jobs:
+        yield (node.id, None, "no job", *_shares(node.others, node), None, None, None)
+
+
+def _shares(taken: Resources, node: Resources) -> list[str]:
+    """`2/4`: two of four; nothing of what the node has not."""
+    pairs = ((getattr(taken, kind), getattr(node, kind)) for kind in KINDS)
+    return [f"{round(part, 2):g}/{round(whole, 2):g}" if whole else "" for part, whole in pairs]
+
+
+def _queue(seen: OccupancyView) -> str:
+    header = ("PLACE", "JOB", "NAME", "PROJECT", "WORKERS", "WAITED", "STARTS_BY", "REASON")
+    shown = table(header, map(_waiting_row, seen.queue), empty="no job waits")
+    behind = seen.waiting - len(seen.queue)
+    return shown + (f"\nand {behind} job{'' if behind == 1 else 's'} behind them" if behind > 0 else "")
+
+
+def _waiting_row(one: WaitingJob) -> tuple[object, ...]:
+    name = one.name if one.job is not None else HIDDEN
+    starts = f"{one.starts_by:%m-%d %H:%M}" if one.starts_by is not None else None
+    reason = last_line(one.why.message) if one.why is not None else None
+    return (one.place, one.job, name, one.project, one.workers, ago(one.since), starts, reason)
