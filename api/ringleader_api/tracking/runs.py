@@ -157,7 +157,7 @@ class MlflowRuns:
         self._keys.pop(job.id, None)
 
     def _registered(self, job: Job, cursor: ExportCursor) -> dict[str, str]:
-        """The tag that says which version of a model was made of the run. Raises TrackerRefused, once the run says it."""
+        """The tag that says which version of a model was made of the run. Raises TrackerRefused, which the run says."""
         try:
             return self._registry.register(job, cursor.run_id, lambda: self._note(cursor))
         except TrackerRefused as refused:
