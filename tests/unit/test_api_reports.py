@@ -1,6 +1,7 @@
 """Reports: one file with all that is told of a job, or of several, whatever users named them, within bounds."""
 
 import json
+import os
 import tracemalloc
 from html.parser import HTMLParser
 from math import isfinite, nan
@@ -257,3 +258,22 @@ def test_the_sdk_and_the_command_line_write_reports(tmp_path: Path, monkeypatch:
     assert main(["report", first, second, "--metric", "loss"], connect=lambda: connected(here)) == 0
     assert "No values: loss." in Read((tmp_path / "comparison.html").read_text()).words
     assert main(["report", first, "--metric", "loss"], connect=lambda: connected(here)) == 2
+
+
+def test_a_file_that_cannot_be_written_is_said_and_one_that_is_has_the_users_rights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = stage(tmp_path / "home", FakeCluster(16))
+    job_id = here.running()
+    (tmp_path / "file").write_text("here before")
+    out = tmp_path / "file" / "report.html"
+    assert main(["report", job_id, "--out", str(out)], connect=lambda: connected(here)) == 1
+    assert f"{out} cannot be written" in capsys.readouterr().err
+    before = os.umask(0o077)
+    try:
+        with connected(here) as client:
+            path = client.job(job_id).report(tmp_path / ("n" * 250 + ".html"))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.glob(".*"))
