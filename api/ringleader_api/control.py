@@ -118,6 +118,8 @@ class Control:
     """Held while a large body is checked."""
     looking: Semaphore = field(default_factory=lambda: Semaphore(1))
     """Held while somebody is told who takes what of the cluster."""
+    exporting: Semaphore = field(default_factory=lambda: Semaphore(1))
+    """Held while a piece of somebody's metrics is written for TensorBoard."""
     sending: Semaphore = field(default_factory=lambda: Semaphore(SENT_A_TURN))
     sending_long: Semaphore = field(default_factory=lambda: Semaphore(1))
     """Held for a turn of the event loop while a piece of a stream is sent, a short one or a long one."""

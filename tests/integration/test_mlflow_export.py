@@ -13,7 +13,7 @@ from mlflow_server import MlflowServer, mlflow_server
 from waiting import wait_for
 
 from ringleader_api.tracking import Exporter, Mlflow
-from ringleader_api.tracking.mlflow import MlflowPoint, TrackerDown
+from ringleader_api.tracking.mlflow import MlflowPoint, TrackerDown, TrackerRefused
 
 pytestmark = pytest.mark.timeout(300)
 HANG_S = 60.0
@@ -187,8 +187,8 @@ class DyingAt(Mlflow):
 
 
 REGISTERING = (
-    *("registered-models/create", "/MLmodel", "/weights.safetensors", "model-versions/create"),
     *("runs/log-batch", "runs/update"),
+    *("registered-models/create", "/MLmodel", "/weights.safetensors", "model-versions/create"),
 )
 """The calls that change something once a job has ended, in their order."""
 
@@ -293,6 +293,25 @@ def test_a_model_takes_no_version_of_another_project_and_none_of_a_job_without_w
         tags_of(here, other)["ringleader.registered"] == "no: the model shared-net belongs to project vision"
     )
     assert tags_of(here, without)["ringleader.registered"] == "no: the job left no weights"
+
+
+class RefusingVersions(Mlflow):
+    """A registry that takes no version."""
+
+    def create_version(self, name: str, source: str, run_id: str, tags: dict[str, str]) -> str:
+        raise TrackerRefused("MLflow answered 403 to /model-versions/create: no")
+
+
+def test_a_registry_that_refuses_keeps_no_run_going_and_is_asked_again(here: Stage) -> None:
+    job_id = here.running(register="refused-net")
+    left_weights(here, job_id, b"one")
+    Exporter(here.control.store, RefusingVersions(here.control.settings.mlflow_url), home=here.home).round()
+    assert run_of(here, job_id)["info"]["status"] == "FINISHED"
+    assert tags_of(here, job_id)["ringleader.state"] == "succeeded"
+    assert tags_of(here, job_id)["ringleader.registered"].startswith("not yet: MLflow answered 403")
+    copier(here).round()
+    assert tags_of(here, job_id)["ringleader.registered"] == "refused-net/1"
+    assert len(registered(here, "refused-net")) == 1
 
 
 def test_mlflows_page_is_reached_through_our_log_in_only(here: Stage) -> None:

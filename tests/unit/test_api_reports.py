@@ -1,5 +1,8 @@
 """Reports: one file with all that is told of a job, or of several, whatever users named them, within bounds."""
 
+import json
+import os
+import tracemalloc
 from html.parser import HTMLParser
 from math import isfinite, nan
 from pathlib import Path
@@ -141,6 +144,60 @@ def test_a_comparison_says_what_differs_and_names_the_jobs_that_one_may_not_see(
     assert viewer.get("/api/v1/curves/report?jobs=").status_code == 422
 
 
+def test_a_report_has_no_credential_of_a_uri_and_no_address_of_an_alert(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    channels = [
+        {"webhook": "https://hooks.example.org/hunter2?token=hunter2", "secret": "key"},
+        {"mail": "hunter2@example.org"},
+    ]
+    alerts = [{"name": "lost", "when": {"state": "failed"}, "channels": channels}]
+    uris = {"a": "s3://user:hunter2@bucket/rows", "b": ["https://host/rows?sig=hunter2"], "c": "a@b: c://d?"}
+    job_id, other = here.running(params=uris), here.running()
+    with here.control.store.write() as session:
+        job = session.get_one(Job, job_id)
+        job.spec = {**job.spec, "alerts": alerts}
+    why = {"code": "data", "message": "cannot read s3://user:hunter2@bucket/rows?key=hunter2 (403)"}
+    here.post(job_id, records=[{**outcome(1, "failed"), "reason": why}])
+    here.tick(2)
+    words = report(here.client, f"jobs/{job_id}/report").words
+    assert "hunter2" not in words
+    for said in (
+        "://(left out)@bucket/rows",
+        "https://host/rows?(left out)",
+        "webhook: (left out)",
+        "secret: key",
+    ):
+        assert said in words
+    assert "cannot read s3://(left out)@bucket/rows?(left out) (403)" in words
+    assert "hunter2" not in report(here.client, f"curves/report?jobs={job_id},{other}").words
+
+
+def test_leaves_below_a_long_key_do_not_each_repeat_it(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    long = "k" * 100_000
+    first, second = (here.running(params={long: {f"{n:04}": seed for n in range(1000)}}) for seed in (1, 2))
+    tracemalloc.start()
+    words = report(here.client, f"curves/report?jobs={first},{second}").words
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "params.kkk" in words
+    assert peak < 20_000_000
+
+
+@pytest.mark.parametrize(
+    "told", ["NaN", "Infinity", "-1e400", f"-{10**400}", f"{10**400}", "true", '"x"', "-1"]
+)
+def test_what_a_job_tells_as_a_time_and_is_none_is_a_dash(tmp_path: Path, told: str) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    job_id = here.running()
+    records = [event(1, "recovered", step=3)]
+    body = json.dumps({"attempt": 1, "records": records}).replace('"step": 3', f'"detect_s": {told}')
+    token = here.cluster.alive[job_id, 1].ingest_token
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    assert here.client.post(f"/api/v1/jobs/{job_id}/ingest", content=body, headers=headers).status_code == 200
+    assert "Recoveries" in report(here.client, f"jobs/{job_id}/report").words
+
+
 def test_a_report_is_bounded_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     here = stage(tmp_path, FakeCluster(16))
     job_id = here.running(labels={"long": "x" * 200})
@@ -201,3 +258,22 @@ def test_the_sdk_and_the_command_line_write_reports(tmp_path: Path, monkeypatch:
     assert main(["report", first, second, "--metric", "loss"], connect=lambda: connected(here)) == 0
     assert "No values: loss." in Read((tmp_path / "comparison.html").read_text()).words
     assert main(["report", first, "--metric", "loss"], connect=lambda: connected(here)) == 2
+
+
+def test_a_file_that_cannot_be_written_is_said_and_one_that_is_has_the_users_rights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = stage(tmp_path / "home", FakeCluster(16))
+    job_id = here.running()
+    (tmp_path / "file").write_text("here before")
+    out = tmp_path / "file" / "report.html"
+    assert main(["report", job_id, "--out", str(out)], connect=lambda: connected(here)) == 1
+    assert f"{out} cannot be written" in capsys.readouterr().err
+    before = os.umask(0o077)
+    try:
+        with connected(here) as client:
+            path = client.job(job_id).report(tmp_path / ("n" * 250 + ".html"))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.glob(".*"))

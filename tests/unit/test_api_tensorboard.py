@@ -2,17 +2,27 @@
 
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from math import inf, nan
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 
+import anyio
 import pytest
+from anyio import Semaphore, create_task_group
 from control_plane import FakeCluster, Stage, connected, metric, stage
+from sqlalchemy import delete
 from tensorboardX.proto.event_pb2 import Event
 
 from ringleader.cli.main import main
+from ringleader_api.problems import NotFound
 from ringleader_api.reports.event_file import VERSION, Scalars, checksums, head, records
+from ringleader_api.reports.tensorboard import event_file
+from ringleader_api.routes.bodies.streamed import in_turn
+from ringleader_api.store.tables import Metric
 
 
 def masked(content: bytes) -> int:
@@ -98,6 +108,70 @@ def test_a_file_of_many_pages_has_every_value(tmp_path: Path) -> None:
         here.post(job_id, records=[metric(s, s, **dict.fromkeys(names, float(s))) for s in steps])
     found = scalars(exported(here, job_id))
     assert sorted(found) == sorted(chain(*([(name, s, float(s)) for s in range(1, 401)] for name in names)))
+
+
+def test_a_step_of_many_long_names_takes_no_more_memory_than_its_values() -> None:
+    wide = {f"{n:03}{'n' * 200}": 1.0 for n in range(500)}
+    told = [Scalars(0.0, 1, wide), *(Scalars(0.0, step, {"loss": 1.0}) for step in range(2, 1000))]
+    records(told[:2])  # the table of checksums
+    tracemalloc.start()
+    content = records(told)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [one.step for one in events(content)] == [one.step for one in told]
+    assert peak < 20 * len(content)
+
+
+def test_many_metrics_of_a_step_are_several_events(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    job_id = here.running()
+    values = {f"m{n:03}": float(n) for n in range(250)}
+    here.post(job_id, records=[metric(1, 1, **values), metric(2, 2, loss=1.0)])
+    content = exported(here, job_id)
+    assert sorted(scalars(content)) == sorted(
+        [(name, 1, of) for name, of in values.items()] + [("loss", 2, 1.0)]
+    )
+    assert max(len(one.summary.value) for one in events(content)) == 100
+
+
+def test_a_job_deleted_during_its_export_leaves_no_file_that_passes_for_whole(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    job_id = here.running()
+    here.post(job_id, records=[metric(1, 1, loss=1.0)])
+    pieces = event_file(here.control.store, job_id).chunks()
+    next(pieces)
+    with here.control.store.write() as session:
+        session.execute(delete(Metric).where(Metric.job_id == job_id))
+    with pytest.raises(NotFound, match="deleted while"):
+        list(pieces)
+
+
+def test_however_many_export_at_once_one_piece_is_made_at_a_time() -> None:
+    meeting = Barrier(2)
+    met: list[bytes] = []
+
+    def pieces() -> Iterator[bytes]:
+        for piece in (b"a", b"b"):
+            # Two at work at a time meet here; one alone gives up.
+            with suppress(BrokenBarrierError):
+                meeting.wait(0.05)
+                met.append(piece)
+            meeting.reset()
+            yield piece
+
+    async def export(turn: Semaphore, found: list[bytes]) -> None:
+        found += [piece async for piece in in_turn(pieces(), turn)]
+
+    async def all_of_them() -> list[list[bytes]]:
+        turn = Semaphore(1)
+        found: list[list[bytes]] = [[] for _ in range(4)]
+        async with create_task_group() as group:
+            for one in found:
+                group.start_soon(export, turn, one)
+        return found
+
+    assert anyio.run(all_of_them) == [[b"a", b"b"]] * 4
+    assert met == []
 
 
 def test_an_export_takes_the_place_of_the_one_before(

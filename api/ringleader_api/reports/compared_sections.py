@@ -8,12 +8,13 @@ from typing import Any
 
 from ringleader.wire.views import JobView, MetricValues
 from ringleader_api.reports.chart import number
+from ringleader_api.reports.disclosure import for_strangers
 from ringleader_api.reports.document import Section, Table, cut, seconds, when
-from ringleader_api.reports.job_sections import without_values_of_env
 
 MAX_KEYS = 100
 """The most keys of job files that are shown."""
 CUT_VALUE = 120
+_LONGEST_PATH = 500
 
 
 def labels_of(jobs: Sequence[JobView]) -> dict[str, str]:
@@ -76,7 +77,7 @@ def last_values(
 def differences(jobs: Sequence[JobView], labels: Mapping[str, str]) -> Section:
     """The keys of the job files in which they differ, side by side."""
     title = "Job files: what differs"
-    specs = [_flat(without_values_of_env(job.spec)) for job in jobs]
+    specs = [_flat(for_strangers(job.spec)) for job in jobs]
     keys = dict.fromkeys(key for spec in specs for key in spec)
     different = [key for key in keys if key != "name" and len({spec.get(key) for spec in specs}) > 1]
     if not different:
@@ -97,10 +98,11 @@ def _range(values: MetricValues | None) -> str:
 
 
 def _flat(spec: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """The leaves of a job file by dotted keys, as JSON."""
+    """The leaves of a job file by dotted keys, as JSON; below a very long key its whole value is one, since each leaf
+    repeats the keys above it."""
     found: dict[str, str] = {}
     for key, value in spec.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and len(before) + len(key) <= _LONGEST_PATH:
             found |= _flat(value, f"{before}{key}.")
         else:
             found[f"{before}{key}"] = json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -7,6 +7,7 @@ import yaml
 
 from ringleader.wire.views import EventView, JobView, MetricValues, Result
 from ringleader_api.reports.chart import number
+from ringleader_api.reports.disclosure import for_strangers, without_credentials
 from ringleader_api.reports.document import CUT_TEXT, Section, Table, cut, seconds, when
 
 STATES = "job."
@@ -14,6 +15,7 @@ MEMBERS = ("worker.joined", "worker.left", "worker.lost", "generation.formed")
 RECOVERED = ("recovered",)
 PHASES = ("detect", "decide", "regroup", "heal", "redo", "total")
 SCORES = 100
+_LONGEST_S = 1e9
 LONG = 4000
 """The most characters of a reason: it may be a traceback."""
 
@@ -24,7 +26,7 @@ def summary(job: JobView) -> Section:
     why = job.reason or job.pending_reason
     facts = [
         ("State", job.state.value),
-        *([("Why", cut(why.message, LONG))] if why else []),
+        *([("Why", cut(without_credentials(why.message), LONG))] if why else []),
         ("Job", job.id),
         ("Project", job.project),
         ("Owner", job.owner),
@@ -120,13 +122,8 @@ def recoveries(events: Sequence[EventView], count: int) -> Section:
 
 
 def job_file(spec: Mapping[str, Any]) -> Section:
-    text = yaml.safe_dump(without_values_of_env(spec), sort_keys=False, allow_unicode=True)
+    text = yaml.safe_dump(for_strangers(spec), sort_keys=False, allow_unicode=True)
     return Section("Job file as accepted", text=cut(text, CUT_TEXT))
-
-
-def without_values_of_env(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The job file for readers who have no access: variables may hold passwords."""
-    return {**spec, "env": dict.fromkeys(spec.get("env") or {}, "(left out)")}
 
 
 def _rows(
@@ -142,7 +139,7 @@ def _rows(
 def _why(data: Mapping[str, Any]) -> str:
     reason = data.get("reason")
     told = reason.get("message") if isinstance(reason, dict) else data.get("message")
-    return str(told or (f"by {data['who']}" if data.get("who") else ""))
+    return without_credentials(str(told or (f"by {data['who']}" if data.get("who") else "")))
 
 
 def _member(data: Mapping[str, Any]) -> str:
@@ -153,4 +150,5 @@ def _member(data: Mapping[str, Any]) -> str:
 
 
 def _time(value: object) -> str:
-    return seconds(value) if isinstance(value, (int, float)) else "–"
+    """The job's own process told it: it may be any JSON, and no time."""
+    return seconds(value) if isinstance(value, (int, float)) and 0 <= value <= _LONGEST_S else "–"

@@ -8,7 +8,7 @@ from fastapi.responses import FileResponse, HTMLResponse, Response, StreamingRes
 from ringleader_api.reports.tensorboard import event_file
 from ringleader_api.routes.bodies.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
 from ringleader_api.routes.bodies.files import report_file, saved_as
-from ringleader_api.routes.bodies.streamed import StreamedBody
+from ringleader_api.routes.bodies.streamed import StreamedBody, in_turn
 from ringleader_api.routes.dependencies import ByReader, Here, refusals
 from ringleader_api.services.jobs.checkpoints import CheckpointPage, checkpoints
 from ringleader_api.services.jobs.views import WorkerPage, workers
@@ -103,5 +103,7 @@ def tensorboard(here: Here, _: ByReader, job_id: str) -> Response:
     which it was measured. Values are in single precision."""
     found = event_file(here.store, job_id)
     return StreamingResponse(
-        found.chunks(), media_type="application/octet-stream", headers=saved_as(found.name)
+        in_turn(found.chunks(), here.exporting),
+        media_type="application/octet-stream",
+        headers=saved_as(found.name),
     )

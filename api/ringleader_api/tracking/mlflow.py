@@ -95,6 +95,8 @@ class Mlflow:
         self._log(run_id, metrics=rows)
 
     def log_tags(self, run_id: str, tags: dict[str, str]) -> None:
+        if not tags:
+            return
         self._log(run_id, tags=[{"key": k, "value": v} for k, v in tags.items()])
 
     def history(self, run_id: str, key: str) -> Iterator[MlflowPoint]:

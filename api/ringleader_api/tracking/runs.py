@@ -16,8 +16,8 @@ from ringleader_api.services.records.artifacts import saved_file
 from ringleader_api.store import Transactions
 from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
 from ringleader_api.tracking import records
-from ringleader_api.tracking.mlflow import Mlflow, MlflowPoint
-from ringleader_api.tracking.registry import Registry
+from ringleader_api.tracking.mlflow import Mlflow, MlflowPoint, TrackerRefused
+from ringleader_api.tracking.registry import TAG, Registry
 
 log = Log("ringleader.tracking")
 
@@ -147,13 +147,22 @@ class MlflowRuns:
 
     def _finish(self, job: Job, cursor: ExportCursor) -> None:
         self._send(cursor, records.score_points(job))
-        registered = self._registry.register(job, cursor.run_id, lambda: self._note(cursor))
-        self._mlflow.log_tags(cursor.run_id, records.end_tags(job) | registered)
+        self._mlflow.log_tags(cursor.run_id, records.end_tags(job))
         at = job.finished_at or job.created_at
         self._mlflow.finish(cursor.run_id, records.STATUS[job.state], records.millis(at))
+        # Behind the end: a registry that refuses keeps no run going.
+        self._mlflow.log_tags(cursor.run_id, self._registered(job, cursor))
         # The note comes last: after a crash the end is sent once more, which changes nothing.
         self._note(cursor, finished=True)
         self._keys.pop(job.id, None)
+
+    def _registered(self, job: Job, cursor: ExportCursor) -> dict[str, str]:
+        """The tag that says which version of a model was made of the run. Raises TrackerRefused, which the run says."""
+        try:
+            return self._registry.register(job, cursor.run_id, lambda: self._note(cursor))
+        except TrackerRefused as refused:
+            self._mlflow.log_tags(cursor.run_id, {TAG: f"not yet: {refused.message}"})
+            raise
 
     def _send(self, cursor: ExportCursor, points: Sequence[MlflowPoint]) -> None:
         if cursor.job_id not in self._certain:

@@ -186,6 +186,7 @@ class Job:
         Raises:
             ApiProblem: there is no such artifact.
             ApiUnreachable: the connection broke.
+            NotWritten: the file cannot be written.
         """
         return fetch(self._api, self._path(f"/artifacts/{quote(name)}"), Path(path))
 
@@ -206,6 +207,7 @@ class Job:
 
         Raises:
             ApiUnreachable: the connection broke.
+            NotWritten: the file cannot be written.
         """
         return fetch(self._api, self._path("/report"), Path(path))
 

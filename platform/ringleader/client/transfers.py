@@ -1,14 +1,14 @@
 """Moving bytes: an answer into a file, whole or not at all, and a package to the control plane."""
 
-import os
-import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from ringleader.client.http import Api, pauses
-from ringleader.errors import ApiProblem
+from ringleader.errors import ApiProblem, NotWritten
 from ringleader.wire import package
 
 UPLOAD_TRIES = 10
@@ -24,18 +24,24 @@ def fetch(api: Api, path: str, target: Path, params: Mapping[str, Any] | None = 
     Raises:
         ApiProblem: the API refused.
         ApiUnreachable: the connection broke.
+        NotWritten: the file, or its folder, cannot be written.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target: a rename is one move only within a file system.
-    descriptor, partial = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    partial = target.with_name(f".{token_hex(8)}.part")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("xb") as file:
             for chunk in api.body(path, params):
                 file.write(chunk)
-        Path(partial).chmod(0o644)  # mkstemp made it 0600
-        Path(partial).replace(target)
+        partial.replace(target)
+    except OSError as error:
+        raise NotWritten(
+            f"{target} cannot be written ({error.strerror or error}).",
+            hint="Choose a place that you may write to.",
+        ) from None
     finally:
-        Path(partial).unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
     return target
 
 

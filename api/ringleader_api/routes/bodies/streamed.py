@@ -1,7 +1,8 @@
-"""A streamed response that releases its resources, however it ends."""
+"""Streamed responses: one that releases its resources, however it ends, and pieces that are made in turn."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+from anyio import Semaphore, to_thread
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -27,3 +28,14 @@ class StreamedBody(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._let_go()
+
+
+async def in_turn(pieces: Iterator[bytes], turn: Semaphore) -> AsyncIterator[bytes]:
+    """The pieces, each made on a thread while `turn` is held: however many ask for such a stream, so many of them
+    compute at a time, and take a thread."""
+    while True:
+        async with turn:
+            piece = await to_thread.run_sync(next, pieces, None)
+        if piece is None:
+            return
+        yield piece

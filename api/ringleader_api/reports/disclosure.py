@@ -1,0 +1,45 @@
+"""What a report discloses to readers who have no access: no password, no address of an alert. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+LEFT_OUT = "(left out)"
+# To the next white space, so that no character is looked at twice.
+_BEHIND_SCHEME = re.compile(r"://\S+")
+
+
+def for_strangers(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The job file without values of `env`, without the addresses of alerts, and with URIs as `without_credentials`
+    gives them. Stored files of earlier versions may lack keys."""
+    shown: dict[str, Any] = {key: _shown(value) for key, value in spec.items()}
+    shown["env"] = dict.fromkeys(spec.get("env") or {}, LEFT_OUT)
+    for rule in shown.get("alerts") or []:
+        rule["channels"] = [_channel(one) for one in rule["channels"]]
+    return shown
+
+
+def without_credentials(text: str) -> str:
+    """The text, its URIs without user, password and query: storage is opened with keys there, and links are signed."""
+    return _BEHIND_SCHEME.sub(lambda found: f"://{_bare(found[0][3:])}", text)
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, dict):
+        return {key: _shown(part) for key, part in value.items()}
+    return [_shown(part) for part in value] if isinstance(value, list) else value
+
+
+def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
+    """Names of secrets stay; who is told, and by which address, is nobody else's business."""
+    hidden = {key: LEFT_OUT for key in ("webhook", "mail") if channel.get(key) is not None}
+    return {**channel, **hidden}
+
+
+def _bare(uri: str) -> str:
+    place, query, _ = uri.partition("?")
+    authority, slash, path = place.partition("/")
+    user, at, host = authority.rpartition("@")
+    return f"{LEFT_OUT + at if user else ''}{host}{slash}{path}{query and query + LEFT_OUT}"
