@@ -8,10 +8,16 @@ from secrets import token_hex
 from typing import Any
 
 from ringleader.client.http import Api, pauses
-from ringleader.errors import ApiProblem, NotWritten
+from ringleader.errors import ApiProblem, RingleaderError
 from ringleader.wire import package
 
 UPLOAD_TRIES = 10
+
+
+class NotWritten(RingleaderError):
+    """A file cannot be written on this machine."""
+
+    code = "not_written"
 
 
 def fetch(api: Api, path: str, target: Path, params: Mapping[str, Any] | None = None) -> Path:
