@@ -48,6 +48,16 @@ def test_params_that_are_cleaned_alike_are_all_kept() -> None:
     assert found == [("a_b", "1"), ("a_b_2", "2"), ("a_b_3", "3"), ("p.q", "4"), ("p.q_2", "5")]
 
 
+def test_params_hold_no_credential_and_no_address_of_an_alert() -> None:
+    submitted = {
+        "env": {"KEY": "secret"},
+        "alerts": [{"channels": [{"webhook": "https://hooks.example/secret"}]}],
+        "checkpoint": {"uri": "s3://user:secret@store/a?signed=secret"},
+    }
+    found = records.params(Job(submitted=submitted))
+    assert found == [("checkpoint.uri", "s3://(left out)@store/a?(left out)")]
+
+
 def test_metrics_that_are_cleaned_alike_are_told_apart_also_by_the_process_after(tmp_path: Path) -> None:
     here: Stage = stage(tmp_path)
     job_id = here.running()

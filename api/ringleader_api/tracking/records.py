@@ -9,6 +9,7 @@ from typing import Any
 
 from ringleader.wire.artifacts import FILE, NAME
 from ringleader.wire.states import State
+from ringleader_api.services.disclosure import without_credentials
 from ringleader_api.services.records.totals import totals
 from ringleader_api.store.tables import Event, Job, Metric
 from ringleader_api.tracking.mlflow import JOB_TAG, MlflowPoint
@@ -25,11 +26,13 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 def params(job: Job) -> list[tuple[str, str]]:
-    """The job file as it was submitted, one flat key each. `env` stays out: it may hold secrets."""
-    flat = _flatten({k: v for k, v in job.submitted.items() if k not in ("env", "name", "project", "labels")})
+    """The job file as it was submitted, one flat key each, URIs without their credentials. `env` and `alerts` stay out:
+    they may hold secrets."""
+    left_out = ("env", "alerts", "name", "project", "labels")
+    flat = _flatten({k: v for k, v in job.submitted.items() if k not in left_out})
     found: dict[str, str] = {}
     for key, value in flat:
-        found[_free(_key(key), found)] = value[:MAX_VALUE]
+        found[_free(_key(key), found)] = without_credentials(value)[:MAX_VALUE]
     return list(found.items())
 
 

@@ -169,14 +169,13 @@ def export(session: CommandSession, job: str, out: Path | None, tensorboard: Pat
     The weights are a safetensors file of the final ones, or of those of the latest checkpoint. Of the metrics each step
     is there once, however often you export.
     """
-    if (out is None) == (tensorboard is None):
+    ways = [(Job.export, out), (Job.tensorboard, tensorboard)]
+    asked = [(save, place) for save, place in ways if place is not None]
+    if len(asked) != 1:
         raise click.UsageError("expected either --out, for the weights, or --tensorboard, for the metrics.")
     found = find_job(session.client(), job)
-    if out is not None:
-        path = found.export(out)
-    else:
-        assert tensorboard is not None
-        path = found.tensorboard(tensorboard)
+    save, place = asked[0]
+    path = save(found, place)
     session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
 
 

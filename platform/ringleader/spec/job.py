@@ -167,9 +167,7 @@ class JobSpec(SpecPart):
     @classmethod
     def _one_word(cls, value: Any) -> Any:
         """`sync: ring` is short for the same architecture inside and between nodes."""
-        if isinstance(value, str):
-            return {"intra_node": value, "inter_node": value}
-        return value
+        return {"intra_node": value, "inter_node": value} if isinstance(value, str) else value
 
     @field_validator("entrypoint")
     @classmethod

@@ -1,4 +1,5 @@
-"""What a report discloses to readers who have no access: no password, no address of an alert. Pure."""
+"""What reports and runs in MLflow disclose to readers who may not read the job: no password, no address of an alert.
+Pure."""
 
 import re
 from collections.abc import Mapping
