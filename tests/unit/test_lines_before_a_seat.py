@@ -151,12 +151,12 @@ def test_a_joiner_whose_donor_is_killed_before_it_answers_asks_another_one(mode:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_program_ends_without_a_joiner_that_is_still_in_its_lines(mode: str, tmp_path: Path) -> None:
     sync, joiner = MODES[mode], worker(MODES[mode], 2)
-    begun, over, left = threading.Event(), threading.Event(), threading.Event()
+    begun, left = threading.Event(), threading.Event()
 
     def lines(notes: Notes, me: str, epoch: int) -> None:
         if me == joiner:
             begun.set()
-            assert over.wait(4 * GUARD_S)
+            wait_for("its end", lambda: notes.dead(me), 4 * GUARD_S)  # which comes with that of the play
             left.set()
         elif epoch == EPOCHS - 1:
             assert begun.wait(GUARD_S)
@@ -165,7 +165,6 @@ def test_a_program_ends_without_a_joiner_that_is_still_in_its_lines(mode: str, t
     notes.awaited = joiner
     earlier = set(threading.enumerate())  # plays before this one have workers of the same names
     play = notes.play(FaultPlan().kill(worker(sync, 1), at_step=8), tmp_path)
-    over.set()
     check(play, notes)
     assert play.worlds == [2, 1]
     assert left.wait(GUARD_S)
