@@ -215,6 +215,7 @@ def on_members(
             return act(Member(plan, rank, exchange, net, optimizer(net.parameters()), clip_norm))
         finally:
             exchange.close()
+            exchange.buckets.release()  # hooks keep a parameter and what they call alive for ever
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(one, range(size)))
