@@ -46,7 +46,11 @@ def chromium() -> str | None:
 
 @pytest.fixture(scope="session")
 def browser_path() -> str:
-    """The browser's path; tests that take it carry the mark `browser` by themselves."""
+    """The browser's path; tests that take it carry the mark `browser` by themselves, and look at the page as built."""
+    from ringleader_api.routes.page import STATIC
+
+    if not (STATIC / "index.html").is_file():
+        pytest.skip("the page has not been built")
     path = chromium()
     assert path is not None
     return path

@@ -13,8 +13,6 @@ from playwright.sync_api import Page, ViewportSize, sync_playwright
 from served import FLAGS, served
 from waiting import wait_for
 
-from ringleader_api.routes.page import STATIC
-
 WIDE, NARROW = ViewportSize(width=1280, height=900), ViewportSize(width=360, height=740)
 WORKER = {"id": "w0", "role": "worker", "rank": 0, "pid": 1, "state": "running", "generation": 1}
 
@@ -22,8 +20,6 @@ WORKER = {"id": "w0", "role": "worker", "rank": 0, "pid": 1, "state": "running",
 @pytest.fixture
 def page(browser_path: str, tmp_path: Path) -> Iterator[Page]:
     """A page that is logged in, of a control plane with a running and a waiting job; no script fails in it."""
-    if not (STATIC / "index.html").is_file():
-        pytest.skip("the page has not been built")
     cluster = FakeCluster()
     faults: list[str] = []
     with served(tmp_path, cluster) as url, sync_playwright() as playwright:

@@ -15,8 +15,6 @@ from playwright.sync_api import Browser, Page, StorageState, ViewportSize, sync_
 from served import FLAGS, served
 from waiting import wait_for
 
-from ringleader_api.routes.page import STATIC
-
 WIDE, NARROW = ViewportSize(width=1280, height=900), ViewportSize(width=360, height=740)
 PAGE = 50  # jobs that the page reads at once
 NUMBERS = count()
@@ -47,8 +45,6 @@ class Here:
 
 @pytest.fixture(scope="module")
 def here(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
-    if not (STATIC / "index.html").is_file():
-        pytest.skip("the page has not been built")
     home = tmp_path_factory.mktemp("home")
     cluster = FakeCluster(cpus=len(LOSSES))
     with served(home, cluster) as url, sync_playwright() as playwright:

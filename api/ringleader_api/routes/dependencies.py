@@ -107,6 +107,12 @@ ByProjectReader = Annotated[Caller, Depends(_in_project(Action.READ))]
 ByGranter = Annotated[Caller, Depends(_in_project(Action.GRANT))]
 
 
+def body_of(schema: str) -> dict[str, Any]:
+    """A JSON body of that schema, for the OpenAPI document of a route that checks its body itself."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     """The problem responses of a route, for the OpenAPI document."""
     body = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}

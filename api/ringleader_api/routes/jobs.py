@@ -28,6 +28,7 @@ from ringleader_api.routes.dependencies import (
     BySteerer,
     BySubmitter,
     Here,
+    body_of,
     refusals,
 )
 from ringleader_api.services.jobs.groups import Grouping
@@ -38,12 +39,6 @@ from ringleader_api.store import audit
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=RightsFirst)
 
-JOB_FILE: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/JobSpec"}}},
-    }
-}
 PATCH: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -90,7 +85,7 @@ class CancelBody(BaseModel):
     status_code=201,
     response_model=JobView | Preview,
     dependencies=[AsJson],
-    openapi_extra=JOB_FILE,
+    openapi_extra=body_of("JobSpec"),
     responses={
         200: {"description": "A repeated submission of the same job, or a dry run."},
         **refusals(404, 409, 415, 422),

@@ -16,17 +16,10 @@ from ringleader_api.routes.bodies.fields import (
     fields_of,
     page_as_json,
 )
-from ringleader_api.routes.dependencies import ByCaller, BySubmitter, Here, refusals
+from ringleader_api.routes.dependencies import ByCaller, BySubmitter, Here, body_of, refusals
 from ringleader_api.store import audit
 
 router = APIRouter(prefix="/sweeps", tags=["sweeps"], route_class=RightsFirst)
-
-SWEEP_FILE: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SweepSpec"}}},
-    }
-}
 
 
 @router.post(
@@ -34,7 +27,7 @@ SWEEP_FILE: dict[str, Any] = {
     status_code=201,
     response_model=SweepView | SweepPreview,
     dependencies=[AsJson],
-    openapi_extra=SWEEP_FILE,
+    openapi_extra=body_of("SweepSpec"),
     responses={
         200: {"description": "A repeated request for the same sweep, or a dry run."},
         **refusals(404, 409, 415, 422),

@@ -106,12 +106,7 @@ class Submissions:
             NotFound, Forbidden: `who` may not submit to the project, has no account where jobs have some, or may read
                 what the key has made no more.
         """
-        if key is not None and not 0 < len(key) <= MAX_KEY:
-            raise Unprocessable(
-                f"an Idempotency-Key must have 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
-            )
-        # Sorted: a client may order the keys otherwise when it sends the same job again.
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        digest = digest_of(body, key)
         # Before the checks: a repetition is answered with its job also where today's cluster would refuse it.
         if key is not None and (known := self._replayed(who.name, key, digest)):
             # Asked here, too: the sender's role may have been taken since, and the answer shows the job.
@@ -261,7 +256,7 @@ class _Rows:
         fresh = self._keys.get((owner, key))
         if fresh is None:
             return _replay(session, owner, key, digest)
-        _same_body(key, fresh["body_sha256"], digest)
+        same_body(key, fresh["body_sha256"], digest)
         return str(fresh["job_id"])
 
     def hold_package(self, session: Session, spec: JobSpec) -> None:
@@ -309,15 +304,30 @@ def _replay(session: Session, owner: str, key: str, digest: str) -> str | None:
     row = session.get(IdempotencyKey, (owner, key))
     if row is None:
         return None
-    _same_body(key, row.body_sha256, digest)
+    same_body(key, row.body_sha256, digest)
     return load(session, row.job_id).id
 
 
-def _same_body(key: str, before: str, now: str) -> None:
+def digest_of(body: Any, key: str | None) -> str:
+    """The digest by which a body that is sent again is known; `key` is its Idempotency-Key.
+
+    Raises:
+        Unprocessable: the key is too short or too long.
+    """
+    if key is not None and not 0 < len(key) <= MAX_KEY:
+        raise Unprocessable(
+            f"an Idempotency-Key must have 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
+        )
+    # Sorted: a client may order the keys otherwise when it sends the same again.
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def same_body(key: str, before: str, now: str, kind: str = "job") -> None:
+    """Raise Conflict where a key comes with another body than before."""
     if before != now:
         raise Conflict(
-            f"the Idempotency-Key {key!r} was already used for a different job file.",
-            hint="Use a new key for each new job.",
+            f"the Idempotency-Key {key!r} was already used for a different {kind} file.",
+            hint=f"Use a new key for each new {kind}.",
             code="idempotency_key_reused",
         )
 

@@ -1,8 +1,6 @@
 """Sweeps: made once their first trial has been checked, read, paused, resumed and cancelled. What they do is the
 reconciler's (`reconciling.sweeping`)."""
 
-import hashlib
-import json
 import re
 from collections.abc import Collection
 from importlib.util import find_spec
@@ -23,7 +21,7 @@ from ringleader_api.problems import Conflict, NotFound, Unprocessable
 from ringleader_api.rights import Action, Caller, may
 from ringleader_api.scheduling import Seen
 from ringleader_api.scheduling.sweep_points import Point, points_of
-from ringleader_api.services.jobs.submission import MAX_KEY, Preview, Submissions
+from ringleader_api.services.jobs.submission import Preview, Submissions, digest_of, same_body
 from ringleader_api.services.pages import ListCursors
 from ringleader_api.services.sweeps.trials import known_trials
 from ringleader_api.services.sweeps.views import sweep_view, trial_view
@@ -60,11 +58,7 @@ class Sweeps:
             Conflict: the key was used for another body, or the project has as many sweeps as it may.
             NotFound, Forbidden: `who` may not submit such jobs.
         """
-        if key is not None and not 0 < len(key) <= MAX_KEY:
-            raise Unprocessable(
-                f"an Idempotency-Key must have 1 to {MAX_KEY} characters.", code="bad_idempotency_key"
-            )
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        digest = digest_of(body, key)
         if key is not None and (known := self._made_before(who.name, key, digest)):
             return self.view(who, known), False
         spec, points, _ = self._checked(who, body, seen)
@@ -211,13 +205,10 @@ class Sweeps:
         query = select(Sweep.id, Sweep.body_sha256).where(Sweep.owner == owner, Sweep.key == key)
         with self._store.read() as session:
             found = session.execute(query).one_or_none()
-        if found is not None and found.body_sha256 != digest:
-            raise Conflict(
-                f"the Idempotency-Key {key!r} was already used for a different sweep file.",
-                hint="Use a new key for each new sweep.",
-                code="idempotency_key_reused",
-            )
-        return found.id if found is not None else None
+        if found is None:
+            return None
+        same_body(key, found.body_sha256, digest, "sweep")
+        return str(found.id)
 
 
 def any_point(spec: SweepSpec) -> Point:
