@@ -62,6 +62,30 @@ class SystemSample(View):
     uses: Annotated[list[SystemUse], Field(max_length=5000)]
 
 
+class SystemSeries(View):
+    """The samples of one worker or node, by columns. Each stands for the `spans_s` seconds that ended at its Unix time
+    in `times`; where the next one begins later than that, nothing was measured.
+
+    Attributes:
+        figures: null where a sample has no such figure.
+        unmet: the figures that no sample has, and why.
+    """
+
+    kind: Kind
+    id: str
+    node: str
+    times: list[float]
+    spans_s: list[float]
+    figures: dict[Figure, list[float | None]]
+    unmet: dict[Figure, str]
+
+
+class SystemHistory(View):
+    """What a job's workers and their nodes used: nodes first, each by its name."""
+
+    series: list[SystemSeries]
+
+
 def why_unmet(figure: Figure) -> str:
     """Why a worker or node has no such figure."""
     return NO_GPU if figure.startswith("gpu_") else NOT_GIVEN
