@@ -77,7 +77,7 @@ SUMMARIES: dict[str, str] = {
     "network": "gradient sums between hosts over 1 Gbit/s links: ours and gloo",
     "optim": "a step with LARS and LAMB: a session and a loop in plain torch",
     "overhead": "cost of a session, of reproducible sums and of comparing members",
-    "page": "the page in a browser: curves of 100 runs, a run of a million steps, and a step of a live one",
+    "page": "the page in a browser: 100 runs, a million steps, a live step; what system metrics cost",
     "ps": "a step through a parameter server and through a ring",
     "recovery": "time from a kill to the next step: ours, torchft and Ray Train",
     "scheduler": "a scheduling pass over a long queue and a large, full cluster",

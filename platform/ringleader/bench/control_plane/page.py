@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from ringleader.bench.broken import BrokenPromise
-from ringleader.bench.control_plane import run_page
+from ringleader.bench.control_plane import run_page, sampling
 from ringleader.bench.control_plane.api import home_folder
 from ringleader.bench.control_plane.browser import DEADLINE_MS, logged_in
 from ringleader.bench.control_plane.crowd import plane
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 COMPARE = "compare-100x500"
-CASES = (COMPARE, *run_page.CASES)
+CASES = (COMPARE, *run_page.CASES, *sampling.CASES)
 RUNS, POINTS = 100, 500
 DRAWN, CURSOR = Target("ringleader", "<=", 1.0), Target("ringleader", "<=", 0.016)
 MOVES = 100
@@ -69,6 +69,7 @@ def run(wish: Wish) -> Iterator[Figure]:
     if wish.wants(COMPARE):
         yield from _compare(wish)
     yield from run_page.run(wish)
+    yield from sampling.run(wish)
 
 
 def _compare(wish: Wish) -> Iterator[Figure]:
