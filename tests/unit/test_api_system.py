@@ -1,11 +1,12 @@
 """System metrics at the API: stored once, thinned as they grow old, read between two times, gone with their job."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import RESULT, Stage, outcome, stage
+from control_plane import DATABASES, RESULT, Stage, outcome, stage_over
 from sqlalchemy import func, select
 
 from ringleader_api.services.records.system import KEPT_EACH, Stretch, taken_together
@@ -15,9 +16,10 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 MIB = 1 << 20
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> Stage:
-    return stage(tmp_path)
+@pytest.fixture(params=DATABASES)
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    with stage_over(request, tmp_path) as here:
+        yield here
 
 
 def use(kind: str, name: str, **figures: float) -> dict[str, Any]:

@@ -40,7 +40,10 @@ def events(session: CommandSession, job: str, follow: bool) -> int:
 @JOB
 @with_output
 def workers(session: CommandSession, job: str) -> None:
-    """List JOB's workers, and what each uses: CPU in percent of one core, memory with all that it has started."""
+    """List JOB's workers, and what each uses.
+
+    CPU is in percent of one core. A worker's figures are those of its process and of all that this has started.
+    """
     found = find_job(session.client(), job).workers()
     header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS", *USES)
     rows = (
