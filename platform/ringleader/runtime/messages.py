@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ringleader.accounts import RunAs
 from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch
+from ringleader.elastic.events import ParkReport
 from ringleader.elastic.instructions import Role
 from ringleader.spec import JobSpec
 from ringleader.wire.artifacts import SavedArtifact
@@ -137,19 +138,11 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ParkMessage:
-    """A worker's wait for a plan: its `train.ports.ParkReport`, with the worker and process that sent it."""
+    """A worker's wait for a plan, with the process that sent it."""
 
     worker: str
     identity: ProcessIdentity
-    generation: int
-    applied: int
-    step: int
-    why: str
-    followed: int = 0
-    astray: str = ""
-    call: int = 0
-    caught_up: bool = False
-    phases: int = 0
+    report: ParkReport
 
 
 @dataclass(frozen=True, slots=True)

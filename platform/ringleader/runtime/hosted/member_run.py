@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic, sleep
 
-from ringleader.elastic import Plan
+from ringleader.elastic import ParkReport, Plan
 from ringleader.elastic.state import PAUSE, SHORT
 from ringleader.runtime.hosted.commands import check_can_run, command_of
 from ringleader.runtime.hosted.program import HostedProgram, told_status
@@ -15,7 +15,7 @@ from ringleader.runtime.worker.plan_client import PlanClient
 from ringleader.runtime.worker.reporter import WorkerReporter
 from ringleader.spec.program.framework import why_other_bits
 from ringleader.train.job_warnings import WARNING
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 from ringleader.train.run import WorkerResult
 from ringleader.train.time_split import TimeSplit
 

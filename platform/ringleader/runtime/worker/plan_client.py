@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from ringleader.comm.transports import Transport
-from ringleader.elastic import Meeting, Plan
+from ringleader.elastic import Meeting, ParkReport, Plan
 from ringleader.errors import Dismissed, ExchangeBroken
 from ringleader.train.generation.joining.donor import DONOR, JOINER
-from ringleader.train.ports import FollowTask, ParkReport, Seat
+from ringleader.train.ports import FollowTask, Seat
 
 Connect = Callable[[Plan, int, Callable[[], bool]], Transport | None]
 """(plan, rank, cancelled) → a transport to the plan's other members, None where they exchange nothing. Raises

@@ -17,13 +17,14 @@ from ringleader.checkpoint.pieces import put_together
 from ringleader.comm.buckets import laid_out_as
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.objects import packed, unpacked_of_any_type
+from ringleader.elastic import ParkReport
 from ringleader.errors import ExchangeBroken
 from ringleader.exchange.side_channel import SideChannel
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.joining.briefing import CatchUp
 from ringleader.train.generation.joining.donor import BOUNDARY, DONOR, STATE, views
-from ringleader.train.ports import FollowTask, ParkReport
+from ringleader.train.ports import FollowTask
 from ringleader.train.state.fingerprints import first_difference, prints
 from ringleader.train.state.norms import scale_by
 from ringleader.train.state.update_randomness import UpdateRandomness
