@@ -80,7 +80,7 @@ class Poster:
         if not all(self._allowed.takes(host, one) for one in found):
             # Not which: who may name hosts must not map the inside with them.
             raise NotDelivered(
-                f"{called} leads to an address inside, which RINGLEADER_ALERT_HOSTS does not name.",
+                f"{called} leads to an internal address, which RINGLEADER_ALERT_HOSTS does not name.",
                 final=True,
             )
         return found

@@ -101,4 +101,4 @@ class ChannelChecks:
         found = parsed(hosts.addresses(host, url.port or 80))
         if all(self._allowed.takes(host, one) for one in found):
             return ""
-        return "leads to an address inside, to which no alerts are sent"
+        return "leads to an internal address, to which no alerts are sent"

@@ -25,7 +25,7 @@ class NotInspected(RingleaderError):
 
 @click.group()
 def data() -> None:
-    """Look at files to train on."""
+    """Inspect data files."""
 
 
 @data.command("inspect")

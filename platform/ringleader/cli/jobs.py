@@ -36,14 +36,14 @@ _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"
     "--sort",
     metavar="ORDER",
     help="submitted_at, name, state, owner, project, priority, finished_at, duration, or metric:NAME:last, min or max; "
-    "with a leading - the greatest first.",
+    "with a leading - in descending order.",
 )
 @click.option(
     "--metric",
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="Show the latest value of this metric, of groups the lowest and the highest, too; repeatable.",
+    help="Show the latest value of this metric; with --group-by also the lowest and highest; repeatable.",
 )
 @click.option(
     "--group-by",
@@ -166,8 +166,8 @@ def resume(session: CommandSession, job: str) -> None:
 def export(session: CommandSession, job: str, out: Path | None, tensorboard: Path | None) -> None:
     """Save JOB's weights, or its metrics for TensorBoard.
 
-    The weights are a safetensors file of the final ones, or of those of the latest checkpoint. Of the metrics each step
-    is there once, however often you export.
+    Weights are saved as a safetensors file: the final weights, or those of the latest checkpoint. Repeated exports of
+    metrics do not duplicate steps.
     """
     ways = [(Job.export, out), (Job.tensorboard, tensorboard)]
     asked = [(save, place) for save, place in ways if place is not None]

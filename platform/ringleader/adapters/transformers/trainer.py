@@ -195,7 +195,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
             "transformers",
             f"save_strategy={self.args.save_strategy.value!r} writes no checkpoint-… folders in a job.",
             "The job's checkpoints hold models, optimizers and the trainer's state (checkpoint: in the job file); "
-            "write save_strategy='no', and trainer.save_model(folder) behind train().",
+            "write save_strategy='no', and trainer.save_model(folder) after train().",
         )
 
     def _finalize_training(self, trial: Any, num_train_samples: float, start_time: float) -> Any:

@@ -191,7 +191,7 @@ def _loops(top: ast.AST, names: Mapping[str, str]) -> Iterator[Obstacle]:
                 yield Obstacle(
                     node.lineno,
                     "ray.train.report in a training loop",
-                    "report behind the loop, once an epoch",
+                    "report after the loop, once an epoch",
                 )
             elif name.rpartition(".")[2] in CLIPPING:
                 yield Obstacle(
