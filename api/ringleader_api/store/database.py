@@ -115,7 +115,7 @@ class Store:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATING})"))
             if _is_newest(connection, _scripts()):
                 return
-            config = _config()
+            config = migration_config()
             # `env.py` takes this connection: the lock and the migration have to be one transaction.
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -186,15 +186,16 @@ class Store:
         self._engine.dispose()
 
 
-def _config() -> Config:
+def migration_config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("recursive_version_locations", "true")
     return config
 
 
 @cache
 def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
+    return ScriptDirectory.from_config(migration_config())
 
 
 def _is_newest(connection: Connection, known: ScriptDirectory) -> bool:
