@@ -157,7 +157,7 @@ class Acknowledged(View):
 
 
 class JobSecrets(View):
-    """The answer of `GET /jobs/{id}/secrets` to the supervisor of the current attempt: values by environment "
-    "variable."""
+    """The answer of `GET /jobs/{id}/secrets` to the supervisor of the current attempt: values by environment
+    variable."""
 
     values: Annotated[dict[str, str], Field(repr=False)]
