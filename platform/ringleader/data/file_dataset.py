@@ -151,6 +151,7 @@ class FileDataset(Dataset[Row]):
         if not rows or not FileDataset.by_column(self):
             return default_collate(self.__getitems__(rows))  # type: ignore[no-any-return]
         numbers = self._positions(rows)
+        # By block, so that each is asked for once, however rows are shuffled.
         order = np.argsort(numbers, kind="stable")
         columns = {name: ColumnStack(len(numbers)) for name in self._columns}
         for block, taken in self._parts(numbers[order]):
@@ -186,6 +187,7 @@ class FileDataset(Dataset[Row]):
         left = iter(rows)
         for block, taken in self._parts(np.asarray(rows, np.int64)):
             members = list(islice(left, len(taken)))
+            # Before any Python object is made: a block has thousands of rows, and often few of them are wanted.
             found = block.batch.take(pa.array(taken))
             values = {name: self._values(name, found.column(name), members) for name in self._columns}
             loaded.update({row: {name: values[name][i] for name in values} for i, row in enumerate(members)})

@@ -145,4 +145,5 @@ def _told() -> Iterator[None]:
         answer = error.__cause__
         if answer is None or getattr(answer, "status", None) in GONE:
             raise
+        # Not a file that is missing: whoever asks would leave it out, or say that it was never there.
         raise OSError(said(answer)) from error

@@ -31,6 +31,7 @@ def spend_failed(state: Membership) -> Decision:
     failed = sorted((m for m in state.members if m.why not in ("", UNREACHED)), key=lambda m: m.since)
     if not failed or state.lost_in == state.generation:
         return state, ()
+    # The first to fail says why: the others' programs may have failed for want of it.
     first, most = failed[0], state.rules.max_failures
     state = replace(state, failures=state.spent + 1, failed_at=state.committed)
     rank = state.plan.rank_of(first.id) if state.plan else None

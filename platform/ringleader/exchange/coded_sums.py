@@ -157,6 +157,7 @@ class CodedSums:
 
 def _runs(bucket: Bucket, parameters: Sequence[Parameter], name: str) -> list[CodecRun]:
     """The runs of a bucket: each coded parameter by itself, neighbours that are not coded together."""
+    # PowerSGD is not among them: it sums factors, and nothing encodes its runs one by one.
     codec: Codec = CODECS.get(name, RAW)
     runs: list[CodecRun] = []
     for member, number in enumerate(bucket.members):
@@ -218,6 +219,7 @@ class _Sum:
         for peer in peers:
             for message in owned[peer]:
                 self._send(self._encode(message, self._row), [peer], PARTIALS)
+        # Before the own sum is made: a quicker peer may have sent its result by then.
         results = [(m, self._receive(m, peer, RESULTS)) for peer in peers for m in owned[peer]]
         for k, message in enumerate(owned[rank]):
             self._add(message, {peer: arriving[k] for peer, arriving in partials.items()})
@@ -276,6 +278,7 @@ class _Sum:
     def _slot(self, message: CodedMessage) -> Tensor:
         """Memory for a message, which is this bucket's until all its transfers are done."""
         self._slots += 1
+        # By its dtype apart from the slots of `_add` and `_encode`, which have the same numbers.
         return self._scratch.slot(self._slots, message.nbytes, like=self._wire)
 
 

@@ -41,6 +41,7 @@ class LocalSums:
         self.buckets = buckets
         self.total = plan.shards if same_bits else plan.world
         owned = [plan.shards_of(r) if same_bits else range(r, r + 1) for r in range(plan.world)]
+        # Servers stand behind the workers: they own no shard, and take part in every sum.
         self._owned = [*owned, *(range(0) for _ in range(plan.servers))]
         self._rank = rank
         self._groups = groups
@@ -145,6 +146,7 @@ def reusable(
         same = (active is None or buckets.active == tuple(active)) and buckets.tables.names == fresh.names
         if same and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
             return buckets
+        # The fresh ones know nothing of the memory that the program holds: it must show the weights again.
         buckets.weights.bring_back()
         # Before others hook the parameters: each gradient would be taken by both.
         buckets.release()

@@ -110,8 +110,10 @@ def _abandon(lost: list[str], temp_dir: Path) -> NoReturn:
 
     said = f"Ray's {' and '.join(lost)} ended, and with it the cluster and everything that ran there."
     print(said, file=sys.stderr, flush=True)
+    # Not checked: Ray would raise for the parts that have ended already.
     worker._global_node.kill_all_processes(check_alive=False)
     shutil.rmtree(temp_dir, ignore_errors=True)
+    # Not `sys.exit`: `main` would shut Ray down on the way out, and ask the parts that are gone.
     os._exit(1)
 
 

@@ -106,6 +106,7 @@ class WebDatasetSource:
                 sample == len(files)
                 or files[sample] != files[first]
                 or sample - first == most
+                # Headers between members count too, as they are in the one read of the block.
                 or ends[sample] - begins[first] > most_bytes
             ):
                 yield files[first], first, sample
@@ -120,6 +121,7 @@ class WebDatasetSource:
             return {name: [None] * (end - first) for name in names}
         begins = min(int(each[:, 0].min()) for each in there)
         size = max(int(each.sum(axis=1).max()) for each in there) - begins
+        # A slice of a view copies nothing: each member is copied once.
         data = memoryview(self._files.read(file, begins, size))
         return {
             name: [bytes(data[at - begins : at - begins + n]) if at >= 0 else None for at, n in each.tolist()]

@@ -81,5 +81,6 @@ class _Lines(io.TextIOBase):
     def write(self, text: str) -> int:
         *whole, self._partial = (self._partial + text).split("\n")
         for line in whole:
+            # A progress bar rewrites its line: what it showed last counts.
             self._output.say.remote(self._level, self._mark + line.rsplit("\r", 1)[-1])
         return len(text)

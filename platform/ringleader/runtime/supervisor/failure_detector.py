@@ -10,6 +10,7 @@ FROZEN = "frozen"
 BEAT_GONE_S = 3.0
 SILENT_S = 1.0
 """The silence after which a process is looked at: one that is stopped is frozen, there is no need to wait."""
+# Not by the clock: on a busy machine half a minute of it may be six seconds of a process.
 HELD_S = 30.0
 """The CPU time of a process that runs without heartbeats, because user code holds the interpreter's lock."""
 BUSY_CPU_S = 0.05

@@ -84,6 +84,7 @@ class AccountMember:
         task, run_as = self._task, self._task.run_as
         assert run_as is not None
         folders = [task.scratch, task.artifacts.parent]
+        # A place that the job names is its own to make.
         folders += [] if task.spec.checkpoint.uri else [Path(task.checkpoints)]
         for folder in folders:
             run_as.have(folder)
@@ -169,6 +170,7 @@ class AccountMember:
                 self._supervisor_link.in_sync(worker, values[0])
             case "attendance":
                 number, attendance = values
+                # Without this a late answer, whose question was given up, would end this process.
                 if number in self._attendances:
                     self._attendances[number].put(attendance)
             case "ended" if not self._over.is_set():
