@@ -81,6 +81,7 @@ def ends_at(head: Claim, admitted: Sequence[Claim], held: HeldPlaces, free: Free
 
 def _donors(admitted: Sequence[Claim], level: int, usage: Usage) -> list[Claim]:
     found = [claim for claim in admitted if claim.surplus and claim.priority <= level]
+    # By the id last, here and below: each pass over the same cluster has to choose the same jobs.
     return sorted(found, key=lambda c: (c.priority, -usage.share(c.project), -c.surplus, c.job_id))
 
 

@@ -77,6 +77,7 @@ class Reservations:
     def add(self, need: WorkerNeed, count: int) -> None:
         """Promise room to `count` workers; a negative number takes it back. Promising more than fit harms nobody."""
         before = min(self._reserved[need], self._room(need))
+        # Before its own are counted: from here on the sum is kept up to date instead of being made anew.
         self._losses.setdefault(need, self._lost(need))
         self._reserved[need] += count
         more = min(self._reserved[need], self._room(need)) - before
@@ -126,6 +127,7 @@ class _Part:
     def settle(self, placed: Sequence[tuple[str, int]], index: Mapping[str, int]) -> None:
         """Settle those whose places are known, on nodes that are there, up to what the job still holds."""
         for node, number in placed:
+            # A node may be gone. What a job lets go of comes last, and is left out once all that it keeps is settled.
             if node in index and (here := min(number, self.left)):
                 self.spots.append((index[node], here))
                 self.left -= here

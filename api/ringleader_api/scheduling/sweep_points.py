@@ -62,6 +62,7 @@ _METHODS: Mapping[str, Callable[[SweepSpec], list[Point]]] = {
 def _unit(seed: int, number: int, path: str) -> float:
     """A number in [0, 1) that depends on these alone: another key or trial changes none of the others."""
     digest = hashlib.sha256(f"{seed}/{number}/{path}".encode()).digest()
+    # The factor: the largest of these numbers, as a float, would be 1.
     return int.from_bytes(digest[:8]) / 2**64 * (1 - 2**-53)
 
 
@@ -96,7 +97,9 @@ def suggested(sweep: SweepSpec, number: int, told: Sequence[Told]) -> Point:
     """
     import optuna
 
+    # Each draw makes a study of its own, and would log that it did.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Other random numbers for each trial, as each is drawn by a fresh sampler; numpy's seeds end at 2**32.
     sampler = optuna.samplers.TPESampler(seed=(sweep.seed + number) % 2**32, constant_liar=True)
     study = optuna.create_study(sampler=sampler, direction=sweep.metric.goal)
     asked = {path: _distribution(values) for path, values in sweep.space.items()}

@@ -42,5 +42,6 @@ def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
 def _bare(uri: str) -> str:
     place, query, _ = uri.partition("?")
     authority, slash, path = place.partition("/")
+    # At the last one: a password may have some of its own.
     user, at, host = authority.rpartition("@")
     return f"{LEFT_OUT + at if user else ''}{host}{slash}{path}{query and query + LEFT_OUT}"

@@ -128,6 +128,7 @@ class Packages:
                 raise _begins_elsewhere(offset, stored)
             try:
                 size_bytes = await self._receive(file, stored, chunks, who)
+            # Whatever came of it would count against the sender's quota for a day.
             except (TooLarge, PackagesUsedUp):
                 _remove(partial, file)
                 raise
@@ -189,6 +190,7 @@ def there(session: Session, name: str, *, hold: bool = False) -> bool:
     """Whether `sha256:…` may be referred to; with `hold` it stays so until the transaction's end."""
     digest = name.removeprefix("sha256:")
     query = select(Package.sha256).where(Package.sha256 == digest, Package.given_up_at.is_(None))
+    # A shared lock: submissions with one package do not wait for each other, only its removal waits for them.
     return session.scalar(query.with_for_update(read=True) if hold else query) is not None
 
 

@@ -107,6 +107,7 @@ def score_points(job: Job) -> list[MlflowPoint]:
     """The final scores of a succeeded job, at its last step; none for any other."""
     if not job.result or job.finished_at is None:
         return []
+    # Names of their own: scores stand beside the curves, under a prefix.
     at, steps, keys = millis(job.finished_at), job.result["steps"], Keys()
     return [
         MlflowPoint(f"final_{keys[k]}", float(v), at, steps) for k, v in sorted(job.result["scores"].items())
@@ -132,6 +133,7 @@ def _key(name: str) -> str:
     to another: no part is empty, `.` or `..`."""
     parts = _FORBIDDEN.sub("_", name)[:MAX_NAME].split("/")
     cleaned = "/".join("_" * len(p) if p in (".", "..") else p for p in parts if p)
+    # MLflow takes whatever begins with two dots for a way out of its folder.
     return "__" + cleaned[2:] if cleaned.startswith("..") else cleaned or "_"
 
 

@@ -67,8 +67,10 @@ class Registry:
             return None, f"the model {name} belongs to {f'project {owner}' if owner else 'no project'}"
         # The same again replaces itself.
         self._mlflow.put_artifact(f"{folder}/{FOLDER}/MLmodel", _description(job, run_id).encode())
+        # Not sent again after a crash behind it: the file may have gigabytes, and is never changed.
         if self._mlflow.artifact_sizes(run_id, FOLDER).get(WEIGHTS) != weights.stat().st_size:
             self._mlflow.put_file(f"{folder}/{FOLDER}/{WEIGHTS}", weights)
+        # As late as can be: a version that was made cannot be made undone.
         still_mine()
         tags = {JOB_TAG: job.id, PROJECT_TAG: job.project}
         if job.result:

@@ -142,6 +142,7 @@ class MlflowRuns:
             return
         for name, file in made:
             path = saved_file(self._home, cursor.job_id, file)
+            # A job writes this folder itself, and may have put a larger file there than a session saves.
             if path is not None and path.stat().st_size <= MOST_BYTES:
                 self._mlflow.put_artifact(f"{folder}/{name}/{file}", path.read_bytes())
 
@@ -185,6 +186,7 @@ class MlflowRuns:
             setattr(cursor, name, value)
         with self._store.write() as session:
             row = session.get(ExportCursor, cursor.job_id)
+            # Gone where the job was removed meanwhile: there is nothing left to note.
             if row is not None:
                 for name, value in reached.items():
                     setattr(row, name, value)

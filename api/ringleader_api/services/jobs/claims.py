@@ -243,6 +243,7 @@ def _allowed(workers_min: int, workers_max: int, granted: int | None) -> int:
 
 
 def _servers(sync: dict[str, Any]) -> int:
+    # Looked for before the part is read as a model, which costs far more: most jobs of a long queue have no servers.
     return Sync.model_validate(sync).server_count if SERVERS in sync.values() else 0
 
 

@@ -138,6 +138,7 @@ class _Search:
             # By an index those few would be met at the end of a walk through all.
             of = _indexed if few is None else self._unindexed
             query = _with_value(sort, conditions, few, of)
+            # None from here on: jobs without a value stand behind all that have one, and begin with their first.
             found, behind = self._read(query, of(sort.column), sort=sort, behind=behind, limit=limit), None
         if sort.may_lack and len(found) < limit:
             query = _without_value(sort, conditions)

@@ -74,6 +74,7 @@ class Tokens:
         if user != who.name:
             permit(who, Action.ADMIT, EVERY)
         now = self._now()
+        # Of a token alone: a session of the page ends soon, and is what tokens that last are made with.
         limit = who.expires_at if who.token is not None else None
         if expires_at is not None and expires_at <= now:
             raise Unprocessable("the token would expire in the past.", code="bad_expiry")

@@ -62,6 +62,7 @@ class Users:
         _not_oneself(who, name)
         with self._store.write() as session:
             user = _load(session, name)
+            # The first time stays: it says since when they are shut out.
             user.disabled_at = user.disabled_at or self._now()
 
     def enable(self, name: str) -> UserView:

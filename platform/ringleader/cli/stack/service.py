@@ -138,6 +138,7 @@ class Service:
     def _json_line(self) -> dict[str, Any] | None:
         """The first line of its output that is a JSON object with an address or URL in it."""
         for line in _since(self.home.log(self.recipe.name), self.log_start).splitlines():
+            # Looked at before it is parsed: services log lines of JSON about much else.
             if line.startswith("{") and ('"url"' in line or '"address"' in line):
                 try:
                     said = json.loads(line)
@@ -176,6 +177,7 @@ def _since(log: Path, start: int) -> str:
     try:
         with log.open("rb") as file:
             file.seek(start)
+            # Bounded, as it is read at each look: what a start prints is far less.
             return file.read(1 << 20).decode("utf-8", "replace")
     except OSError:
         return ""

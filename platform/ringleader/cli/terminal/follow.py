@@ -145,10 +145,12 @@ def _print_logs(session: CommandSession, display: ProgressDisplay, job: Job, aft
                 display.say(log_text(line))
             else:
                 session.show(None, log_text(line))
+            # With each line: where the reading breaks off, the next look goes on behind the last one that was printed.
             after = line.seq
     except (ApiProblem, ApiUnreachable) as error:
         if isinstance(error, ApiProblem) and error.status < 500:
             raise
+        # Until then the next look reads them.
         if job.state.ended:
             display.say(f"its last log lines could not be read; print them with `ringleader logs {job.id}`.")
     return after

@@ -40,6 +40,7 @@ def page(reader: OverviewReader, screen: Screen) -> None:
                     if isinstance(error, ApiProblem) and error.status < 500:
                         raise
                     away = True
+                # From the answer on: a slow control plane is not asked again without a pause.
                 looked_s = time.monotonic()
 
 
