@@ -56,6 +56,7 @@ def plain(address: Address) -> Address:
     if isinstance(address, IPv6Address):
         if address in NAT64:
             return IPv4Address(int(address) & 0xFFFFFFFF)
+        # Of its server and its client the latter, to which packets go in the end.
         teredo = address.teredo[1] if address.teredo is not None else None
         return address.ipv4_mapped or address.sixtofour or teredo or address
     return address

@@ -35,6 +35,7 @@ class MailServer:
         try:
             with self._connected() as server:
                 if self.security == "starttls":
+                    # smtplib's own context would take any certificate.
                     server.starttls(context=ssl.create_default_context())
                 if self.user:
                     server.login(self.user, self.password)

@@ -40,8 +40,9 @@ class Bounds:
 
     @classmethod
     def within(cls, descriptors: int) -> Self:
-        """The bounds for a process with so many descriptors. Half of them are for connections: each may need a second
-        one, of a file or of MLflow, and Ray and the database have theirs."""
+        """The bounds for a process with so many descriptors."""
+        # Half of them: each connection may need a second one, of a file or of MLflow, and Ray and the database have
+        # theirs.
         together = max(16, descriptors // 2)
         strangers = min(2048, together // 2)
         return cls(together, strangers, strangers // 2, streams=together // 2, of_user=together // 4)

@@ -78,8 +78,9 @@ class Sweeping:
                         _locked(session, row).closed = True
 
     def _adopt(self, row: Sweep) -> None:
-        """Note the jobs whose submission was the last thing that a process did: a running sweep finds them by
-        submitting anew, and one that was paused or cancelled since submits nothing."""
+        """Note the jobs whose submission was the last thing that a process did."""
+        # Looked for by their keys: a running sweep finds them by submitting anew, and one that was paused or cancelled
+        # since submits nothing.
         made = and_(
             IdempotencyKey.owner == row.owner,
             IdempotencyKey.key == literal(f"{row.id}/").concat(cast(SweepTrial.number, String(40))),

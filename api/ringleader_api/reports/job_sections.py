@@ -150,5 +150,6 @@ def _member(data: Mapping[str, Any]) -> str:
 
 
 def _time(value: object) -> str:
-    """The job's own process told it: it may be any JSON, and no time."""
+    """A time that an event tells, as people read it; a dash where it tells none."""
+    # The job's own process told it: it may be any JSON.
     return seconds(value) if isinstance(value, (int, float)) and 0 <= value <= _LONGEST_S else "–"

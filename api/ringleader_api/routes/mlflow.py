@@ -19,6 +19,7 @@ router = APIRouter(include_in_schema=False)
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "upgrade"}
+# Our credential, and all that a client may claim about where its request comes from.
 _KEPT_BACK = _HOP | {"host", "authorization", "cookie", "origin", "referer", "forwarded", "x-real-ip"}
 _FORWARDED = "x-forwarded-"
 _NOT_RETURNED = _HOP | {

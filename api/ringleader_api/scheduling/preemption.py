@@ -91,8 +91,9 @@ def _victims(admitted: Sequence[Claim], head: Claim, rules: SchedulerRules) -> l
 
 
 def _overtook(claim: Claim, head: Claim) -> bool:
-    """Whether the head waited already when the job was let past another head or this one. A job that has just begun
-    counts, too: else others could go before the head for ever, always one of them just begun."""
+    """Whether the head waited already when the job was let past another head or this one."""
+    # A job that has just begun counts, too: else others could go before the head for ever, always one of them just
+    # begun.
     return claim.overtook and claim.ran_s <= head.waited_s
 
 

@@ -57,11 +57,12 @@ class Reservations:
 
     def add_gang(self, need: WorkerNeed, count: int, apart: Apart) -> None:
         """Promise room to a gang of two shapes. Where some choice of nodes would not work out for both, nobody else
-        gets a promise beside it: until it has its places, a worker that landed between could break up its room."""
+        gets a promise beside it."""
         self.add(need, count)
         self.add(*apart)
         tight = any(self._room(shape) < self._losses[shape] for shape in (need, apart[0]))
         if tight and together(self._placed.copy(), need, count, apart) is not None:
+            # Until it has its places, a worker that landed between could break up its room.
             self._closed = True
 
     def _sure(self, claim: Claim, apart: Apart) -> bool:

@@ -34,7 +34,8 @@ def _shown(value: Any) -> Any:
 
 
 def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of secrets stay; who is told, and by which address, is nobody else's business."""
+    """A channel of an alert without its receiver's address."""
+    # Names of secrets stay; who is told, and by which address, is nobody else's business.
     hidden = {key: LEFT_OUT for key in ("webhook", "mail") if channel.get(key) is not None}
     return {**channel, **hidden}
 

@@ -243,24 +243,26 @@ def _alone(path: Path) -> Iterator[BinaryIO]:
 
 
 def _remove(path: Path, file: BinaryIO) -> None:
-    """Remove the file only while it is still this one: once it is named as a package, the next upload may have begun in
-    its place."""
+    """Remove the file only while it is still this one."""
+    # Once it is named as a package, the next upload may have begun in its place.
     if _lies_at(path, file):
         path.unlink()
 
 
 def _lies_at(path: Path, file: BinaryIO) -> bool:
-    """Whether the opened file is still the one of that name: its last holder may have stored or removed it."""
+    """Whether the opened file is still the one of that name."""
     try:
+        # Its last holder may have stored or removed it, and another one may be there.
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
 
 def _write(file: BinaryIO, chunk: bytes) -> None:
-    """Write all of the chunk: a disk that is nearly full takes a part without an error, and refuses the next."""
+    """Write all of the chunk."""
     left = memoryview(chunk)
     while left:
+        # A disk that is nearly full takes a part without an error, and refuses the next.
         left = left[file.write(left) :]
 
 

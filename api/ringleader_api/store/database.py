@@ -173,8 +173,9 @@ class Store:
         self._written_s = time.monotonic()
 
     def copy_log(self) -> None:
-        """Copy what SQLite's write-ahead log holds into the database, beside the commits that go on: one that did it
-        itself would wait for the disk ten times as long, and with it all that wait for their turn to write."""
+        """Copy what SQLite's write-ahead log holds into the database, beside the commits that go on."""
+        # A commit that did it itself would wait for the disk ten times as long, and with it all that wait for their
+        # turn to write.
         if not self.shared:
             with self._looker.connect() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")

@@ -26,8 +26,8 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 def params(job: Job) -> list[tuple[str, str]]:
-    """The job file as it was submitted, one flat key each, URIs without their credentials. `env` and `alerts` stay out:
-    they may hold secrets."""
+    """The job file as it was submitted, one flat key each, URIs without their credentials."""
+    # `env` and `alerts` may hold secrets.
     left_out = ("env", "alerts", "name", "project", "labels")
     flat = _flatten({k: v for k, v in job.submitted.items() if k not in left_out})
     found: dict[str, str] = {}
@@ -97,8 +97,8 @@ def artifact_files(events: Iterable[Event]) -> list[tuple[str, str]]:
 
 
 def _step(told: Any, before: int) -> int:
-    """The step an event names, else the one before it: the data is written by a job's own process, and may hold no
-    number, or one that MLflow cannot hold."""
+    """The step an event names, else the one before it."""
+    # The data is written by a job's own process, and may hold no number, or one that MLflow cannot hold.
     whole = isinstance(told, int) and not isinstance(told, bool) and 0 <= told < 1 << 63
     return told if whole else before
 
@@ -138,7 +138,7 @@ def _key(name: str) -> str:
 
 
 def _free(key: str, taken: Container[str]) -> str:
-    """The key, numbered if it is taken: MLflow refuses a second value of a param, and would mix two metrics of one
-    name."""
+    """The key, numbered if it is taken."""
+    # MLflow refuses a second value of a param, and would mix two metrics of one name.
     numbered = (f"{key}_{number}" for number in count(2))
     return next(k for k in chain([key], numbered) if k not in taken)

@@ -34,7 +34,8 @@ class MlflowRuns:
         self._keys: dict[str, records.Keys] = {}
 
     def doubt(self, job_id: str) -> None:
-        """Compare before the next batch: MLflow may have taken the last one although its answer was lost."""
+        """Compare before the next batch."""
+        # MLflow may have taken the last one although its answer was lost.
         self._certain.discard(job_id)
 
     def doubt_all(self) -> None:

@@ -87,8 +87,9 @@ class OutageNotes:
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print the text; on a terminal with control characters escaped, because a job's output may hold any."""
+    """Print the text, on a terminal with control characters escaped."""
     stream = sys.stderr if err else sys.stdout
+    # A job's output may hold any.
     shown = plain(text) if stream.isatty() else text
     # A character that the stream cannot hold is spelt out, rather than end the command with an error.
     encoding = stream.encoding or "utf-8"

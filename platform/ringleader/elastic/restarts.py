@@ -45,7 +45,8 @@ def spend_failed(state: Membership) -> Decision:
 
 
 def awaits_others(state: Membership, now: float) -> bool:
-    """Whether members that stand still wait for workers that are starting: another plan would cost another start."""
+    """Whether members that stand still wait for workers that are starting."""
     since = max((m.since for m in state.members), default=state.last_loss)
     starting = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)
+    # A plan without them would be followed by another one at once, and each costs a start of the program.
     return bool(starting) and now - since < state.rules.grace_s

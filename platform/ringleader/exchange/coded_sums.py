@@ -101,7 +101,8 @@ class CodedSums:
         self._residuals.commit()
 
     def abandon(self) -> None:
-        """Give up the residuals of the step: the communication thread, which did not end, may still write into them."""
+        """Give up the residuals of the step, and their memory."""
+        # The communication thread, which did not end, may still write into it.
         self._residuals.abandon()
 
     def alone(self, bucket: Bucket) -> None:

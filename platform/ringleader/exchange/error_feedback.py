@@ -62,7 +62,8 @@ class ErrorFeedback:
         self._made = {}
 
     def abandon(self) -> None:
-        """Roll back without using the memory again: a thread may still write into it."""
+        """Roll back without using the memory again."""
+        # Not into `_spare`, as `roll_back` has it: a thread may still write there.
         self._made = {}
 
 

@@ -205,8 +205,9 @@ class _Search:
         return or_(contains(Job.id.expression), contains(Job.name.expression), any_label)
 
     def _unindexed(self, column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
-        """The column as the planner of SQLite takes no index for it. PostgreSQL knows how many rows each would find."""
+        """The column as the planner of SQLite takes no index for it."""
         if not self._sqlite:
+            # PostgreSQL knows how many rows each index would find.
             return column.expression
         return unindexed(column.expression)
 

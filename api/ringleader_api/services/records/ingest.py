@@ -123,11 +123,12 @@ class Intake:
                 self._telemetry.recovery_s.observe(total_s)
 
     def _masked(self, session: Session, job: Job, told: list[Record]) -> list[Record]:
-        """The records without the job's secrets: a log line, a traceback or a label may hold one."""
+        """The records without the job's secrets."""
         named = job.spec.get("secrets")
         masks = self._secrets.masks(session, job.project, named) if named else []
         if not masks:
             return told
+        # In each of them: a log line, a traceback or a label may hold one.
         return [_masked(r, masks) for r in told]
 
     def _store_records(self, session: Session, job: Job, fresh: Sequence[Record], now: datetime) -> None:

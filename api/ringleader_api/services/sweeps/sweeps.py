@@ -230,10 +230,11 @@ def _have_room(session: Session, project: str) -> None:
 
 
 def _readable_view(session: Session, row: Sweep) -> SweepView | None:
-    """None: the stored sweep file is none to this version, which must not keep the others from being shown."""
+    """The sweep as the API shows it; None where the stored sweep file is none to this version."""
     try:
         return sweep_view(row, known_trials(session, row, points=False))
     except ValidationError as error:
+        # It must not keep the others from being shown.
         log.warning("sweep.unreadable", sweep=row.id, wrong_keys=error.error_count())
         return None
 

@@ -141,8 +141,9 @@ def _room_for_one(session: Session, user: str, now: datetime) -> None:
 
 
 def _whole(who: Caller) -> None:
-    """Require a credential without scope: otherwise a scoped token would be a way to an unscoped one."""
+    """Require a credential without scope."""
     if not who.is_whole:
+        # Else a scoped token would be a way to an unscoped one.
         raise Forbidden(
             "a scoped token cannot create or revoke other tokens.",
             hint="Log in, or use a token without a scope.",

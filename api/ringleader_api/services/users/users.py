@@ -116,8 +116,9 @@ def _known(session: Session, project: str) -> None:
 
 
 def _not_oneself(who: Caller, name: str) -> None:
-    """Refuse changes to one's own rights: otherwise the last admin could lock everybody out."""
+    """Refuse changes to one's own rights."""
     if who.name == name:
+        # Else the last admin could lock everybody out.
         raise Conflict(
             "you cannot change your own rights.", hint="Ask another admin to change them.", code="own_rights"
         )

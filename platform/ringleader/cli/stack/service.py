@@ -161,9 +161,10 @@ def recorded(home: Home) -> dict[str, PidIdentity]:
 
 
 def left_by(record: Path) -> list[Path]:
-    """The temporary folders that a record names and this user owns; after a reboot a name may be another user's."""
+    """The temporary folders that a record names and this user owns."""
     named = read_json(record).get("remove", [])
     folders = [Path(name) for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    # After a reboot a name may be another user's.
     return [folder for folder in folders if folder.is_dir() and folder.lstat().st_uid == os.geteuid()]
 
 

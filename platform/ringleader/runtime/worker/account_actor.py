@@ -155,7 +155,8 @@ class AccountMember:
             self._end(error)
 
     def _outlive(self) -> None:
-        """Wait for the child's death: what it has forked may hold the other end of the line for longer."""
+        """Wait for the child's death."""
+        # The end of the line is no sign of it: what the child has forked may hold the other end for longer.
         self._process.wait()
         self._end(EOFError())
 

@@ -53,8 +53,9 @@ class Relay:
     ranks_by_node: tuple[NodeRanks, ...]
 
     def pieces(self, part: RankPart) -> list[Span]:
-        """The bucket in messages: cut wherever a lane of any node ends, so that both ends of a transfer cut alike."""
+        """The bucket in messages."""
         n = part.length
+        # Wherever a lane of any node ends, not of this one alone: both ends of a transfer have to cut alike.
         cuts = {0, n, *(stop for h in self.ranks_by_node for _, stop in even_spans(n, len(h.collectors)))}
         ends = sorted(cuts)
         return [piece for span in pairwise(ends) for piece in chunks(span, part.chunk)]
