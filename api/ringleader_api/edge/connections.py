@@ -111,14 +111,14 @@ class Connections:
 
     def _least_missed(self, newest: OpenConnection) -> OpenConnection:
         """The connection to close for a new one: a stranger who was there before, else an idle one of a user, else the
-        oldest of a user who holds more than half of all, who must not keep the others out with requests that never end.
-        The new one itself where there is none."""
+        oldest of a user who holds more than half of all. The new one itself where there is none."""
         stranger = self._first_stranger(self._strangers)
         if stranger is not None and stranger is not newest:
             return stranger
         if self._idle:
             return next(iter(self._idle))
         holders = Counter(holder for one in self._there if (holder := one.holder))
+        # Such a user must not keep the others out with requests that never end.
         greedy = next((holder for holder, n in holders.items() if 2 * n > self._bounds.together), None)
         return next((one for one in self._there if one.holder == greedy), newest)
 

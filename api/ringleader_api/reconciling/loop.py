@@ -207,13 +207,13 @@ class Reconciler:
         self._backend.release(job_id, attempt)
 
     def _guarded(self, who: Who, action: Callable[[], None]) -> None:
-        """Do one job's action, so that its failure does not keep the round from the others. One that fails slowly is
-        tried again behind all of them, one such action in a round: it may take longer than the role lasts."""
+        """Do one job's action. One that fails slowly is tried again behind all of them, one such action in a round."""
         began, slow = self._now(), False
         try:
             action()
         except RoleLeaseLost:
             raise
+        # Of whatever kind: its failure must not keep the round from the others.
         except Exception as error:
             log_failure(log, "reconciler.job_failed", error, job=who[0], attempt=who[1])
             slow = (self._now() - began).total_seconds() > SLOW_S

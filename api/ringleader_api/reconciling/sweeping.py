@@ -136,14 +136,14 @@ class Sweeping:
             _trial(session, row, trial.number).job_id = accepted.job_id
 
     def _draw(self, row: Sweep, spec: SweepSpec, drawn: SweepTrial, known: Sequence[KnownTrial]) -> Point:
-        """The point of a trial that depends on the scores of the others, stored before its job is submitted: after a
-        crash the key stands for the same job."""
+        """The point of a trial that depends on the scores of the others, stored."""
         told = [
             Told(one.row.point, one.row.scores[-1] if one.row.scores else None, ended=one.state.ended)
             for one in known
             if one.row.point is not None
         ]
         point = suggested(spec, drawn.number, told)
+        # Before its job is submitted: after a crash the key stands for the same job.
         with self._store.write() as session:
             _trial(session, row, drawn.number).point = point
         drawn.point = point  # known to the next draw of this round

@@ -99,9 +99,10 @@ def _target(base: httpx.URL, request: Request, below: str, path: str) -> httpx.U
 
 
 def _outgoing(request: Request) -> list[tuple[str, str]]:
-    """The request's headers, with its true origin: MLflow treats requests from loopback as its owner's."""
+    """The request's headers, with its true origin."""
     kept = _without(request.headers.items(), _KEPT_BACK)
     told = [(name, value) for name, value in kept if not name.lower().startswith(_FORWARDED)]
+    # MLflow treats requests from loopback as its owner's.
     return [*told, (_FORWARDED + "for", request.client.host if request.client else "unknown")]
 
 

@@ -161,12 +161,12 @@ class Packages:
         return stored
 
     def _keep(self, partial: Path, digest: str, size_bytes: int, who: str) -> bool:
-        """Give the file its name as a package, under the lock of the row, which the removal of packages takes as
-        well."""
+        """Give the file its name as a package."""
         now = self._now()
         new = False
         with self._store.write() as session:
             # Again after the insert: it takes the lock, also where another sender's row was there first.
+            # Under the lock of the row, which the removal of packages takes as well.
             while (row := session.get(Package, digest, with_for_update=True)) is None:
                 values = {"sha256": digest, "size_bytes": size_bytes, "sender": who}
                 new = _insert(session, **values, created_at=now, used_at=now)
@@ -180,9 +180,10 @@ class Packages:
 
 
 def _insert(session: Session, **values: Any) -> bool:
-    """Insert the row; False where another sender of the same bytes was first, for whom this has waited."""
+    """Insert the row; False where another sender of the same bytes was first."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     first = dialect.insert(Package).values(values).on_conflict_do_nothing().returning(Package.sha256)
+    # By then this has waited for that sender's transaction.
     return session.scalar(first) is not None
 
 

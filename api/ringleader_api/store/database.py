@@ -238,12 +238,13 @@ def _tune_sqlite(engine: Engine) -> None:
 
 
 def _tune_postgresql(engine: Engine) -> None:
-    """Escape NUL in strings, which PostgreSQL alone refuses, so that a job can always report its end."""
+    """Escape NUL in strings."""
     from psycopg.types.string import StrDumperUnknown
 
     # psycopg's own dumper of str leaves the type to the server; `StrDumper` would make every string a text.
     class Spelt(StrDumperUnknown):
         def dump(self, obj: str) -> Any:
+            # PostgreSQL alone refuses it, and a job has to be able to report its end, whatever it has printed.
             return super().dump(obj.replace("\0", "\\x00"))
 
     @event.listens_for(engine, "connect")

@@ -113,8 +113,7 @@ class MlflowRuns:
         return keys
 
     def _events(self, cursor: ExportCursor) -> None:
-        """Copy the recoveries and artifacts behind the cursor; earlier events are read too, for the step at which each
-        recovery happened."""
+        """Copy the recoveries and artifacts behind the cursor."""
         query = select(Event).where(Event.job_id == cursor.job_id).order_by(Event.seq)
         with self._store.read() as session:
             newest = session.scalar(
@@ -122,6 +121,7 @@ class MlflowRuns:
             )
             if newest is None or newest <= cursor.event_seq:
                 return
+            # Earlier events, too: they tell the step at which a recovery happened.
             events = session.scalars(query.where(Event.type.in_((records.RECOVERED, "worker.lost")))).all()
             fresh = query.where(Event.type == records.SAVED, Event.seq > cursor.event_seq)
             made = records.artifact_files(session.scalars(fresh).all())

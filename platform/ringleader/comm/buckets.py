@@ -350,8 +350,8 @@ def _ignore(_: Bucket) -> None:
 
 
 def _can_be_a_row(gradient: Tensor, dtype: torch.dtype) -> bool:
-    """Whether sums may be made in the gradient's memory: not where autograd shares it with another parameter, as for
-    both `a` and `b` of `a.view(-1) + b.view(-1)`."""
+    """Whether sums may be made in the gradient's memory."""
+    # Not where autograd shares it with another parameter, as for both `a` and `b` of `a.view(-1) + b.view(-1)`.
     return gradient.is_contiguous() and gradient.dtype == dtype and holders(gradient) == 1
 
 

@@ -104,16 +104,17 @@ class LocalSums:
         return self._parts[key]
 
     def _final(self, bucket: Bucket) -> None:
-        """Submit buckets in their order, the same on all members: one that is complete early waits for those before
-        it."""
+        """Submit buckets in their order, the same on all members."""
         self._ready.add(bucket.number)
+        # One that is complete early waits for those before it.
         while self._next in self._ready:
             self._send(self.buckets.buckets[self._next])
             self._next += 1
 
     def _send(self, bucket: Bucket) -> None:
-        """Submit a bucket, but for one of which no parameter is stepped: on all members its sum would be of nothing."""
+        """Submit a bucket, but for one of which no parameter is stepped."""
         members = (id(self.buckets.parameters[number]) for number in bucket.members)
+        # Left out on all members alike: its sum would be of nothing.
         if self._stepped is None or not self._stepped.isdisjoint(members):
             self._submit(bucket)
 
