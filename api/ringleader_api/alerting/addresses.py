@@ -17,7 +17,7 @@ which nobody uses any more."""
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the operator lets alerts reach inside: hosts by name, and networks."""
+    """The places inside that the operator lets alerts reach: hosts by name, and networks."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()

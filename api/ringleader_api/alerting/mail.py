@@ -21,7 +21,7 @@ class NotTaken(RingleaderError):
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """Where mail goes out. `security`: TLS from the beginning, from STARTTLS on, or none."""
+    """The server by which mail goes out. `security`: TLS from the beginning, from STARTTLS on, or none."""
 
     host: str
     port: int

@@ -74,7 +74,7 @@ def spent(wall_s: float, parts: Any) -> str:
 
 
 def last_values(values: Mapping[str, MetricValues], count: int) -> Section:
-    """What each metric came to; `count` is how many there are."""
+    """The values of each metric; `count` is the number of all that there are."""
     rows = [
         (cut(name), number(one.last), str(one.step), number(one.min), number(one.max))
         for name, one in values.items()

@@ -43,9 +43,10 @@ def _random(sweep: SweepSpec) -> list[Point]:
 
 
 def _sobol(sweep: SweepSpec) -> list[Point]:
-    """Points of a scrambled Sobol' sequence (Sobol', 1967; Owen, 1998), which leave no part of the space out."""
+    """Points of a scrambled Sobol' sequence (Sobol', 1967; Owen, 1998)."""
     from scipy.stats import qmc  # loads for a second, which only sweeps of this method are to wait for
 
+    # Unlike points drawn one by one, these leave no part of the space out.
     sequence = qmc.Sobol(len(sweep.space), scramble=True, rng=sweep.seed)
     # Whole powers of two: the sequence is even over these alone.
     places = sequence.random_base2(ceil(log2(sweep.size)))[: sweep.size]
@@ -82,7 +83,7 @@ def _value(values: Range, at: float) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is known of a trial whose point was drawn: its newest score, and whether it is over."""
+    """A trial whose point was drawn, as far as it is known: its newest score, and whether it is over."""
 
     point: Point
     score: float | None

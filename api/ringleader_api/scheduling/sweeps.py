@@ -1,4 +1,4 @@
-"""What a sweep does next with its trials, decided from their scores and the states of their jobs alone.
+"""The next acts of a sweep on its trials, decided from their scores and the states of their jobs alone.
 
 With a promotion this is asynchronous successive halving (Li et al., A System for Massively Parallel Hyperparameter
 Tuning, 2020): a trial that has reached its rung goes on if it is among the best 1/reduction of those that have, and is

@@ -1,4 +1,5 @@
-"""What lists of jobs are sorted and filtered by, kept beside the jobs: attributes, metric summaries, durations."""
+"""The values by which lists of jobs are sorted and filtered, kept beside the jobs: attributes, metric summaries,
+durations."""
 
 import hashlib
 import json

@@ -79,12 +79,13 @@ class Registry:
 
 
 def _description(job: Job, run_id: str) -> str:
-    """What MLflow reads of a model: that it consists of weights alone, which no flavour of its own loads."""
+    """The description of a model, as MLflow reads it."""
     return yaml.safe_dump(
         {
             "artifact_path": FOLDER,
             "run_id": run_id,
             "utc_time_created": f"{job.finished_at or job.created_at:%Y-%m-%d %H:%M:%S.%f}",
+            # A flavour that MLflow does not know: these are weights alone, which none of its own loads.
             "flavors": {"ringleader": {"weights": WEIGHTS, "entrypoint": job.spec.get("entrypoint")}},
         },
         sort_keys=False,

@@ -32,7 +32,7 @@ ONE_KIND = "one of " + ", ".join(KINDS)
 
 
 class AlertCondition(SpecPart):
-    """What has to happen: one of `state`, `metric`, `worker_lost`, `waits_longer_than_s` and `goodput_below`.
+    """The condition of a rule: one of `state`, `metric`, `worker_lost`, `waits_longer_than_s` and `goodput_below`.
 
     Attributes:
         state: the job comes to this state.
@@ -73,7 +73,7 @@ class AlertCondition(SpecPart):
 
 
 class AlertChannel(SpecPart):
-    """Who is told: one of `webhook` (with the name of the `secret` that signs), `slack` and `mail`.
+    """The receiver of alerts: one of `webhook` (with the name of the `secret` that signs), `slack` and `mail`.
 
     Attributes:
         webhook: the address, http or https, that is posted to.

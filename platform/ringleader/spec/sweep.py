@@ -108,7 +108,7 @@ class Asha(SpecPart):
 
 
 class Promotion(SpecPart):
-    """Who goes on at a rung."""
+    """The rule by which trials go on at a rung."""
 
     asha: Asha
 

@@ -1,4 +1,4 @@
-"""Which jobs a list shows, in which order, and with which metrics, as its query says it."""
+"""The filter, the order and the metrics of a list of jobs, as its query says them."""
 
 import re
 from typing import Annotated

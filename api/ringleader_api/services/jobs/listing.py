@@ -79,7 +79,7 @@ class JobList:
         return JobPage(items=items, next_cursor=cursor_behind(sort, places[-1]) if more else None)
 
     def facets(self, which: Filter, projects: Collection[str] | None) -> Facets:
-        """What the newest LOOKED_AT of these jobs have, MOST of each kind."""
+        """The attributes of the newest LOOKED_AT of these jobs, MOST of each kind."""
         labels: dict[str, set[str]] = defaultdict(set)
         params: set[str] = set()
         with self._store.read() as session:
@@ -167,7 +167,7 @@ class _Search:
         return [Place(value, i) for i, value in self._session.execute(query.order_by(*order).limit(limit))]
 
     def matching(self) -> list[ColumnElement[bool]]:
-        """What each job that is there must fulfil."""
+        """The conditions for each job that is there."""
         return _there(self._cheapest())
 
     def _cheapest(self) -> list[ColumnElement[bool]]:
@@ -178,7 +178,7 @@ class _Search:
         return conditions
 
     def _conditions(self, of: "_Spelling", *, soon: bool = False) -> list[ColumnElement[bool]]:
-        """What each job must fulfil. `soon`: many do, so that it is cheaper to ask each in turn than to find all."""
+        """The conditions for each job. `soon`: many do, so that it is cheaper to ask each in turn than to find all."""
         which = self._which
         equal = ((Job.state, which.state), (Job.project, which.project), (Job.name, which.name))
         found = [

@@ -25,10 +25,10 @@ _BEHIND = 256  # by so many steps the newest metrics may come later than the ste
 
 
 class ProgressDisplay(Protocol):
-    """Where the progress of a job is shown, and lines beside it."""
+    """A place that shows the progress of a job, and lines beside it."""
 
     outage_s: float
-    """How long the control plane may be away."""
+    """The seconds for which the control plane may be away."""
 
     def show(self, now_s: float, view: JobView, known: Callable[[JobView], JobSnapshot]) -> None: ...
 
@@ -73,7 +73,7 @@ class PlainLines:
 
 
 class JobReader:
-    """What is known of a job at one look: its pace, and its newest metrics."""
+    """Reads what is known of a job at one look: its pace, and its newest metrics."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

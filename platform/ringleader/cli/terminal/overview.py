@@ -70,7 +70,7 @@ def ordered(jobs: Iterable[JobView]) -> list[JobView]:
 
 
 def heading(seen: Overview) -> list[str]:
-    """What there is in all, in two lines."""
+    """The sums over all jobs and nodes, in two lines."""
     counts = Counter(view.state for view in seen.jobs)
     known = [f"{counts[state]} {state}" for state in State if counts[state]]
     more = f" of the newest {MOST_JOBS}" if len(seen.jobs) == MOST_JOBS else ""

@@ -45,7 +45,7 @@ def page(reader: OverviewReader, screen: Screen) -> None:
 
 
 def jobs_shown(height: int) -> int:
-    """How many jobs there is room for, between the heading, the table's header and the footer."""
+    """The number of jobs that there is room for, between the heading, the table's header and the footer."""
     return max(1, height - 4)
 
 

@@ -26,7 +26,7 @@ TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class CopyFacts:
-    """What a copy tells of its source.
+    """The facts that a copy tells of its source.
 
     Attributes:
         digest: of the Parquet file's footer, in hex.
@@ -87,7 +87,7 @@ def write_copy(parquet: Path, copy: Path) -> bool:
 
 
 def facts_of(copy: Path) -> CopyFacts:
-    """What a copy tells of its source. Raises OSError: it is no such copy, or is not whole."""
+    """The facts that a copy tells of its source. Raises OSError: it is no such copy, or is not whole."""
     try:
         with ArrowCopy(str(copy)) as opened:
             return opened.facts

@@ -112,7 +112,7 @@ class MdsSource:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def decoded_bytes(self, columns: Sequence[str]) -> int:
-        """What all columns take in memory, unpacked, as the index says."""
+        """The bytes that all columns take in memory, unpacked, as the index says."""
         return sum(shard.raw_bytes for shard in self._shards)
 
     def name(self, block: int) -> str:

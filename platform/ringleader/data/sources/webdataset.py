@@ -87,7 +87,7 @@ class WebDatasetSource:
         return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
 
     def decoded_bytes(self, columns: Sequence[str]) -> int:
-        """What the members of these columns take in memory, as the headers say."""
+        """The bytes that the members of these columns take in memory, as the headers say."""
         numbers = [self._extensions.index(name) for name in columns if name != KEY]
         return int(self._members[:, numbers, 1].sum())
 

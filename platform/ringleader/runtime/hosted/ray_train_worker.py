@@ -1,4 +1,4 @@
-"""What runs in the workers of a hosted Ray Train job: the function, with its output on the way to the job's logs."""
+"""The program in the workers of a hosted Ray Train job: the function, with its output on the way to the job's logs."""
 
 import importlib
 import inspect
