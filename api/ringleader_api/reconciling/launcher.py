@@ -142,8 +142,9 @@ class AttemptLauncher:
             log.info("attempt.started", job=job_id, attempt=attempt, waited_s=round(waited_s, 3))
 
     def _current(self, session: Session, job_id: str, attempt: int) -> Job | None:
-        """The job, if this attempt may still run; None otherwise: a cancel may have come in between."""
+        """The job, if this attempt may still run; None otherwise."""
         job = session.get(Job, job_id, with_for_update=True)
+        # A cancel may have come in between.
         alive = job is not None and job.attempt == attempt and job.state.holds
         return job if alive else None
 

@@ -87,6 +87,7 @@ def ticks(low: float, high: float, target: int) -> list[float]:
     step = next((one for one in (power, 2 * power, 2.5 * power, 5 * power) if rough <= one), 10 * power)
     if not step > 0 or not isfinite(low / step):
         return [low]
+    # An end that falls on a mark may lie beside it by a rounding.
     first, end = ceil(low / step - 1e-9), floor(high / step + 1e-9)
     # Rounded: 3 * 0.1 is no 0.3.
     return [float(f"{turn * step:.12g}") for turn in range(first, end + 1)]

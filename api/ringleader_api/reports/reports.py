@@ -119,7 +119,7 @@ class Reports:
 
 
 def _lines(answer: Comparison, name: str, labels: Mapping[str, str]) -> list[Line]:
-    """A line for each job, in their order, so that each has its colour in every chart."""
+    """A line for each job, in their order."""
     # What is not a number, which versions before stored, has no place in a chart.
     points = {
         curve.job: [
@@ -130,11 +130,12 @@ def _lines(answer: Comparison, name: str, labels: Mapping[str, str]) -> list[Lin
         for curve in answer.curves
         if curve.name == name
     }
+    # Also of jobs without points, so that each has its colour in every chart.
     return [Line(cut(label), points.get(i, [])) for i, label in labels.items()]
 
 
 def _last_values(session: Session, job_ids: Sequence[str]) -> dict[str, dict[str, MetricValues]]:
-    """What each metric of these jobs came to, by job and name."""
+    """The values of each metric of these jobs, by job and name."""
     query = select(MetricSummary).where(MetricSummary.job_id.in_(job_ids)).order_by(MetricSummary.name)
     found: dict[str, dict[str, MetricValues]] = defaultdict(dict)
     for row in session.scalars(query):

@@ -237,6 +237,7 @@ def _running(job: Facts, silence: Silence, lasting_s: float) -> Act | None:
 
 
 def _stopping(job: Facts, alive: bool, lasting_s: float) -> Act | None:
+    # Before the outcome: what its supervisor had to say is of no use once it is gone, and nothing is left to release.
     if not alive:
         return FinishJob()
     # Its own end is in, or it has overstayed its grace: nothing it could still say is waited for.

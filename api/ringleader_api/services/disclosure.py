@@ -1,4 +1,4 @@
-"""What reports and runs in MLflow disclose to readers who may not read the job: no password, no address of an alert.
+"""Job files for readers who may not read the job, in reports and in MLflow: no password, no address of an alert.
 Pure."""
 
 import re
@@ -34,7 +34,8 @@ def _shown(value: Any) -> Any:
 
 
 def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of secrets stay; who is told, and by which address, is nobody else's business."""
+    """A channel of an alert without its receiver's address."""
+    # Names of secrets stay; who is told, and by which address, is nobody else's business.
     hidden = {key: LEFT_OUT for key in ("webhook", "mail") if channel.get(key) is not None}
     return {**channel, **hidden}
 
@@ -42,5 +43,6 @@ def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
 def _bare(uri: str) -> str:
     place, query, _ = uri.partition("?")
     authority, slash, path = place.partition("/")
+    # At the last one: a password may have some of its own.
     user, at, host = authority.rpartition("@")
     return f"{LEFT_OUT + at if user else ''}{host}{slash}{path}{query and query + LEFT_OUT}"

@@ -167,6 +167,7 @@ class Secrets:
         """The home's key. Raises SecretsKeyTorn: from less than a whole key anybody could derive its tokens."""
         if not self._key_file.exists():
             write_once(self._key_file, Fernet.generate_key().decode())
+        # Read also where it was made above: of two processes that make one, the first one's stays.
         key = self._key_file.read_bytes().strip()
         if not _KEY.fullmatch(key):
             raise SecretsKeyTorn(

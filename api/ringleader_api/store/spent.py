@@ -1,4 +1,4 @@
-"""What the attempts of a job have spent: time, and failures of its budget, which committed steps give back."""
+"""The expenses of the attempts of a job: time, and failures of its budget, which committed steps give back."""
 
 from typing import Any
 

@@ -364,7 +364,7 @@ class RoleLeaseRow(Base):
 
 
 class ClusterSample(Base):
-    """What the cluster had in one minute, and what jobs held of it."""
+    """The cluster in one minute: what it had, and what jobs held of it."""
 
     __tablename__ = "cluster_samples"
 

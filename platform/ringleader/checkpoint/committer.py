@@ -65,6 +65,7 @@ class Committer:
         return committed
 
     def _commit(self, position: CheckpointPosition, parts: list[SavedPart]) -> CheckpointMade:
+        # In the order of writers, whoever was done first: the manifest is the same.
         pieces = tuple(piece for saved in parts for piece in saved.pieces)
         # Before the manifest: on several nodes one path may lead to a folder of each node's own.
         self._folder.check_there(position.name, pieces)

@@ -215,7 +215,7 @@ def _start() -> tuple["subprocess.Popen[bytes]", Line]:
 
 @contextmanager
 def _watched(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Kill a process that stays stopped: neither sending an order nor waiting for the answer has a deadline itself."""
+    """Kill a process that stays stopped."""
     over = threading.Event()
 
     def watch() -> None:
@@ -225,6 +225,7 @@ def _watched(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             if before and stopped:
                 process.kill()
 
+    # On a thread: neither sending an order nor waiting for the answer has a deadline itself.
     watcher = threading.Thread(target=watch, name="ringleader-saver-watch", daemon=True)
     watcher.start()
     try:

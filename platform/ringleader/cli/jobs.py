@@ -260,7 +260,7 @@ def _description(job: Job) -> str:
 
 
 def _chosen_on_node(events: list[Event]) -> dict[str, object]:
-    """What the newest attempt has found `framework: auto` to be, where nothing had chosen before."""
+    """The framework that the newest attempt has chosen for `auto`, with the reason, where nothing had chosen before."""
     return next((event.data for event in reversed(events) if event.type == CHOSEN), {})
 
 

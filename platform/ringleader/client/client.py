@@ -238,7 +238,7 @@ class Client:
         return dict(self._api.get("/cluster"))
 
     def occupancy(self) -> OccupancyView:
-        """Who takes what of the cluster: `nodes` with the jobs on them, the `queue` in the order in which it is served,
+        """The occupancy of the cluster: `nodes` with the jobs on them, the `queue` in the order in which it is served,
         `projects` against their quotas, and what the autoscaler was asked for (`growing`).
 
         Jobs of projects that one may not read are there without their names. Without a cluster in reach, `trouble` says

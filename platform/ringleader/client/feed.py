@@ -110,6 +110,7 @@ def messages(chunks: Iterator[bytes]) -> Iterator[str | None]:
     rest = b""
     data: list[str] = []
     for chunk in chunks:
+        # With the rest before it: a chunk may end between CR and LF, or in the middle of a character.
         *lines, rest = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n")
         for line in lines:
             if line.startswith(b":"):

@@ -195,8 +195,9 @@ class Buckets:
         return self._kept_views(bucket, row)[member]
 
     def _kept_views(self, bucket: Bucket, row: int) -> list[Tensor]:
-        """The members' parts of a row that they share. Views are kept, because making them anew costs 45 µs each."""
+        """The members' parts of a row that they share."""
         flat, place = bucket.row(row), (bucket.number, row)
+        # Kept, as making views anew costs 45 µs each.
         known = self._views.get(place)
         if known is None or known[0] is not flat:
             known = self._views[place] = flat, self.views(bucket, flat)
@@ -243,8 +244,8 @@ class Buckets:
         self._hooks, self._unhooked = [], []
 
     def _attach(self) -> None:
-        """Hook every parameter that can be hooked: torch refuses hooks on frozen ones, which the program may unfreeze
-        later."""
+        """Hook every parameter that can be hooked."""
+        # torch refuses hooks on frozen ones, which the program may unfreeze later.
         frozen = [number for number in self._unhooked if not self.parameters[number].requires_grad]
         self._hooks += [self._hook(number) for number in self._unhooked if number not in frozen]
         self._unhooked = frozen
@@ -349,8 +350,8 @@ def _ignore(_: Bucket) -> None:
 
 
 def _can_be_a_row(gradient: Tensor, dtype: torch.dtype) -> bool:
-    """Whether sums may be made in the gradient's memory: not where autograd shares it with another parameter, as for
-    both `a` and `b` of `a.view(-1) + b.view(-1)`."""
+    """Whether sums may be made in the gradient's memory."""
+    # Not where autograd shares it with another parameter, as for both `a` and `b` of `a.view(-1) + b.view(-1)`.
     return gradient.is_contiguous() and gradient.dtype == dtype and holders(gradient) == 1
 
 

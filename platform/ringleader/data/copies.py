@@ -94,6 +94,7 @@ class NodeCopies:
                 kept = _kept_name(arrow, digest, info.mtime_ns)
                 made = arrow if arrow.exists() or (kept and self._taken(arrow, kept)) else None
                 if made is None:
+                    # The Parquet file stays beside what is made of it until that is whole.
                     self._kept.make_room((1 + DECODED) * size)
                     if not copy.exists():
                         _fetch(filesystem, path, size, copy)
@@ -173,6 +174,7 @@ def remove_unused(folder: Path) -> None:
     except OSError:
         return
     try:
+        # `lockf`, whose locks are the process's: that of this worker, which is the last to leave, does not stop itself.
         fcntl.lockf(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Renamed under the lock, removed without it: a worker that opens the mark meanwhile sees that it moved.
         folder.rename(gone)
@@ -207,6 +209,7 @@ def _use(folder: Path) -> None:
 def _own(base: Path) -> None:
     """Make the folder of all copies, which no other user may look into."""
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Scratch may be a folder such as /tmp, where another account can make this one first, or a link elsewhere.
     if base.is_symlink() or base.stat().st_uid != os.getuid():
         raise CopyFailed("any file", f"{base} belongs to another account")
 

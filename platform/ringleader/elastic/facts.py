@@ -70,8 +70,8 @@ def note(state: Membership, event: ev.Event) -> Decision:  # noqa: PLR0911, PLR0
 
 
 def end(state: Membership, outcome: End) -> Decision:
-    """End the attempt. Losses to the cluster while it was being preempted do not matter: it goes on elsewhere."""
-    # A user's cancel outweighs the preemption.
+    """End the attempt, as preempted where a failure of the cluster came while it was to go on elsewhere."""
+    # A user's cancel outweighs the preemption. Losses to the cluster do not: the next attempt is elsewhere.
     goes_on = state.preempted and state.cancel_by is None
     if goes_on and (outcome.outcome == "paused" or outcome.reason in RETRIED):
         outcome = End("preempted", PREEMPTED, state.preempted, PREEMPTED_HINT)

@@ -33,10 +33,7 @@ def newest_transaction(state: Membership) -> int | None:
 def newest_complete(state: Membership) -> tuple[float, int]:
     """The global steps, and phases of the next, of which the parked servers together hold the whole state: those that
     every one has applied if each has a part, those that any has applied if each has a copy. No bound without servers,
-    or where steps say nothing about the state; -1 where some part is held by nobody.
-
-    Where parts have backups the others repeat what some are ahead with, rather than take it from them: a server that is
-    lost before they are level again takes nothing along that is nowhere else."""
+    or where steps say nothing about the state; -1 where some part is held by nobody."""
     rules = state.rules
     if not rules.servers or state.plan is None:
         return inf, 0
@@ -44,6 +41,8 @@ def newest_complete(state: Membership) -> tuple[float, int]:
         return -1, 0
     if rules.own_step_counts:
         return inf, 0
+    # The least of all also where parts have backups: the others repeat what some are ahead with, rather than take it
+    # from them. A server that is lost before they are level then takes nothing along that is nowhere else.
     return (max if rules.copies else min)((w.stands for w in _servers(state)), default=(inf, 0))
 
 

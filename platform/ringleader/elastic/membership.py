@@ -100,6 +100,7 @@ def _staff_workers(state: Membership, now: float) -> Decision:
 def _start(state: Membership, role: Role, slots: Sequence[int], now: float) -> Decision:
     out: tuple[Instruction, ...] = ()
     for slot in slots:
+        # A number is given once: a late word of a lost worker is never taken for its replacement's.
         name = f"{role[0]}{state.named}"
         worker = WorkerState(id=name, role=role, phase=Phase.STARTING, since=now, slot=slot)
         state = replace(state, workers=(*state.workers, worker), named=state.named + 1)
@@ -276,6 +277,7 @@ def _secure(state: Membership, start_transaction: int, now: float) -> Decision:
 
 def _count_futile(state: Membership, now: float) -> Membership:
     """Count exchanges that break again and again although everybody lives: a new plan does not mend that."""
+    # A loss explains the break, and the next plan goes on without whoever was lost.
     if not state.broken or state.lost_in == state.generation:
         return replace(state, futile=0)
     return replace(state, futile=state.futile + 1, futile_since=state.futile_since if state.futile else now)

@@ -240,7 +240,7 @@ def _one_relay(roots: Sequence[int], nodes: Nodes, node_ranks: MakeNodeRanks) ->
 
 
 def _together(relays: Sequence[Relay]) -> tuple[NodeRanks, ...]:
-    """Each region as one house: what it collects may be one sum."""
+    """Each region as one node: what it collects may be one sum."""
     return tuple(
         NodeRanks(tuple(rank for h in r.ranks_by_node for rank in h.ranks), (r.root,)) for r in relays
     )

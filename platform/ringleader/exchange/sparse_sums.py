@@ -113,6 +113,7 @@ class SparseSums:
         def act(_: Scratch, transport: Transport) -> None:
             mail = _Mail(transport, self._tag + RESULTS)
             others = [peer for peer in range(transport.size) if peer != self._rank]
+            # Whoever publishes no table sends no header either: receivers leave it out of `owned`.
             for peer in others if changed else ():
                 mail.send(peer, changed)
             owned = {peer: [self._table(number) for number in self._published_by(peer)] for peer in others}

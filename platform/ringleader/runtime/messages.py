@@ -87,8 +87,7 @@ class AttemptLaunch:
         return spool_of(Path(self.home), self.job_id, self.attempt)
 
     def set_down(self) -> "AttemptLaunch":
-        """Write the package to a file and return a copy without it: Ray keeps only small arguments for an actor that it
-        may restart."""
+        """Write the package to a file and return a copy without it."""
         if self.package is None:
             return self
         self.spool.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -96,6 +95,7 @@ class AttemptLaunch:
         partial = self.spool / f"{PACKAGE}.partial"
         partial.write_bytes(self.package)
         partial.replace(self.spool / PACKAGE)
+        # Ray keeps only small arguments for an actor that it may restart.
         return replace(self, package=None)
 
     def packed(self) -> bytes | None:

@@ -82,11 +82,12 @@ class Register:
         return [StandingClaim(row, self._known[row.id][1]) for row in rows if row.id in self._known]
 
     def _read(self, session: Session, rows: Sequence[Row[Any]]) -> None:
-        """Read the terms of these jobs. Jobs deleted since their rows were read are left out."""
+        """Read the terms of these jobs."""
         versions = {row.id: row.version for row in rows}
         ids = list(versions)
         for first in range(0, len(ids), READ_AT_ONCE):
             query = select(Job.id, Job.spec).where(Job.id.in_(ids[first : first + READ_AT_ONCE]))
+            # Jobs deleted since their rows were read are left out.
             for job_id, spec in session.connection().execute(query):
                 self._known[job_id] = versions[job_id], _terms(spec)
 
@@ -243,6 +244,7 @@ def _allowed(workers_min: int, workers_max: int, granted: int | None) -> int:
 
 
 def _servers(sync: dict[str, Any]) -> int:
+    # Looked for before the part is read as a model, which costs far more: most jobs of a long queue have no servers.
     return Sync.model_validate(sync).server_count if SERVERS in sync.values() else 0
 
 

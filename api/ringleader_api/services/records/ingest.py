@@ -123,11 +123,12 @@ class Intake:
                 self._telemetry.recovery_s.observe(total_s)
 
     def _masked(self, session: Session, job: Job, told: list[Record]) -> list[Record]:
-        """The records without the job's secrets: a log line, a traceback or a label may hold one."""
+        """The records without the job's secrets."""
         named = job.spec.get("secrets")
         masks = self._secrets.masks(session, job.project, named) if named else []
         if not masks:
             return told
+        # In each of them: a log line, a traceback or a label may hold one.
         return [_masked(r, masks) for r in told]
 
     def _store_records(self, session: Session, job: Job, fresh: Sequence[Record], now: datetime) -> None:
@@ -156,6 +157,8 @@ class Intake:
                     job_id=job.id,
                     seq=job.log_seq,
                     at=line.at,
+                    # Cut to the column: PostgreSQL refuses a longer one, and with it the post and all that come behind
+                    # it.
                     worker=line.worker[:100],
                     level=line.level,
                     line=line.line,
@@ -170,9 +173,11 @@ class Intake:
     def _drop_logs(self, session: Session, job: Job) -> None:
         """Drop the oldest lines until no more lines and bytes are kept than allowed; the newest stays."""
         mine = LogRow.job_id == job.id
+        # Never less than before: the setting may have been raised since lines were dropped.
         last = max(job.logs_dropped, job.log_seq - self._logs_kept)
         if (beyond := job.log_bytes - self._logs_kept_bytes) > 0:
             kept = select(LogRow.seq).where(mine, LogRow.seq > last, LogRow.start_byte >= beyond)
+            # None where the newest line alone is longer than what is kept: it stays all the same.
             last = (session.scalar(kept.order_by(LogRow.seq).limit(1)) or job.log_seq) - 1
         session.execute(delete(LogRow).where(mine, LogRow.seq <= last))
         job.logs_dropped = last

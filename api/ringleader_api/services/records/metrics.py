@@ -122,6 +122,7 @@ class Curves:
         with self._store.read() as session:
             jobs = {row.id: row for row in session.execute(found)}
             within = [interval.of(row.id, row.started_at) for row in jobs.values()]
+            # `false()`: without it the condition would fall away where there is no job, and all points would match.
             rows = _points(session, and_(or_(false(), *within), Metric.name.in_(names)), max_points)
         return Comparison(
             jobs=[ComparedJob.model_validate(jobs[i]._asdict()) for i in job_ids if i in jobs],

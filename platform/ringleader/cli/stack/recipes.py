@@ -91,9 +91,10 @@ def _module(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _environ(home: Home) -> Mapping[str, str]:
-    """Variables of every service: Ray's authentication mode and token are set in each, never left to its defaults."""
+    """Variables of every service."""
     return {
         "RINGLEADER_HOME": str(home.root),
+        # In each service, never left to Ray's defaults: one without them would open its ports to anybody.
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(home.ray_token),
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -138,6 +138,7 @@ class Service:
     def _json_line(self) -> dict[str, Any] | None:
         """The first line of its output that is a JSON object with an address or URL in it."""
         for line in _since(self.home.log(self.recipe.name), self.log_start).splitlines():
+            # Looked at before it is parsed: services log lines of JSON about much else.
             if line.startswith("{") and ('"url"' in line or '"address"' in line):
                 try:
                     said = json.loads(line)
@@ -160,9 +161,10 @@ def recorded(home: Home) -> dict[str, PidIdentity]:
 
 
 def left_by(record: Path) -> list[Path]:
-    """The temporary folders that a record names and this user owns; after a reboot a name may be another user's."""
+    """The temporary folders that a record names and this user owns."""
     named = read_json(record).get("remove", [])
     folders = [Path(name) for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    # After a reboot a name may be another user's.
     return [folder for folder in folders if folder.is_dir() and folder.lstat().st_uid == os.geteuid()]
 
 
@@ -176,6 +178,7 @@ def _since(log: Path, start: int) -> str:
     try:
         with log.open("rb") as file:
             file.seek(start)
+            # Bounded, as it is read at each look: what a start prints is far less.
             return file.read(1 << 20).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -108,8 +108,9 @@ class Stack:
                     break  # Ray first, always: the API has to be told where it is
 
     def stop(self) -> None:
-        """End all services, the API first: it must not take the end of Ray for the end of its jobs."""
+        """End all services."""
         self._over.set()
+        # The API first: it must not take the end of Ray for the end of its jobs.
         for names in (("api",), ("ray", "mlflow")):
             ending = [self.services[name] for name in names if name in self.services]
             # All are asked before the first is awaited, so that their graces run at the same time.

@@ -66,6 +66,7 @@ class HostedRun:
             Dismissed: this worker has to leave.
         """
         check_can_run(self._task, self._folder)
+        # The program is told of this folder by its environment, and need not make it.
         snapshots_of(self._task.checkpoints).mkdir(parents=True, exist_ok=True)
         self._reporter.timed(self._split)
         parked = ParkReport(0, 0, 0, "")
@@ -106,6 +107,7 @@ class HostedRun:
                     program.stop(BROKEN_STOP_S if self._seats.interrupted() else STOP_S)
                     return ""
         finally:
+            # Behind a good end too: what it has started in the background must not outlive it.
             program.kill()
         return "" if status == 0 or self._explained() else self._told(program, plan, status)
 
@@ -127,6 +129,7 @@ class HostedRun:
         self._enter(FINISH)
         store.finish()
         while not store.all_finished:
+            # Not once all are in: some may have left by then, and the program is over.
             if self._over and store.withdraw():
                 return ""
             sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""What runs in the workers of a hosted Ray Train job: the function, with its output on the way to the job's logs."""
+"""The program in the workers of a hosted Ray Train job: the function, with its output on the way to the job's logs."""
 
 import importlib
 import inspect
@@ -81,5 +81,6 @@ class _Lines(io.TextIOBase):
     def write(self, text: str) -> int:
         *whole, self._partial = (self._partial + text).split("\n")
         for line in whole:
+            # A progress bar rewrites its line: what it showed last counts.
             self._output.say.remote(self._level, self._mark + line.rsplit("\r", 1)[-1])
         return len(text)

@@ -265,11 +265,12 @@ class RayCluster:
 
     def warm(self, per_node: int, idle_s: float | None = None) -> None:
         """Keep `per_node` idle worker processes with torch imported on each node, except nodes that nobody has used for
-        `idle_s`: a node with a process on it is not idle for Ray's autoscaler, and would stay for ever."""
+        `idle_s`."""
         import ray
 
         from ringleader.runtime.nodes.warm_pool import pool
 
+        # A node with a process on it is not idle for Ray's autoscaler, and would stay for ever.
         ray.get(pool().keep.remote(per_node, idle_s), timeout=WARM_S)
 
     def warmed(self) -> dict[str, int]:

@@ -36,7 +36,8 @@ def _heard(_sign: int, _frame: Any) -> None:
 
 
 def _hold() -> None:
-    """Hold SIGTERM back over a fork: a child that gets it before it has let go of the pipe would tell its parent."""
+    """Hold SIGTERM back over a fork."""
+    # A child that gets it before it has let go of the pipe would tell its parent.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 

@@ -124,6 +124,7 @@ class AttemptCheckpoints:
 
     def _count(self, saved: tuple[SavedPart, ...]) -> None:
         for one in saved:
+            # A later step takes the place of earlier ones, of which a lost writer may never tell.
             self._parts = {at: left for at, left in self._parts.items() if at.step >= one.position.step}
             self._parts[one.position] = self._parts.get(one.position, one.count) - 1
 
@@ -137,6 +138,7 @@ class AttemptCheckpoints:
         while (news := self._queue.get()) is not None:
             # Kept until there is a committer: the folder may not answer yet.
             early += news.saved
+            # A folder that does not answer is told of again with new files only, not with each step that settles.
             committer = committer or self._committer(told=not news.saved)
             if committer is not None:
                 _add(committer, early)

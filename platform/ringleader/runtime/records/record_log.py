@@ -199,7 +199,8 @@ class RecordLog:
         self.uploader.hurry()
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Mask these in the supervisor's own lines: a traceback may hold one just where a line is cut."""
+        """Mask these in the supervisor's own lines."""
+        # Here too, although the control plane masks: a traceback may hold one just where a line is cut.
         self._masks = masks_of(secrets)
 
     def say(self, text: str) -> None:

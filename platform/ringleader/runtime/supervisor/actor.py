@@ -232,11 +232,12 @@ class Supervisor:
         return self._patiently(lambda: ray.get(self._pool.take.remote(node, worker), timeout=60))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask until there is an answer, for `POOL_DEADLINE_S`: the dead pool may still have the name."""
+        """Ask until there is an answer, for `POOL_DEADLINE_S`."""
         until = monotonic() + POOL_DEADLINE_S
         while True:
             try:
                 return ask()
+            # The dead pool may still have the name.
             except (RayError, ValueError):
                 if monotonic() > until or self._released.wait(POOL_S):
                     raise

@@ -105,7 +105,8 @@ class OutputCapture:
             self._before, self._muted = None, not told
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Mask these from now on: here, before a line is cut and half of one would pass for no secret."""
+        """Mask these from now on."""
+        # Before lines are cut: half of a secret would pass for none.
         self._masks = masks_of(secrets)
 
     def cut(self, text: str) -> tuple[str, str]:
