@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import Select, and_, case, func, literal, select, union
+from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from ringleader.wire.ingest import MetricRecord
@@ -66,34 +66,6 @@ def _last_steps(session: Session, job_id: str, names: Collection[str]) -> dict[s
         summarise(session, [job_id])
         last = {row.name: row.last_step for row in session.execute(summaries)}
     return {**dict.fromkeys(names, -1), **last}
-
-
-def extremes(session: Session, job_id: str, name: str, first: int, last: int) -> Select[Any] | None:
-    """A query of steps: those of the lowest and the highest value of each whole stretch from `first` to `last`, and all
-    steps before the first and behind the last of these. None where stretches do not know all points."""
-    whole = range(-(-first // STRETCH), (last + 1) // STRETCH)
-    begin, end = whole.start * STRETCH, whole.stop * STRETCH
-    curve = and_(Metric.job_id == job_id, Metric.name == name)
-    mine = and_(
-        MetricStretch.job_id == job_id,
-        MetricStretch.name == name,
-        MetricStretch.stretch >= whole.start,
-        MetricStretch.stretch < whole.stop,
-    )
-    known = session.scalar(select(func.coalesce(func.sum(MetricStretch.points), 0)).where(mine))
-    there = select(func.count()).where(curve, Metric.step >= begin, Metric.step < end)
-    # Points from before there were stretches, and of control planes of the version before.
-    if known != session.scalar(there):
-        return None
-    found = union(
-        select(MetricStretch.low_step.label("step")).where(mine),
-        select(MetricStretch.high_step).where(mine),
-        select(Metric.step).where(curve, Metric.step >= first, Metric.step < begin),
-        select(Metric.step).where(curve, Metric.step >= end, Metric.step <= last),
-        select(literal(first)),
-        select(literal(last)),
-    ).subquery()
-    return select(found.c.step)
 
 
 def _widen(session: Session, job_id: str, new: Sequence[Mapping[str, Any]]) -> None:
