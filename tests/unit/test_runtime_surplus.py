@@ -14,7 +14,7 @@ from rooms import SECRET
 from ringleader.elastic import Meeting, Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
-from ringleader.runtime.messages import AttemptLaunch
+from ringleader.runtime.messages import AttemptLaunch, ProcessIdentity
 from ringleader.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class FakeWorkerGroup:
     def pair(self, worker: str, donor: str, number: int, meeting: Meeting) -> None:
         self.pairs.append(meeting)
 
-    def nodes(self) -> dict[str, str]:
-        return self.seats
+    def identities(self) -> dict[str, ProcessIdentity]:
+        return {worker: ProcessIdentity(1, node, "") for worker, node in self.seats.items()}
 
     def interrupt(self, worker: str, generation: int) -> None: ...
     def announce(self, worker: str, generation: int) -> None: ...

@@ -1,10 +1,11 @@
-"""/jobs/{id}/metrics, /workers, /checkpoints, /artifacts, /report, /tensorboard."""
+"""/jobs/{id}/metrics, /system, /workers, /checkpoints, /artifacts, /report, /tensorboard."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 
+from ringleader.wire.system import SystemHistory
 from ringleader_api.reports.tensorboard import event_file
 from ringleader_api.routes.bodies.fields import Cursor, Fields, Limit, PartialPage, fields_of, page_as_json
 from ringleader_api.routes.bodies.files import report_file, saved_as
@@ -14,8 +15,11 @@ from ringleader_api.services.jobs.checkpoints import CheckpointPage, checkpoints
 from ringleader_api.services.jobs.views import WorkerPage, workers
 from ringleader_api.services.records.artifacts import Artifact, ArtifactPage
 from ringleader_api.services.records.metrics import MetricCurve, MetricNames
+from ringleader_api.services.records.system import system_history
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["details"])
+
+Finite = Annotated[float | None, Query(allow_inf_nan=False)]
 
 
 @router.get("/metrics", responses=refusals(404, 422), summary="Read metrics")
@@ -30,6 +34,21 @@ def metrics(
     if name is None:
         return here.curves.names(job_id)
     return here.curves.curve(job_id, name, max_points)
+
+
+@router.get("/system", responses=refusals(404, 422), summary="Read system metrics")
+def system(
+    *,
+    here: Here,
+    _: ByReader,
+    job_id: str,
+    first: Annotated[Finite, Query(alias="from", description="Unix seconds.")] = None,
+    last: Annotated[Finite, Query(alias="to", description="Unix seconds.")] = None,
+    max_points: Annotated[int, Query(ge=4, le=20_000, description="Of each worker and node.")] = 500,
+) -> SystemHistory:
+    """Read what the job's workers and their nodes used, every five seconds; what is old is taken together over longer
+    times. Of very many workers fewer points come."""
+    return system_history(here.store, job_id, first, last, max_points)
 
 
 @router.get("/workers", responses=refusals(404), summary="List workers")

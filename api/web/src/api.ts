@@ -13,6 +13,7 @@ import type {
   LogLine,
   Problem,
   Sweep,
+  SystemSeries,
   Trial,
   Worker,
 } from "./wire";
@@ -120,6 +121,11 @@ export function job(id: string, signal?: AbortSignal): Promise<Job> {
 
 export async function workers(id: string, signal?: AbortSignal): Promise<Worker[]> {
   return items(await read<Worker[] | { items: Worker[] }>(`${jobPath(id)}/workers`, { signal }));
+}
+
+/** What a job's workers and nodes used between two Unix times. */
+export async function system(id: string, between: { from?: number; to?: number }, signal?: AbortSignal): Promise<SystemSeries[]> {
+  return (await read<{ series: SystemSeries[] }>(`${jobPath(id)}/system${queryText(between)}`, { signal })).series;
 }
 
 export function artifacts(id: string, signal?: AbortSignal): Promise<Artifact[]> {

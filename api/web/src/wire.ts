@@ -170,6 +170,22 @@ export interface Worker {
   state: string;
   generation: number;
   shards: [number, number];
+  /** What it and all that it has started use: of one core, and bytes. Null or left out: not measured. */
+  cpu_percent?: number | null;
+  memory_bytes?: number | null;
+  gpu_memory_bytes?: number | null;
+}
+
+/** What a worker or node used, by columns: each sample stands for so many seconds that ended at its Unix time. */
+export interface SystemSeries {
+  kind: "worker" | "node";
+  id: string;
+  node: string;
+  times: number[];
+  spans_s: number[];
+  figures: Record<string, (number | null)[]>;
+  /** The figures that nobody measured, and why. */
+  unmet: Record<string, string>;
 }
 
 export interface LogLine {

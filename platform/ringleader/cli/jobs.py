@@ -11,6 +11,7 @@ from ringleader.cli.output import CommandSession, ago, number, pairs, table, wit
 from ringleader.cli.terminal.completion import JOB, JobName, states
 from ringleader.cli.terminal.exchange_text import exchange_text, way_text
 from ringleader.cli.terminal.listing import groups_text, jobs_text, steps
+from ringleader.cli.terminal.system_text import uses_text
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
@@ -255,7 +256,8 @@ def _description(job: Job) -> str:
         "page": job.url,
         "MLflow run": view.tracking.run_id,
     }
-    parts = (pairs(facts), _warnings(events), _exchange(events), _result(job), _recent(events))
+    uses = "" if view.state.ended else uses_text(job.workers())
+    parts = (pairs(facts), _warnings(events), uses, _exchange(events), _result(job), _recent(events))
     return "\n".join(part for part in parts if part)
 
 

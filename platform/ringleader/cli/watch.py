@@ -10,6 +10,7 @@ from ringleader.cli.jobs import gist
 from ringleader.cli.output import CommandSession, OutageNotes, log_text, number, table, with_output
 from ringleader.cli.submit import EXIT_DETACHED
 from ringleader.cli.terminal.completion import JOB
+from ringleader.cli.terminal.system_text import USES, use_cells
 from ringleader.client import Event, Job
 from ringleader.client.records import as_json
 from ringleader.errors import RingleaderError
@@ -39,10 +40,13 @@ def events(session: CommandSession, job: str, follow: bool) -> int:
 @JOB
 @with_output
 def workers(session: CommandSession, job: str) -> None:
-    """List JOB's workers."""
+    """List JOB's workers, and what each uses: CPU in percent of one core, memory with all that it has started."""
     found = find_job(session.client(), job).workers()
-    header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS")
-    rows = ((w.id, w.role, w.rank, w.pid, w.node, w.state, w.generation, _span(w.shards)) for w in found)
+    header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS", *USES)
+    rows = (
+        (w.id, w.role, w.rank, w.pid, w.node, w.state, w.generation, _span(w.shards), *use_cells(w))
+        for w in found
+    )
     session.show([as_json(w) for w in found], lambda: table(header, rows, empty="no workers"))
 
 

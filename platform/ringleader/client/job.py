@@ -4,13 +4,14 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urljoin
 
 from ringleader.client import feed
 from ringleader.client.http import Api
-from ringleader.client.records import Event, LogLine, Point, Result, Worker
+from ringleader.client.records import Event, LogLine, Point, Result, SystemSeries, Worker
 from ringleader.client.transfers import fetch
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, RingleaderError, WaitTimeout
 from ringleader.wire.artifacts import event_file_name
@@ -155,6 +156,13 @@ class Job:
 
     def metric_names(self) -> list[str]:
         return list(self._api.get(self._path("/metrics"))["names"])
+
+    def system(self, since: datetime | None = None, max_points: int | None = None) -> list[SystemSeries]:
+        """What the job's nodes and workers used, every five seconds, coarser the older; of each at most `max_points`,
+        those since then."""
+        first = since.timestamp() if since is not None else None
+        answer = self._api.get(self._path("/system"), {"from": first, "max_points": max_points})
+        return [SystemSeries.read(item) for item in answer["series"]]
 
     def events(
         self, follow: bool = False, after: int = 0, *, reached: Callable[[bool], None] | None = None

@@ -243,7 +243,11 @@ class EventView(View):
 
 
 class WorkerView(View):
-    """A worker or server of a running job. `shards` is [start, stop) of the logical shards it owns."""
+    """A worker or server of a running job. `shards` is [start, stop) of the logical shards it owns.
+
+    What its process and all that this has started use was measured a few seconds ago; null: not yet, or not there.
+    `cpu_percent` is of one core.
+    """
 
     id: str
     role: str
@@ -253,6 +257,9 @@ class WorkerView(View):
     state: str
     generation: Whole
     shards: tuple[Whole, Whole]
+    cpu_percent: Real | None = None
+    memory_bytes: Whole | None = None
+    gpu_memory_bytes: Whole | None = None
 
 
 class MetricPoint(View):

@@ -26,6 +26,7 @@ from ringleader_api.log import Log
 from ringleader_api.problems import StaleAttempt
 from ringleader_api.services.jobs.attempts import TRUE_STATES, attempt_failed
 from ringleader_api.services.records.points import store_points
+from ringleader_api.services.records.system import store_samples
 from ringleader_api.services.records.totals import counted, longest, over_all_attempts
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.users.access import load
@@ -95,6 +96,7 @@ class Intake:
             if body.status is not None:
                 _apply_status(session, job, body.status, now)
             self._store_records(session, job, fresh, now)
+            store_samples(session, job.id, body.system)
             # In the same transaction: a record is stored if and only if its position says so.
             _advance(session, job, positions)
         if before == 0 < job.step:

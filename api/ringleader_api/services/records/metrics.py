@@ -143,6 +143,11 @@ def _by_columns(job_id: str, name: str, rows: Sequence[Row[Any]]) -> ComparedCur
     )
 
 
+def unix_time(seconds: float) -> datetime:
+    """That Unix time, or the nearest end of all dates."""
+    return _later(_EPOCH, seconds)
+
+
 def _later(since: datetime, seconds: float) -> datetime:
     """That many seconds later, or the nearest end of all dates."""
     try:

@@ -24,10 +24,12 @@ import { WorkersTable } from "../parts/WorkersTable";
 import { hasEnded, type Job, type JobEvent, type LogLine, type Worker } from "../wire";
 import { Charts } from "../run/Charts";
 import { Lanes } from "../run/Lanes";
+import { lanesOf, nodesOf } from "../run/lanes";
 import { stepRate } from "../run/looks";
 import { useCurves } from "../run/reading";
+import { System } from "../run/System";
 import { TimeShares } from "../run/TimeShares";
-import { parseRun, timeOf } from "../run/view";
+import { parseRun, timeOf, useRunChange } from "../run/view";
 import "../styles/plot.css";
 import "../styles/run.css";
 
@@ -96,10 +98,20 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
     queryFn: ({ signal }) => readArtifacts(job.id, signal),
     placeholderData: keepPreviousData,
   });
+  const pace = curves.data?.curves.get("loss");
+  const until = live ? Math.round(now / 1000) : 0;
+  const lanes = useMemo(
+    () => lanesOf(events.items, workers.data ?? NO_WORKERS, pace, until),
+    [events.items, workers.data, pace, until],
+  );
+  // The same object while they are the same: charts are drawn anew by it.
+  const named = nodesOf(lanes).join(" ");
+  const nodes = useMemo(() => named.split(" ").filter(Boolean), [named]);
+  const change = useRunChange(job.id);
   const recovered = useMemo(() => recoveries(events.items), [events.items]);
   const lost = useMemo(() => lostWorkers(events.items).length, [events.items]);
   const measured = (curves.data?.curves.size ?? 0) > 0;
-  const rate = stepRate(curves.data?.curves.get("loss"));
+  const rate = stepRate(pace);
   return (
     <div className="job">
       <JobHeader job={job} now={now} rate={live ? rate : undefined} onChange={onChange} />
@@ -123,18 +135,13 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
       <div className="columns">
         <div className="column-wide">
           <Charts job={job} view={view} events={events.items} read={curves} />
-          <Lanes
-            events={events.items}
-            workers={workers.data ?? NO_WORKERS}
-            curve={curves.data?.curves.get("loss")}
-            now={live ? Math.round(now / 1000) : 0}
-            zoom={time}
-          />
+          <Lanes lanes={lanes} nodes={nodes} curve={pace} zoom={time} />
           <TimeShares
-            pace={curves.data?.curves.get("loss")}
+            pace={pace}
             exchange={curves.data?.curves.get("comm_exposed_fraction")}
             recoveries={recovered}
           />
+          <System job={job} nodes={nodes} zoom={time} onChange={change} />
           <Card title="Workers">
             {workers.failureReason && <ErrorNotice error={workers.failureReason} stale={workers.data !== undefined} />}
             {workers.data ? (

@@ -25,9 +25,11 @@ from ringleader.runtime.supervisor import attempt_registry
 from ringleader.runtime.supervisor.attempt import MEMBERSHIP, Attempt
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome
 from ringleader.runtime.supervisor.placement import BundlePlaces, remove_leftovers
+from ringleader.runtime.supervisor.system_sampler import SystemSampler
 from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
 from ringleader.runtime.supervisor.workers.worker_handle import parked
 from ringleader.runtime.supervisor.workers.worker_processes import WorkerProcesses
+from ringleader.runtime.supervisor.workers.worker_uses import WorkerUses
 from ringleader.runtime.worker.job_secrets import SecretCache
 
 # Orders, faults and a release wait inside their calls: heartbeats must not queue behind them.
@@ -174,6 +176,7 @@ class Supervisor:
             note=lambda worker, handle: self._note(HANDLES + worker, handle),
         )
         self._worker_group = worker_group
+        threading.Thread(target=self._sample, args=(worker_group,), name="system", daemon=True).start()
         # Nothing to take over: `release` need not wait for workers to be found.
         if record_log.noted(MEMBERSHIP) is None:
             self._there.set()
@@ -255,10 +258,16 @@ class Supervisor:
             if self._worker_group is not None:
                 with suppress(Exception):  # Ray's control store is away: the next look may find it
                     self._draining = draining_nodes()
+                    nodes = {w: process.node for w, process in self._worker_group.identities().items()}
                     drained.tell(
-                        drained.news(self._draining, self._worker_group.nodes()),
+                        drained.news(self._draining, nodes),
                         lambda worker, for_s: self.drain(worker, for_s, "its node is drained"),
                     )
+
+    def _sample(self, worker_group: WorkerGroup) -> None:
+        uses = WorkerUses(worker_group.node_use)
+        sampler = SystemSampler(worker_group.identities, uses.read, self._record_log.samples.put)
+        sampler.run(self._released, self._record_log.say)
 
     def _keep_pool(self) -> None:
         """Replace the pool when it is lost: it holds the store where members meet."""

@@ -179,7 +179,7 @@ class Attempt:
         if state is None or parts is None:
             return None
         newest, spent = self._heartbeats.newest, self._spent(state)
-        return status_of(state, parts.workers, newest, spent, parts.records.dropped)
+        return status_of(state, parts.workers, newest, spent, parts.records)
 
     def _spent(self, state: Membership) -> Spent | None:
         return self._times.spent(self._clock(), state.recovery.sign if state.recovery is not None else None)

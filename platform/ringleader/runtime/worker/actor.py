@@ -21,6 +21,7 @@ from ringleader.runtime.worker.heartbeat import ORPHANED, HeartbeatThread, guard
 from ringleader.runtime.worker.supervisor_link import RayLink
 
 if TYPE_CHECKING:
+    from ringleader.runtime.nodes.node_use import NodeReading
     from ringleader.runtime.worker.account_actor import AccountMember
     from ringleader.runtime.worker.member import MemberProcess
 
@@ -105,6 +106,12 @@ class WorkerActor:
         if not self._busy.is_set():
             return Attendance(self.who(), busy=False)
         return self._words().attendance()
+
+    def node_use(self, pids: list[int]) -> "NodeReading":
+        """What this node and these processes of it have used."""
+        from ringleader.runtime.nodes.node_use import read_node
+
+        return read_node(pids)
 
     def plan(self, plan: Plan) -> None:
         if self._listen(plan.start):
