@@ -14,7 +14,7 @@ from ringleader.cli.terminal.listing import groups_text, jobs_text, steps
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.program.framework import CHOSEN, HOSTED, chosen_in, why_other_bits
+from ringleader.spec.program.framework import HOSTED, chosen_in, why_other_bits
 from ringleader.wire.states import State
 from ringleader.wire.views import Totals, Why
 
@@ -249,7 +249,7 @@ def _description(job: Job) -> str:
         "at risk": "" if view.state.ended else _at_risk(view.progress.step, events),
         "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
         "entrypoint": view.spec.get("entrypoint"),
-        "framework": framework_text(view.spec) or framework_text(_chosen_on_node(events)),
+        "framework": framework_text(view.spec),
         "surplus": view.surplus,
         "reproducible": _reproducible(view.spec),
         "page": job.url,
@@ -257,11 +257,6 @@ def _description(job: Job) -> str:
     }
     parts = (pairs(facts), _warnings(events), _exchange(events), _result(job), _recent(events))
     return "\n".join(part for part in parts if part)
-
-
-def _chosen_on_node(events: list[Event]) -> dict[str, object]:
-    """What the newest attempt has found `framework: auto` to be, where nothing had chosen before."""
-    return next((event.data for event in reversed(events) if event.type == CHOSEN), {})
 
 
 def _totals(totals: Totals, *, hosted: bool) -> str:
