@@ -15,7 +15,7 @@ from ringleader.cli.terminal.system_text import uses_text
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.program.framework import CHOSEN, HOSTED, chosen_in, why_other_bits
+from ringleader.spec.program.framework import HOSTED, chosen_in, why_other_bits
 from ringleader.wire.states import State
 from ringleader.wire.views import Totals, Why
 
@@ -250,7 +250,7 @@ def _description(job: Job) -> str:
         "at risk": "" if view.state.ended else _at_risk(view.progress.step, events),
         "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
         "entrypoint": view.spec.get("entrypoint"),
-        "framework": framework_text(view.spec) or framework_text(_chosen_on_node(events)),
+        "framework": framework_text(view.spec),
         "surplus": view.surplus,
         "reproducible": _reproducible(view.spec),
         "page": job.url,
@@ -259,11 +259,6 @@ def _description(job: Job) -> str:
     uses = "" if view.state.ended else uses_text(job.workers())
     parts = (pairs(facts), _warnings(events), uses, _exchange(events), _result(job), _recent(events))
     return "\n".join(part for part in parts if part)
-
-
-def _chosen_on_node(events: list[Event]) -> dict[str, object]:
-    """The framework that the newest attempt has chosen for `auto`, with the reason, where nothing had chosen before."""
-    return next((event.data for event in reversed(events) if event.type == CHOSEN), {})
 
 
 def _totals(totals: Totals, *, hosted: bool) -> str:

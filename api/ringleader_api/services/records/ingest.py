@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from ringleader.spec.job import MAX_WHY
+from ringleader.spec.program.framework import CHOSEN, ON_NODES
 from ringleader.wire.ingest import (
     Acknowledged,
     EventRecord,
@@ -138,6 +140,8 @@ class Intake:
             if isinstance(item, EventRecord) and item.type.startswith("job."):
                 log.warning("ingest.event_refused", job=job.id, type=item.type)  # states are ours to tell
             elif isinstance(item, EventRecord):
+                if item.type == CHOSEN:
+                    _keep_choice(job, item.data)
                 data = counted(job, item.type, item.data)
                 record(session, job, item.type, item.at, data, generation=item.generation)
         points = [r for r in fresh if isinstance(r, MetricRecord)]
@@ -223,6 +227,16 @@ def _masked(told: Record, masks: Sequence[str]) -> Record:
 def _advance(session: Session, job: Job, positions: dict[str, int]) -> None:
     for stream, seq in positions.items():
         session.merge(IngestPosition(job_id=job.id, attempt=job.attempt, stream=stream, seq=seq))
+
+
+def _keep_choice(job: Job, told: dict[str, Any]) -> None:
+    """Keep what a node has found `framework: auto` to be, with the reason, as a job file has it for which `ringleader
+    submit` has chosen: later attempts do not choose again."""
+    framework, why = told.get("framework"), told.get("framework_why")
+    if job.spec.get("framework") != "auto" or not (isinstance(framework, str) and isinstance(why, str)):
+        return
+    if framework in ON_NODES:
+        job.spec = {**job.spec, "framework": framework, "framework_why": " ".join(why.split())[:MAX_WHY]}
 
 
 def _apply_status(session: Session, job: Job, status: Status, now: datetime) -> None:

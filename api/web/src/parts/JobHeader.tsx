@@ -4,6 +4,7 @@ import { reportUrl } from "../api";
 import { age, duration, full, ranFor } from "../format";
 import { hasEnded, type Job } from "../wire";
 import { Actions } from "./Actions";
+import { Chosen } from "./Chosen";
 import { Copy } from "./Copy";
 import { CopyLink } from "./CopyLink";
 import { ReportLink } from "./ReportLink";
@@ -60,6 +61,7 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
           </span>
         ))}
       </div>
+      <Chosen spec={job.spec} />
       <div className="job-progress">
         <ProgressBar progress={job.progress} state={job.state} />
         <span className="muted">

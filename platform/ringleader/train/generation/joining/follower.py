@@ -105,6 +105,10 @@ class JoinFollower:
         side.send_state(DONOR, packed(len(self._context.progress.calls.finished), side.seal))
         told = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
         stays = self.catching.hear(told)
+        if stays:
+            # Before it answers: until then nothing is copied for it, and nobody waits for it.
+            for own, met in zip(self._context.held.compiled, told["compiled"], strict=False):
+                own.compile(met)
         side.all_reduce(torch.tensor([float(stays)], dtype=torch.float64))
         self._caught_up = stays and not told["followed"]
         return stays and not self._caught_up
