@@ -10,6 +10,7 @@ import type {
   Job,
   JobGroups,
   JobPage,
+  KeptCheckpoint,
   LogLine,
   Problem,
   Sweep,
@@ -129,6 +130,16 @@ export function artifacts(id: string, signal?: AbortSignal): Promise<Artifact[]>
 /** Where a link leads that downloads an artifact. */
 export function artifactUrl(id: string, name: string): string {
   return `${BASE}${jobPath(id)}/artifacts/${encodeURIComponent(name)}`;
+}
+
+/** Those that a job could begin with, newest first. */
+export async function checkpoints(id: string, signal?: AbortSignal): Promise<KeptCheckpoint[]> {
+  return (await read<{ items: KeptCheckpoint[] }>(`${jobPath(id)}/checkpoints`, { signal })).items;
+}
+
+/** Where a link leads that downloads the weights of a checkpoint. */
+export function weightsUrl(id: string, name: string): string {
+  return `${BASE}${jobPath(id)}/checkpoints/${encodeURIComponent(name)}/weights`;
 }
 
 /** Where a report on a job lies. */

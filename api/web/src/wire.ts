@@ -61,6 +61,15 @@ export interface Artifact {
   size_bytes: number;
 }
 
+/** A checkpoint that is whole and still there; `step` global steps are in it. */
+export interface KeptCheckpoint {
+  step: number;
+  uri: string;
+  size_bytes: number;
+  attempt: number;
+  at: string;
+}
+
 /** What a job has cost so far, over all its attempts. */
 export interface Totals {
   attempts: number;
