@@ -201,6 +201,11 @@ export function submit(spec: unknown, key: string): Promise<Job> {
   return read<Job>("/jobs", { method: "POST", body: spec, headers: { "Idempotency-Key": key } });
 }
 
+/** A key for one submission. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** What admission would say now; nothing is stored. */
 export function preview(spec: unknown): Promise<Admission> {
   return read<Admission>("/jobs?dry_run=true", { method: "POST", body: spec });
@@ -224,6 +229,15 @@ export async function remove(id: string): Promise<void> {
 
 export function resize(id: string, min: number, max: number): Promise<Job> {
   return merge(id, { workers: { min, max } });
+}
+
+export function prioritize(id: string, priority: number): Promise<Job> {
+  return merge(id, { priority });
+}
+
+/** Injects a fault; `worker` is a member's id, null for the supervisor. */
+export function injectFault(id: string, fault: string, worker: string | null, forS: number): Promise<{ effect: string }> {
+  return read(`${jobPath(id)}/faults`, { method: "POST", body: { fault, worker, for_s: forS } });
 }
 
 /** Sets labels; null removes one. */

@@ -221,6 +221,10 @@ export function isHosted(spec: Record<string, unknown>): boolean {
   return spec.framework === "torchrun" || spec.framework === "ray_train_hosted";
 }
 
+export function priorityOf(spec: Record<string, unknown>): number {
+  return typeof spec.priority === "number" ? spec.priority : 0;
+}
+
 /** The bounds a job file asks for, with the defaults of the job file. */
 export function workerBounds(spec: Record<string, unknown>): { min: number; max: number } {
   const workers = spec.workers;

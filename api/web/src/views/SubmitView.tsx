@@ -4,7 +4,7 @@ import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { stringify } from "yaml";
 import example from "../../../../jobs/ringleader_jobs/digits.yaml?raw";
-import { ApiError, job as readJob, preview, read as readApi, submit } from "../api";
+import { ApiError, job as readJob, newKey, preview, read as readApi, submit } from "../api";
 import { lineOf, needsUpload, read, withValue } from "../jobfile";
 import { Card } from "../parts/Card";
 import { Editor, type Marked } from "../parts/Editor";
@@ -66,7 +66,7 @@ function Submission({ begun }: { begun: string }) {
         setAnswer({ kind: "preview", admission: await preview(spec) });
         return;
       }
-      if (key.current.text !== text) key.current = { text, key: randomKey() };
+      if (key.current.text !== text) key.current = { text, key: newKey() };
       const job = await submit(spec, key.current.key);
       await navigate({ to: "/jobs/$id", params: { id: job.id } });
     } catch (error) {
@@ -176,10 +176,4 @@ function marksOf(
     const line = lineOf(text, one.pointer);
     return line === null ? [] : [{ line, message: one.message }];
   });
-}
-
-function randomKey(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
-    byte.toString(16).padStart(2, "0"),
-  ).join("");
 }
