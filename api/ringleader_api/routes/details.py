@@ -72,8 +72,9 @@ def list_checkpoints(here: Here, _: ByReader, job_id: str) -> CheckpointPage:
 def export_checkpoint(here: Here, _: ByReader, job_id: str, name: str) -> Response:
     """Export the weights of a checkpoint, or of the `newest`, as a safetensors file."""
     export = here.exports.begin(job_id, name)
-    size = {"Content-Length": str(export.size_bytes)}
-    return StreamedBody(export.chunks(), export.end, media_type="application/octet-stream", headers=size)
+    # A job has a checkpoint of that name, so it is a plain one.
+    headers = {"Content-Length": str(export.size_bytes), **saved_as(f"{job_id}-{name}.safetensors")}
+    return StreamedBody(export.chunks(), export.end, media_type="application/octet-stream", headers=headers)
 
 
 @router.get(

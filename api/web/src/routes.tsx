@@ -16,6 +16,7 @@ import { alertsAsked } from "./alerts";
 import { askedOf } from "./jobs/asked";
 import { Frame } from "./parts/Frame";
 import { Empty } from "./parts/Notice";
+import { begunWith } from "./submit/begun";
 import { orderOf } from "./sweeps/order";
 import { JobsView } from "./views/JobsView";
 
@@ -82,9 +83,10 @@ const SubmitView = lazyRouteComponent(() => import("./views/SubmitView"), "Submi
 const submit = createRoute({
   getParentRoute: () => root,
   path: "/submit",
-  validateSearch: ({ from }: Record<string, unknown>) => ({ from: typeof from === "string" && from !== "" ? from : undefined }),
+  validateSearch: begunWith,
   component: loading(SubmitView, function Submit() {
-    return <SubmitView from={submit.useSearch().from} />;
+    const { from, begin } = submit.useSearch();
+    return <SubmitView key={`${from} ${begin}`} from={from} begin={begin} />;
   }),
 });
 

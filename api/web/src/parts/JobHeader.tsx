@@ -2,7 +2,7 @@
 import { Link } from "@tanstack/react-router";
 import { reportUrl } from "../api";
 import { age, duration, full, ranFor } from "../format";
-import { hasEnded, type Job } from "../wire";
+import { hasEnded, priorityOf, type Job } from "../wire";
 import { Actions } from "./Actions";
 import { Chosen } from "./Chosen";
 import { Copy } from "./Copy";
@@ -53,6 +53,11 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
         <span>
           generation <b data-testid="generation-now">{job.generation}</b>
         </span>
+        {priorityOf(job.spec) !== 0 && (
+          <span>
+            priority <b>{priorityOf(job.spec)}</b>
+          </span>
+        )}
         {job.owner && <span>by {job.owner}</span>}
         <span title={full(job.created_at)}>submitted {age(job.created_at, now)}</span>
         {Object.entries(job.labels).map(([key, value]) => (
