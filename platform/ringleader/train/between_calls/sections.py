@@ -28,6 +28,7 @@ from ringleader.train.between_calls.boundaries import (
     put_tensors,
     settings_of,
     storages_of,
+    suits,
 )
 from ringleader.train.between_calls.derived_weights import compute_derived
 from ringleader.train.between_calls.findings import NO_HARM
@@ -368,7 +369,8 @@ class _Newest:
         for parameter, memory in self._memory if self._whole else ():
             if parameter.data_ptr() != memory.data_ptr() and self._tensors is None:
                 point_at(parameter, memory)
-        if self._tensors is not None:
+        # Lines behind the last loop that change models' structure make the weights here, as they did on the others.
+        if self._tensors is not None and suits(held, self._tensors):
             put_tensors(held, self._tensors)
         for scheduler, state in zip(held.schedulers, self._schedulers, strict=False):
             scheduler.load_state_dict(state)
