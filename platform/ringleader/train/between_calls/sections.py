@@ -30,7 +30,7 @@ from ringleader.train.between_calls.boundaries import (
     storages_of,
     suits,
 )
-from ringleader.train.between_calls.derived_weights import compute_derived
+from ringleader.train.between_calls.derived_weights import compute, derived_of
 from ringleader.train.between_calls.findings import NO_HARM
 from ringleader.train.between_calls.tensor_access import TensorAccess
 from ringleader.train.generation.context import MemberContext
@@ -124,7 +124,7 @@ class ProgramSections:
                 self._newest = self._newest or _Newest(held, tensors=self._exact)
             self._swap(self._newest, number)
         self._running = number
-        derived = {weight.untyped_storage(): MODELS for weight in compute_derived(held.models)}
+        derived = {weight.untyped_storage(): MODELS for weight in compute(derived_of(held.models))}
         if not self._exact:
             return
         self._before = [frame.f_code for frame in running_frames()]
