@@ -231,7 +231,7 @@ def _line_beside(error: RingleaderError) -> str:
 
 def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult:
     member = session._member
-    member.buffers.release()
+    member.leave_models()
     number = session._begin_call()
     if not member.seated and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")

@@ -173,7 +173,7 @@ def call(function: Any, session: CheckedSession) -> Exception | SystemExit | Non
     try:
         function(session)
         # As at the end of a run: the variables are looked at there, too.
-        session._member.buffers.release()
+        session._member.leave_models()
         session._begin_call()
     except FarEnough:
         return None

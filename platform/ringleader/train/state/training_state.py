@@ -34,6 +34,7 @@ class TrainingState:
         rates: the learning rates of the newest updates.
         owed: the seed and the step of callbacks that wait for `call_back`; None where none do.
         idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
+        left: the program is behind its last loop, where it may change the models' structure.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,11 @@ class TrainingState:
         self.norm: Tensor | None = None
         self.rates = LearningRates()
         self.owed: tuple[int, int] | None = None
+        self.left = False
+
+    def leave(self) -> None:
+        """Leave the models' structure to the program, which is behind its last loop."""
+        self.left = True
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
         # Where servers own the optimiser, a worker's own never steps; torch's order check must not warn about it.
