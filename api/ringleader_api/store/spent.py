@@ -25,10 +25,9 @@ def at_least(told: dict[str, Any] | None, wall_s: float) -> dict[str, Any]:
 
 def failures_spent(job: Job) -> int:
     """The failures of ended attempts, less those that the present one's steps have given back, plus those it has
-    reported.
-
-    Only steps to which no attempt had come before count: one that ends each time at the same place gives nothing back.
-    """
+    reported."""
+    # Only steps to which no attempt had come before count: one that ends each time at the same place gives nothing
+    # back.
     given_back = max(0, job.step - job.furthest) // GIVES_BACK
     # Only those before are lowered: the supervisor reports its own less what its steps have given back.
     return max(0, job.failures_before - given_back) + job.failures_reported
