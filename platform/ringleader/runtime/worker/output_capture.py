@@ -15,7 +15,7 @@ from typing import Literal, NoReturn
 
 import ringleader
 from ringleader.runtime.messages import PrintedLine
-from ringleader.text import utf8
+from ringleader.text import last_shown, utf8
 from ringleader.wire.masking import masked, masks_of
 
 MAX_LINES = 10_000
@@ -205,15 +205,15 @@ class LineStream(io.TextIOBase):
                 begun, self._partial = self._lines.cut(self._partial)
                 whole = [*whole, begun] if begun else whole
             for line in whole:
-                # Progress bars rewrite their line.
-                self._shown(self._lines.add(self._level, line.rsplit("\r", 1)[-1]))
+                self._shown(self._lines.add(self._level, last_shown(line)))
         return len(text)
 
     def finish(self) -> None:
         with self._writing:
-            if self._partial:
-                self._shown(self._lines.add(self._level, self._partial))
-                self._partial = ""
+            line, self._partial = last_shown(self._partial), ""
+            # Blank where a progress bar was wiped out.
+            if line.strip():
+                self._shown(self._lines.add(self._level, line))
 
 
 @contextmanager
