@@ -18,8 +18,9 @@ def together(*parts: dict[str, Any] | None) -> Spent:
 
 
 def at_least(told: dict[str, Any] | None, wall_s: float) -> dict[str, Any]:
-    """The account, raised to at least so many seconds; nobody knows what became of those that were not reported."""
+    """The account, raised to at least so many seconds."""
     spent = together(told)
+    # Only the wall time: nobody knows what became of the seconds that were not reported.
     return spent.model_copy(update={"wall_s": max(spent.wall_s, wall_s)}).model_dump()
 
 
