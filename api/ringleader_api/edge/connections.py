@@ -136,8 +136,9 @@ class Connections:
 
 
 def raise_descriptors() -> None:
-    """Raise the soft limit on descriptors to the hard one: often 1,024, it exists for programs that use select."""
+    """Raise the soft limit on descriptors to the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The soft one is often 1,024, for programs that use select.
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -150,10 +150,11 @@ class AttemptLauncher:
 
 
 def _begun(session: Session, job: Job, home: Path) -> JobSpec:
-    """The job file of a job that starts: later attempts begin with the same weights as the first. `home`: the folder
-    below which its program finds what other jobs have left. Raises NoneLeft."""
+    """The job file of a job that starts. `home`: the folder below which its program finds what other jobs have left.
+    Raises NoneLeft."""
     spec = JobSpec.stored(job.spec)
     beginning = beginning_of(session, spec.init_from, home, optimizers=spec.init_optimizers)
+    # Written into the job file, so that later attempts begin with the same weights as the first.
     if beginning != spec.init_from:
         spec = spec.model_copy(update={"init_from": beginning})
         # Stored: by the next attempt the source may have a newer checkpoint, or none.

@@ -115,8 +115,7 @@ def _shrink(vacated: Vacated, donors: Sequence[Claim], held: HeldPlaces) -> dict
 def _evict(
     vacated: Vacated, victims: Sequence[Claim], held: HeldPlaces, shrunk: Mapping[Claim, int]
 ) -> list[Claim]:
-    """The jobs whose eviction it takes: added one after the other until there is room, then those that turned out
-    needless are dropped."""
+    """The jobs whose eviction it takes."""
     gone: list[tuple[Claim, Sequence[tuple[WorkerNeed, Spots]]]] = []
     for claim in victims:
         if vacated.enough:
@@ -131,7 +130,8 @@ def _evict(
         gone.append((claim, rest))
     if not vacated.enough:
         return []
-    # Backwards: those of the highest priority, or the longest run, were added last and are spared first.
+    # Jobs were added until there was room: through later ones earlier ones may be needless. Backwards: those of the
+    # highest priority, or the longest run, were added last and are spared first.
     return [claim for claim, rest in reversed(gone) if not _undone(vacated, rest)]
 
 

@@ -12,8 +12,9 @@ _BEHIND_SCHEME = re.compile(r"://\S+")
 
 def for_strangers(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The job file without values of `env`, without the addresses of alerts, and with URIs as `without_credentials`
-    gives them. Stored files of earlier versions may lack keys."""
+    gives them."""
     shown: dict[str, Any] = {key: _shown(value) for key, value in spec.items()}
+    # Stored files of earlier versions may lack keys.
     shown["env"] = dict.fromkeys(spec.get("env") or {}, LEFT_OUT)
     for rule in shown.get("alerts") or []:
         rule["channels"] = [_channel(one) for one in rule["channels"]]
@@ -21,7 +22,8 @@ def for_strangers(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_credentials(text: str) -> str:
-    """The text, its URIs without user, password and query: storage is opened with keys there, and links are signed."""
+    """The text, its URIs without user, password and query."""
+    # Storage is opened with keys there, and links are signed.
     return _BEHIND_SCHEME.sub(lambda found: f"://{_bare(found[0][3:])}", text)
 
 

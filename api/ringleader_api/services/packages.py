@@ -71,8 +71,7 @@ class Packages:
         self._allotted = Allotted(store, self._folder, quota)
 
     def find(self, name: str) -> PackageView:
-        """The package `name`. It stays for half of `kept` at least, since whoever asks means to submit. Raises
-        NotFound."""
+        """The package `name`. It stays for half of `kept` at least. Raises NotFound."""
         digest = _digest(name)
         with self._store.read() as session:
             row = session.get(Package, digest)
@@ -81,6 +80,7 @@ class Packages:
             with self._store.write() as session:
                 row = session.get(Package, digest, with_for_update=True)
                 if row is not None:
+                    # As if it were used: whoever asks means to submit.
                     row.used_at = self._now()
         if row is None or row.given_up_at is not None or not file_of(self._home, digest).exists():
             raise NotFound(f"there is no package {name}.", hint="Upload it with PUT to this address.")

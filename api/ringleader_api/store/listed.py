@@ -48,10 +48,11 @@ def scalar_text(value: Any) -> str:
 
 
 def fitted(text: str) -> str:
-    """The text as UTF-8 carries it; of a long one a beginning and a digest: PostgreSQL indexes short rows only."""
+    """The text as UTF-8 carries it; of a long one a beginning and a digest."""
     text = utf8(text)
     if len(text) <= MAX_TEXT:
         return text
+    # PostgreSQL indexes short rows only.
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{text[: MAX_TEXT - len(digest)]}{digest}"
 

@@ -174,7 +174,8 @@ def serve(descriptor: int, parent: int) -> None:
 
 
 def give_way() -> None:
-    """Give the calling thread the lowest priority; on Linux alone, where each thread has its own."""
+    """Give the calling thread the lowest priority."""
+    # On Linux alone, where each thread has a priority of its own: elsewhere it would be the whole process's.
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, LEAST_URGENT)

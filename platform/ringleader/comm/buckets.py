@@ -284,11 +284,12 @@ class Buckets:
         self._place(bucket, k, gradient)
 
     def _place(self, bucket: Bucket, member: int, gradient: Tensor | None) -> None:
-        """Put a gradient (None: zeros) into its row. The first add is done on the way: one pass over memory less."""
+        """Put a gradient (None: zeros) into its row."""
         self._reached[bucket.members[member]] = True
         if gradient is not None and gradient.is_cuda and not bucket.alone:
             # A kernel for each small one would take longer than its backward.
             self._waiting.setdefault(bucket.number, []).append((member, gradient))
+        # The first add is done on the way: one pass over memory less.
         elif self._adds:
             # Zeros are added too: -0.0 + 0.0 is 0.0, whoever owns the slice.
             self.view(bucket, member, self._row - 1).add_(0.0 if gradient is None else gradient)
@@ -320,7 +321,8 @@ class Buckets:
 
 def laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     """The gradient, or an entry of an optimiser's state, in its parameter's memory layout, as autograd and optimisers
-    create it: fused optimisers walk memory alone."""
+    create it."""
+    # Fused optimisers walk memory alone: another layout would pair elements that do not belong together.
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
@@ -374,6 +376,7 @@ def _groups(
     """Group each owner's parameters in `dense`, last first, and order the groups by the one that is ready last."""
     groups: list[list[int]] = []
     filling: dict[tuple[torch.dtype, torch.device, int], list[int]] = {}
+    # As a backward reaches them: the last parameters' gradients come first and fill a bucket together.
     for number in reversed(dense):
         parameter = parameters[number]
         if parameter.nbytes >= alone_bytes:
@@ -397,5 +400,6 @@ def _bucket(
     starts = [0]
     for number in group:
         starts.append(starts[-1] + parameters[number].numel())
+    # Empty: it stands for type and device, and must not keep a parameter's memory.
     like = parameters[group[0]].detach().new_empty(0)
     return Bucket(order, tuple(group), tuple(starts), like, owner, arena)

@@ -145,7 +145,8 @@ class NodeCopies:
 
     @contextmanager
     def _alone(self, copy: Path, source: str) -> Iterator[None]:
-        """Run the block in one worker at a time; the system takes the lock from a worker that dies."""
+        """Run the block in one worker at a time."""
+        # A lock, which the system takes from a worker that dies.
         place = os.open(copy.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             size, since = -1, monotonic()
@@ -231,7 +232,7 @@ def _is(mark: int, path: Path) -> bool:
 
 
 def _fetch(filesystem: pafs.FileSystem, path: str, size: int, copy: Path) -> None:
-    """Copy under another name, read it back, and rename: a copy that is there is whole.
+    """Copy under another name, read it back, and rename.
 
     Raises:
         OSError: saying what is wrong.
@@ -248,6 +249,7 @@ def _fetch(filesystem: pafs.FileSystem, path: str, size: int, copy: Path) -> Non
             raise OSError(
                 f"the {partial.stat().st_size} bytes written differ from the {size} bytes of the source"
             )
+        # Only now under its name: a copy that is there is whole.
         partial.replace(copy)
     finally:
         partial.unlink(missing_ok=True)

@@ -92,8 +92,7 @@ def condemn(state: Membership, worker: str, cause: str, now: float, sign: float 
 
 
 def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") -> Decision:
-    """Note that a worker is gone for certain. Behind the final barrier the loss of one that never committed spends no
-    failure."""
+    """Note that a worker is gone for certain."""
     found = state.find(worker)
     if found is None or found.phase is Phase.FINISHED:
         return state, ()
@@ -119,7 +118,8 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     if member:
         state = replace(_break(state, now), last_loss=now, lost_in=state.generation)
         state = replace(state, recovery=(state.recovery or Recovery(now)).mark("known", now))
-    # A failure is spent only where the program may be at fault.
+    # A failure is spent only where the program may be at fault; behind the final barrier it is not, even where the lost
+    # one never committed.
     if found.proven or spared or cause in ("raised", ev.NODE_DIED) or state.closing:
         return state, ()
     return _spend(state, worker, cause)
@@ -267,12 +267,13 @@ def _drained(state: Membership, event: ev.Drain) -> Decision:
 
 
 def _slow(state: Membership, event: ev.Slow) -> Decision:
-    """Report a straggler. It still works, so it leaves as in a drain, between two steps, and another one comes."""
+    """Report a straggler."""
     out = _told(
         state, event.worker, "slow", step_s=event.step_s, others_s=event.others_s, evicted=event.evict
     )
     found = state.find(event.worker)
     if out and event.evict and found is not None and found.role == "worker" and not found.leaving:
+        # It still works, so it leaves as in a drain, between two steps, and another one comes.
         state = state.put(replace(found, leaving="slow"))
     return state, out
 

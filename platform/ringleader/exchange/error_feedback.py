@@ -49,7 +49,8 @@ class ErrorFeedback:
         return ParameterResidual(self._owed[name], made, joins)
 
     def commit(self) -> None:
-        """Commit the residuals that were made: their step is part of the weights."""
+        """Commit the residuals that were made."""
+        # Not before: only now is their step part of the weights.
         for name, made in self._made.items():
             # Two tensors a parameter, swapped: a step allocates nothing.
             self._spare[name] = self._owed[name]

@@ -197,11 +197,10 @@ def between_copies(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
 
 
 def _backed(plan: Plan, nodes: Nodes, node_ranks: MakeNodeRanks, same_bits: bool) -> Routes:
-    """The routes of parts with backups: each is updated by all servers that hold it.
-
-    A server that is ahead after a failure has the first sum of a step that the others repeat. Where a repetition may
-    differ in its last bits, all take the weights of one."""
+    """The routes of parts with backups: each is updated by all servers that hold it."""
     roots = [tuple(plan.world + server for server in servers) for servers in plan.held_by]
+    # A server that is ahead after a failure has the first sum of a step that the others repeat. Where a repetition may
+    # differ in its last bits, all take the weights of one.
     return ReplicatedRoutes(roots, nodes, node_ranks, same_bits=same_bits, one_source=not same_bits)
 
 

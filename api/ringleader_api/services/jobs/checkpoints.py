@@ -157,8 +157,7 @@ def beginning_of(
     session: Session, init_from: str | None, home: Path, *, optimizers: bool = False
 ) -> str | None:
     """The weights that a job begins with whose first attempt starts now: of a job that has succeeded the final ones, of
-    others the newest checkpoint. A checkpoint that was newest at the submission may be gone by now, for its source
-    keeps few.
+    others the newest checkpoint.
 
     Args:
         optimizers: the job begins with the optimisers' states, too, which are in checkpoints alone.
@@ -173,6 +172,7 @@ def beginning_of(
     if not optimizers and ended and (path := weights_file(home, init_from)):
         # A "?" in a plain path would be read as the query of a URI.
         return str(path) if "?" not in str(path) else path.as_uri()
+    # Only now: a checkpoint that was newest at the submission may be gone, for its source keeps few.
     found = checkpoints_of(session, init_from) if source is not None and source.deleted_at is None else []
     if optimizers and ended and not has_final(found):
         raise NoneLeft(

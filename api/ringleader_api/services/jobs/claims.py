@@ -154,8 +154,9 @@ def held_by(jobs: Sequence[StandingClaim], now: datetime) -> dict[str, Held]:
 
 
 def quota_left(session: Session, job: Job, now: datetime) -> int:
-    """The number of workers that the project's quotas leave to a job at work, beside its servers and what others hold.
-    The next to ask waits for the end of the transaction, and sees what was taken in it."""
+    """The number of workers that the project's quotas leave to a job at work, beside its servers and what others
+    hold."""
+    # Locked: the next to ask waits for the end of the transaction, and sees what was taken in it.
     project = session.get(people.Project, job.project, with_for_update=True)
     others = (Job.state.in_(ADMITTED), Job.project == job.project, Job.id != job.id)
     rows = session.execute(select(*_READ, Job.spec).where(*others)).all()

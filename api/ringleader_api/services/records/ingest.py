@@ -265,8 +265,8 @@ def _path(now: State, told: State) -> tuple[State, ...]:
 
 
 def _ended_while_pausing(session: Session, job: Job, told: OutcomeRecord, now: datetime) -> None:
-    """Give the job the end it has reached by itself while it was to pause. A failure of the cluster does not count:
-    resume begins with a checkpoint."""
+    """Give the job the end it has reached by itself while it was to pause."""
+    # A failure of the cluster does not count: resume begins with a checkpoint.
     own = told.outcome == "failed" and told.reason is not None and told.reason.code not in RETRIED
     if told.outcome == "succeeded" or own:
         retarget(session, job, State(told.outcome), at=now, who="supervisor", why=told.reason)

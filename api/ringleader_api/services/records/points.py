@@ -17,14 +17,14 @@ MAX_NAME = 250
 
 
 def store_points(session: Session, job_id: str, points: Sequence[MetricRecord]) -> None:
-    """Store metric values. The first value of a (name, step) stays: a later attempt that computes a step again has
-    nothing new. What is not a finite number is no point."""
+    """Store metric values. What is not a finite number is no point."""
     rows = _rows_of(job_id, points)
     if not rows:
         return
     last = _last_steps(session, job_id, {row["name"] for row in rows})
     new = [row for row in rows if row["step"] > last[row["name"]]]
     # Inserted without objects, many at a time: points are the most numerous rows by far.
+    # The first value of a (name, step) stays: a later attempt that computes a step again has nothing new.
     insert = insert_of(session)(Metric).on_conflict_do_nothing()
     if new:
         session.execute(insert, new)
@@ -37,11 +37,12 @@ def store_points(session: Session, job_id: str, points: Sequence[MetricRecord]) 
 
 
 def _rows_of(job_id: str, points: Sequence[MetricRecord]) -> list[dict[str, Any]]:
-    """A row for each value, of several of one (name, step) the first: a stretch counts each point once."""
+    """A row for each value, of several of one (name, step) the first."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for point in points:
         for name, value in point.values.items():
             key = name[:MAX_NAME], point.step
+            # Not the same key twice: a stretch counts each point once.
             if value is not None and isfinite(value) and key not in rows:
                 rows[key] = {
                     "job_id": job_id,

@@ -186,13 +186,15 @@ def _since(log: Path, start: int) -> str:
 
 def turn_over(log: Path, most_bytes: int = LOG_BYTES) -> bool:
     """Move the content of a log that has become larger to `NAME.log.1`, replacing that, and empty it; returns whether
-    it did. Its writer goes on, having it open for appending; what it writes in that very moment may be lost."""
+    it did."""
     try:
         if log.stat().st_size <= most_bytes:
             return False
         partial = log.with_name(f".{log.name}.1")
         shutil.copyfile(log, partial)
         partial.replace(log.with_name(f"{log.name}.1"))
+        # Emptied in place: its writer goes on, having it open for appending. What it writes in this very moment may be
+        # lost.
         os.truncate(log, 0)
     except OSError:  # it is not there yet, or there is no room for two: it is looked at again
         return False

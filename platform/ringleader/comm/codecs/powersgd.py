@@ -50,11 +50,12 @@ def make_orthogonal(factor: Tensor) -> None:
 
 
 def multiply_out(left: Tensor, right: Tensor, into: Tensor) -> None:
-    """left·rightᵀ, element by element: the same bits on every machine, unlike a library's product.
+    """left·rightᵀ, element by element.
 
     Args:
         left: (rows, RANK). right: (columns, RANK). into: (rows, columns).
     """
+    # The same bits on every machine, unlike a library's product.
     torch.mul(left[:, :1], right[:, 0], out=into)
     for k in range(1, left.shape[1]):
         into.add_(left[:, k : k + 1] * right[:, k])

@@ -89,6 +89,7 @@ class HostedRun:
             store.say_node(self._identity.node)
             command = command_of(self._task, store, self._python_path, given=self._given)
             self._enter(PROGRAM)
+            # A member that only holds a place waits for the others like one whose program has ended well.
             why = "" if command is None else self._program(command, plan)
             return self._await_others(store) if why == "" and not self._over else why
         except RuntimeError as error:

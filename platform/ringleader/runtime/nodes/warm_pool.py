@@ -233,7 +233,7 @@ def _done(idle: _Idle) -> bool:
 
 
 def pool(*, create: bool = True) -> Any:
-    """The cluster's one pool, made if there is none: on this node, so that the loss of another one costs no store."""
+    """The cluster's one pool, made if there is none."""
     if not create:
         return ray.get_actor(NAME, namespace=NAMESPACE)
     return (
@@ -247,6 +247,7 @@ def pool(*, create: bool = True) -> Any:
             max_concurrency=16,
             # A restarted store would have another port, and rooms for nobody: supervisors make a new pool.
             max_restarts=0,
+            # On this node, so that the loss of another one costs no store.
             scheduling_strategy=here(soft=True),
         )
         .remote()

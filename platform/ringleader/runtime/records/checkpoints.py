@@ -153,7 +153,7 @@ class AttemptCheckpoints:
                 time.sleep(again_s)
 
     def _committer(self, *, told: bool = False) -> "Committer | None":
-        """The committer of the job's folder; None while that does not answer: its files become a checkpoint later.
+        """The committer of the job's folder; None while that does not answer.
 
         Args:
             told: the failure was reported already.
@@ -169,6 +169,7 @@ class AttemptCheckpoints:
         except Exception as error:  # of whatever file system
             if not told:
                 self._tell("checkpoint.failed", 0, {"why": str(error)})
+            # Nothing is lost by it: the files become a checkpoint later.
             return None
         return Committer(folder, keep=spec.checkpoint.keep, spec=spec.model_dump(mode="json"))
 

@@ -210,11 +210,11 @@ class FailureDetector:
         return [StalledWorker(worker, p.phase, now - p.moved) for worker, p in heartbeats]
 
     def _apart(self, now: float) -> list[Eviction]:
-        """The youngest worker, where all wait for each other for longer than a step may hang: some two cannot reach
-        each other."""
+        """The youngest worker, where all wait for each other for longer than a step may hang."""
         newest = max((p.generation for p in self._heartbeats.values()), default=0)
         group = {w: p for w, p in self._heartbeats.items() if p.generation == newest > 0}
         waits = [p.proven and p.phase == "exchange" and now - p.moved > self._limit_s for p in group.values()]
+        # Where nobody is left at work for whom the others could wait, some two of them cannot reach each other.
         if len(group) < 2 or not all(waits):
             return []
         # A server's name sorts before a worker's: it is the last to go.
@@ -244,11 +244,11 @@ class FailureDetector:
         return heartbeat.phase in WORKING
 
     def _waited_for(self, worker: str, generation: int, now: float, limit_s: float) -> bool:
-        """Whether another worker of the generation has waited for so long: not all of them take their time together.
-        Servers always wait; their names begin with an s."""
+        """Whether another worker of the generation has waited for so long: not all of them take their time together."""
         return any(
             p.phase in WAITING and now - p.moved > limit_s
             for other, p in self._heartbeats.items()
+            # Servers, whose names begin with an s, always wait.
             if other != worker and p.generation == generation and not other.startswith("s")
         )
 

@@ -186,10 +186,11 @@ class AccountMember:
                 raise plain_values.NotPlain(f"{kind!r} at this time")
 
     def _ask(self, number: int, ask: Callable[[], Any]) -> None:
-        """Ask the supervisor on a thread of its own: it may be away."""
+        """Ask the supervisor on a thread of its own."""
         # Bounded: the child must not have this process queue without end.
         if not self._asking.acquire(blocking=False):
             raise plain_values.NotPlain("more questions at once than a member has")
+        # Not on this thread, which reads what the child sends: the supervisor may be away.
         self._questions.submit(self._answer, number, ask)
 
     def _answer(self, number: int, ask: Callable[[], Any]) -> None:

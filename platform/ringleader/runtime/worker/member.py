@@ -191,9 +191,10 @@ def _call(
 
 
 def _kinds(task: MemberTask, *, near: bool) -> tuple[str, ...]:
-    """The transports that members may use. Between host memories only gloo has a library's own collective."""
+    """The transports that members may use."""
     if task.spec.workers.gpus > 0:
         return DEVICE_KINDS
+    # Between host memories only gloo has a library's own collective.
     if task.spec.sync.algorithm == "native":
         return (GLOO,)
     return NEAR_KINDS if near else KINDS
@@ -242,9 +243,10 @@ def _train(
 
 
 def training_function(task: MemberTask, folder: Path, reporter: WorkerReporter) -> TrainingFunction:
-    """The job's training function; the first worker reports what `framework: auto` is where nothing has chosen before:
-    the module is on the nodes alone, or the job came without the client."""
+    """The job's training function; the first worker reports what `framework: auto` is where nothing has chosen
+    before."""
     function = function_of(task.spec, folder)
+    # Only here where the module is on the nodes alone, or where the job came without the client.
     choice = choice_on_node(task.spec)
     if choice is not None and task.worker == FIRST:
         reporter.event(CHOSEN, 0, {"framework": choice.framework, "framework_why": choice.why})
@@ -278,7 +280,8 @@ def _host(
 
 
 def _warn(found: Sequence[tuple[str, str]], reporter: WorkerReporter) -> None:
-    """Warn of folders that are not there, before the program is imported, which may fail for it."""
+    """Warn of folders that are not there."""
+    # Said before the program is imported, which may fail for it.
     for message, hint in found:
         reporter.event(WARNING, 0, {"about": "PYTHONPATH", "message": message, "hint": hint})
         print(f"ringleader: {message} {hint}")

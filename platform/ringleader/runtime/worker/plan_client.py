@@ -143,8 +143,7 @@ class PlanClient:
             transport.close()
 
     def _await_plan(self, generation: int) -> Plan | None:
-        """The plan after `generation`; None: there is a member to follow. As long as the supervisor answers heartbeats
-        there will be one or a dismissal; when it does not, the control thread ends this process."""
+        """The plan after `generation`; None: there is a member to follow."""
         with self._changed:
             while True:
                 if self._dismissed:
@@ -153,6 +152,8 @@ class PlanClient:
                     return self._plan
                 if self._follows is not None and not generation:
                     return None
+                # No deadline: as long as the supervisor answers heartbeats there will be a plan or a dismissal; when it
+                # does not, the control thread ends this process.
                 self._changed.wait(timeout=1.0)
 
     def _follow(self) -> FollowTask:
