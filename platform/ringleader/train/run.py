@@ -163,6 +163,7 @@ def run(
     copies: Path | None = None,
     device: torch.device | None = None,
     beside: CheckWorkspace | None = None,
+    workspace: Path | None = None,
 ) -> WorkerResult:
     """Run `function` to its end as one member of a group.
 
@@ -173,6 +174,7 @@ def run(
         copies: this node's folder for copies of data sets, where workers read such.
         device: where models and batches live; None: as the job asks.
         beside: where the program is checked beside the job, if the job wants that; None: it is not.
+        workspace: this worker's own working directory, which is removed behind it; None: it has none of its own.
 
     Raises:
         RingleaderError: of the class that says why the job fails.
@@ -186,6 +188,7 @@ def run(
     sink.timed(session._member.split)
     if beside is not None and spec.debug.check:
         session._member.beside.begin(beside)
+    session._member.variables.files.begin(workspace)
     try:
         _call(function, session)
         return _finish(session, sink, artifacts)

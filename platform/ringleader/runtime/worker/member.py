@@ -238,6 +238,7 @@ def _train(
             copies=copies,
             device=device,
             beside=beside(task, package),
+            workspace=folder,
         )
     return RunEnded("finished", result=asdict(finished))
 

@@ -218,6 +218,7 @@ class Member:
         """Leave the group for good; weights stay."""
         self.donations.void()
         self.beside.close()
+        self.variables.files.close()
         self.saver.close()
         self._context.leave()
         self.laying.release()
