@@ -324,3 +324,14 @@ def test_a_refused_sample_holds_up_no_record(server: IngestServer, tmp_path: Pat
     assert [one.at for one in server.system] == [sample(1).at]
     assert server.stream("logs") == []
     uploader.close()
+
+
+def test_samples_arrive_while_records_leave_no_time_for_a_status_alone(server: IngestServer, tmp_path: Path):
+    samples = SampleQueue()
+    samples.put(sample(0))
+    # By this clock no status is ever due: it goes along with records.
+    spool, uploader = open_uploader(server, tmp_path, samples=samples, now=lambda: 0.0)
+    put(spool, range(1, 4))
+    assert uploader.drained(HANG_GUARD_S)
+    assert [one.at for one in server.system] == [sample(0).at]
+    uploader.close()

@@ -32,7 +32,7 @@ export function System({ job, nodes, zoom, onChange }: Props) {
   const charts = useMemo(() => chartsOf(data?.series ?? [], nodes), [data, nodes]);
   const zoomed = useCallback((to: Range | null) => onChange(to ? { axis: "wall", zoom: to } : { zoom: null }), [onChange]);
   if (data === undefined) return failureReason ? <ErrorNotice error={failureReason} stale={false} /> : null;
-  const unmet = unmetOf(data.series, charts);
+  const unmet = unmetOf(data.series);
   const [workers, others] = [charts.filter((one) => one.kind === "worker"), charts.filter((one) => one.kind === "node")];
   const drawn = (chart: SystemChart) => (
     <Chart key={chart.title} of={job.name} chart={chart} zoom={zoom} at={at} onAt={setAt} onZoom={zoomed} />

@@ -3,6 +3,7 @@ import type { SystemSeries } from "../wire";
 import { chartsOf, followed, hasGaps, newestOf, unmetOf } from "./system";
 
 const NONE = "no GPU that NVML knows";
+const NOT_GIVEN = "this platform does not give it";
 const series = (kind: "worker" | "node", id: string, node: string, figures: SystemSeries["figures"], times = [5, 10, 15]): SystemSeries => ({
   kind,
   id,
@@ -10,7 +11,7 @@ const series = (kind: "worker" | "node", id: string, node: string, figures: Syst
   times,
   spans_s: times.map(() => 5),
   figures,
-  unmet: { gpu_memory_bytes: NONE, gpu_percent: NONE },
+  unmet: { gpu_memory_bytes: NONE, gpu_percent: NONE, memory_bytes: NOT_GIVEN, network_received_bytes_per_s: NOT_GIVEN },
 });
 const ALL = [
   series("node", "b", "b", { cpu_percent: [50, 60, 70], disk_read_bytes_per_s: [0, 0, 0], disk_written_bytes_per_s: [2e6, 0, 1e6] }),
@@ -37,11 +38,14 @@ test("values are in the unit of the highest, and what is missing is no number", 
   expect(chart("CPU of workers")?.lines[0]?.ys[2]).toBeNaN();
 });
 
-test("what nobody measured has no chart, and is said with the reason", () => {
-  const charts = chartsOf(ALL, []);
-  expect(charts.map(({ title }) => title)).not.toContain("GPUs of nodes");
-  expect(unmetOf(ALL, charts)).toEqual([`GPU memory of workers: ${NONE}`, `GPUs of nodes: ${NONE}`, `GPU memory of nodes: ${NONE}`]);
-  expect(unmetOf([], [])).toEqual([]);
+test("what was not measured has no chart, and is said with the reason and the node", () => {
+  expect(chartsOf(ALL, []).map(({ title }) => title)).not.toContain("GPUs of nodes");
+  const other = { ...series("node", "a", "a", { cpu_percent: [1, 2, 3] }), unmet: { gpu_percent: NONE, memory_bytes: NOT_GIVEN, disk_read_bytes_per_s: NOT_GIVEN } };
+  expect(unmetOf([...ALL, other])).toEqual([
+    `GPU memory of workers, GPUs of nodes, GPU memory of nodes (${NONE})`,
+    `Memory of nodes, Disk of a, Network of nodes (${NOT_GIVEN})`,
+  ]);
+  expect(unmetOf([])).toEqual([]);
 });
 
 test("a line is broken where nothing was measured", () => {

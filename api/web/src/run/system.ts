@@ -59,13 +59,22 @@ export function chartsOf(series: readonly SystemSeries[], nodes: readonly string
   });
 }
 
-/** What no chart shows, and why: `GPUs of nodes: no GPU`. */
-export function unmetOf(series: readonly SystemSeries[], charts: readonly SystemChart[]): string[] {
-  const shown = new Set(charts.map((chart) => chart.title));
-  return PLANS.filter((plan) => !shown.has(plan.title)).flatMap(({ title, kind, figures }) => {
-    const why = series.find((one) => one.kind === kind)?.unmet[figures[0]?.[0] ?? ""];
-    return why === undefined ? [] : [`${title}: ${why}`];
-  });
+/** What was not measured, by reason: `CPU of nodes, Disk of n2 (this platform does not give it)`. */
+export function unmetOf(series: readonly SystemSeries[]): string[] {
+  const byReason = new Map<string, string[]>();
+  for (const { title, kind, figures } of PLANS) {
+    const names = figures.map(([figure]) => figure);
+    const mine = series.filter((one) => one.kind === kind);
+    const without = mine.filter((one) => names.every((name) => one.figures[name] === undefined));
+    const nobody = without.length === mine.length;
+    // Of nodes it is said which; workers are many, and as their nodes are.
+    for (const one of nobody ? without.slice(0, 1) : kind === "node" ? without : []) {
+      const why = one.unmet[names[0] ?? ""] ?? "";
+      const what = nobody ? title : title.replace("nodes", nodeWords(one.id));
+      byReason.set(why, [...(byReason.get(why) ?? []), what]);
+    }
+  }
+  return [...byReason].map(([why, what]) => `${what.join(", ")} (${why})`);
 }
 
 /** Whether there is a time in which nothing was measured of somebody who was measured before and behind it. */

@@ -33,7 +33,7 @@ BUSY = frozenset({429, *range(500, 600)})
 
 
 class Uploader:
-    """Posts what the spool holds and the live status until closed; system samples with the status.
+    """Posts what the spool holds and the live status until closed; system samples go along.
 
     Args:
         now: seconds by a clock that does not jump.
@@ -133,7 +133,7 @@ class Uploader:
         # A refusal of both does not say which of them it means.
         if self._apart and status is not None:
             records = []
-        samples = self._samples.batch() if due else []
+        samples = self._samples.batch()
         response = self._send(records, status, samples)
         if _is_problem(response):
             self._answered = self._now()
