@@ -39,7 +39,7 @@ def test_the_priority_of_a_job_is_changed_and_a_refusal_is_shown(here: Browsed) 
     number.fill("7")
     assert serious(page) == []
     page.get_by_role("button", name="Set the priority").click()
-    page.get_by_text("priority 7").wait_for()
+    page.get_by_text("priority 7", exact=True).wait_for()
     assert here.api.get(f"/jobs/{launch.job_id}").json()["spec"]["priority"] == 7
     # It ends while the question is open: the API refuses, and says why.
     page.get_by_role("button", name="Priority…").click()

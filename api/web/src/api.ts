@@ -148,9 +148,9 @@ export function weightsUrl(id: string, name: string): string {
   return `${BASE}${jobPath(id)}/checkpoints/${encodeURIComponent(name)}/weights`;
 }
 
-/** Where a report on a job lies. */
-export function reportUrl(id: string): string {
-  return `${BASE}${jobPath(id)}/report`;
+/** Where a report on a job lies; the query says how its curves are drawn. */
+export function reportUrl(id: string, query: string): string {
+  return `${BASE}${jobPath(id)}/report${query}`;
 }
 
 /** Where a job's metrics lie as an event file of TensorBoard. */

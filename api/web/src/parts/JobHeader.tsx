@@ -2,6 +2,8 @@
 import { Link } from "@tanstack/react-router";
 import { reportUrl } from "../api";
 import { age, duration, full, ranFor } from "../format";
+import { batchesOf, sizesOf } from "../plot/curves";
+import { drawnParts, queryOf, type ChartView } from "../plot/view";
 import { hasEnded, priorityOf, type Job } from "../wire";
 import { Actions } from "./Actions";
 import { Chosen } from "./Chosen";
@@ -15,10 +17,11 @@ interface Props {
   now: number;
   /** Steps per second, while it trains. */
   rate: number | undefined;
+  view: ChartView;
   onChange: () => void;
 }
 
-export function JobHeader({ job, now, rate, onChange }: Props) {
+export function JobHeader({ job, now, rate, view, onChange }: Props) {
   const tracking = safeLink(job.tracking.url);
   return (
     <header className="job-head">
@@ -41,7 +44,7 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
             </a>
           )}
           <CopyLink />
-          <ReportLink href={reportUrl(job.id)} />
+          <ReportLink href={reportUrl(job.id, queryOf(drawnParts(view, sizesOf(batchesOf(job)))))} />
           <Actions job={job} onChange={onChange} />
         </div>
       </div>

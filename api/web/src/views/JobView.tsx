@@ -115,7 +115,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
   const rate = stepRate(pace);
   return (
     <div className="job">
-      <JobHeader job={job} now={now} rate={live ? rate : undefined} onChange={onChange} />
+      <JobHeader job={job} now={now} view={view} rate={live ? rate : undefined} onChange={onChange} />
       {job.pending_reason && live && (
         <WhyNotice
           tone={job.state === "queued" ? "info" : "warn"}
