@@ -3,10 +3,13 @@
 import random
 from typing import Any
 
+import numpy as np
 import torch
-from programs import EPOCHS, Program, accuracy, network, rows, sgd
-from torch import nn
+from programs import EPOCHS, Program, accuracy, network, norm_free, rows, sgd
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
+from torch.utils.data import TensorDataset
 
 from ringleader.train import Session
 
@@ -152,6 +155,60 @@ def stopped_behind_a_step(session: Session) -> None:
     session.load_best(net)
     with torch.no_grad():
         next(net.parameters()).mul_(1.5 - accuracy(session, net))
+
+
+class Jittered(TensorDataset):
+    """Rows with noise, from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(*rows().tensors)
+        self.draws = np.random.default_rng(7)
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = super().__getitem__(row)
+        return x + 0.1 * self.draws.normal(), y
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws = torch.Generator().manual_seed(7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * torch.randn(x.shape, generator=self.draws) if self.training else x
+
+
+@program
+def generators_of_others_drawn_behind_steps(session: Session) -> None:
+    """Those of the data set and of a module, from which slices draw, too."""
+    noise, data, patience = Noise(), Jittered(), Patience()
+    net = session.model(nn.Sequential(noise, network()))
+    sgd(session, net)
+    session.keep("patience", patience)
+    for _ in range(EPOCHS):
+        for step in session.steps(data):
+            for x, y in step:
+                session.step(patience.rate * F.cross_entropy(net(x), y))
+            patience.rate *= 0.99 + 0.01 * data.draws.random()
+            if session.global_step % OFTEN == 0:
+                patience.hear(accuracy(session, net))
+            patience.rate *= 0.99 + 0.01 * float(torch.rand((), generator=noise.draws))
+
+
+@program
+def weights_of_hooks_read_behind_steps(session: Session) -> None:
+    """The masked weights, and those of the older `spectral_norm`."""
+    net, patience = norm_free(), Patience()
+    prune.l1_unstructured(net[0], "weight", 0.3)
+    nn.utils.spectral_norm(net[2])
+    session.model(net)
+    sgd(session, net)
+    session.keep("patience", patience)
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(patience.rate * F.cross_entropy(net(x), y))
+            patience.rate = 1 + 0.1 * float(net[0].weight.norm() + net[2].weight.norm())
 
 
 SET_IN_A_BODY = frozenset(["rate_of_what_lines_keep"])

@@ -19,6 +19,13 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from ringleader.train import Session
 
 OF_STUDIES: dict[str, Program] = {}
+CHANGED_AT_THE_END = (
+    "mask_made_permanent_at_the_end",
+    "norm_of_weights_removed_at_the_end",
+    "head_replaced_at_the_end",
+    "norm_fused_at_the_end",
+)
+"""Behind the last loop they give the models another structure."""
 
 
 def program(function: Program) -> Program:
@@ -154,3 +161,49 @@ def left_within_an_exit_stack(session: Session) -> None:
                 session.step(F.cross_entropy(net(x), y))
         with torch.no_grad():
             net[3].bias.add_(0.01 * torch.randn(3).to(session.device))
+
+
+@program
+def mask_made_permanent_at_the_end(session: Session) -> None:
+    net = norm_free()
+    prune.l1_unstructured(net[0], "weight", 0.5)
+    session.model(net)
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+    prune.remove(net[0], "weight")
+    with torch.no_grad():
+        net[2].weight.mul_(0.5)
+
+
+@program
+def norm_of_weights_removed_at_the_end(session: Session) -> None:
+    net = norm_free()
+    torch.nn.utils.parametrizations.weight_norm(net[2])
+    session.model(net)
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+    torch.nn.utils.parametrize.remove_parametrizations(net[2], "weight")
+
+
+@program
+def head_replaced_at_the_end(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+    net[2] = torch.nn.Linear(8, 5)
+    print(sum(weight.norm() for weight in net.parameters()))
+
+
+@program
+def norm_fused_at_the_end(session: Session) -> None:
+    net = session.model(network())
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+    net.eval()
+    net[0] = torch.nn.utils.fusion.fuse_linear_bn_eval(net[0], net[1])
+    net[1] = torch.nn.Identity()
+    net.half()

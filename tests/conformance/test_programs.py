@@ -19,10 +19,11 @@ import torch
 from cast import Cast
 from faults import ANY, FaultPlan
 from play import Play
-from programs import BATCH, BY_HAND, RATES, SHARDS, UNSETTLED
+from programs import BATCH, BY_HAND, RATES, SHARDS, STEPS, UNSETTLED
 from programs_by_phases import BY_PHASES
 from programs_by_steps import BY_STEPS, SET_IN_A_BODY
 from programs_made_anew import ALL, MADE_ANEW
+from programs_of_studies import CHANGED_AT_THE_END
 from programs_on_gpu import ON_GPU
 
 from ringleader.spec import JobSpec
@@ -179,12 +180,12 @@ def resumed(outcome: str) -> Callable[[list[Play], str], bool]:
     return shows
 
 
-def kill(step: int, phase: str = "forward", past: int = 0) -> Moment:
+def kill(step: int, phase: str = "forward", past: int = 0, least: int = 2) -> Moment:
     """One of three dies there, having come there so often before, and the first one waits for who comes for it."""
 
     def play(name: str, mode: str, place: Path) -> list[Play]:
         faults = waits(dies(mode, step, phase, past), mode, comes=3)
-        return [played(name, job(mode, least=2, most=3), faults, place)]
+        return [played(name, job(mode, least=least, most=3), faults, place)]
 
     return Moment(play, replaced(1, by=3), step, phase, dies=True)
 
@@ -360,6 +361,8 @@ WITHIN_A_STEP: dict[str, Moment] = {
     for past in (0, 1)
 }
 """In the first phase of a step and in its second one."""
+AT_THE_END: dict[str, Moment] = {f"kill-{STEPS}-finish": kill(STEPS, "finish", least=3)}
+"""All have run the program, and wait for each other."""
 COMMONEST = [
     "schedule_by_hand",
     "cosine_by_hand",
@@ -416,6 +419,14 @@ def test_each_of_two_servers_resumes_with_its_part_of_what_the_program_kept(tmp_
     keeps_its_bits("optimizer_state_kept_and_put_back", "servers", "pause-12", tmp_path)
 
 
+@pytest.mark.parametrize("mode", ["ring", "servers", "local_sgd"])
+@pytest.mark.parametrize("name", CHANGED_AT_THE_END)
+def test_who_comes_behind_the_last_loop_changes_the_models_there_too(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    keeps_its_bits(name, mode, f"kill-{STEPS}-finish", tmp_path)
+
+
 EVERY_DAY_WITHIN_A_STEP = [
     (name, ("ring", "servers")[(number + turn) % 2], moment)
     for number, name in enumerate(BY_PHASES)
@@ -457,7 +468,7 @@ def test_a_program_keeps_its_bits_at_every_moment(name: str, mode: str, moment: 
 
 
 def keeps_its_bits(name: str, mode: str, moment: str, place: Path) -> None:
-    what, (expected, phases) = (MOMENTS | WITHIN_A_STEP)[moment], alone_with_phases(name, mode)
+    what, (expected, phases) = (MOMENTS | WITHIN_A_STEP | AT_THE_END)[moment], alone_with_phases(name, mode)
     plays = what.play(name, mode, place)
     last = plays[-1]
     assert last.outcome == "succeeded", [(play.outcome, play.reason, play.message) for play in plays]

@@ -280,14 +280,6 @@ def test_describe_and_a_dry_run_say_where_surplus_comes_from(api: FakeApi, run: 
     assert f"workers above min (2) use {free}" in run("submit", job_file, "--dry-run")[1]
 
 
-def test_describe_says_what_the_nodes_have_found_auto_to_be(api: FakeApi, run: Run) -> None:
-    api.jobs[0]["spec"] |= {"framework": "auto"}
-    assert "chosen because" not in run("describe", "digits-1")[1]
-    why = "the module imports ray.train, and a session keeps what train does: loop.py on the node"
-    api.feeds["events"] = [event(1, "framework.chosen", framework="ray_train", framework_why=why)]
-    assert f"ray_train, chosen because {why}" in run("describe", "digits-1")[1]
-
-
 def test_describe_says_which_framework_was_chosen_and_why(api: FakeApi, run: Run) -> None:
     api.jobs[0]["spec"] |= {"framework": "ray_train_hosted", "framework_why": "line 4: two backwards"}
     assert "ray_train_hosted, chosen because line 4: two backwards" in run("describe", "digits-1")[1]

@@ -10,6 +10,7 @@ import type {
   Job,
   JobGroups,
   JobPage,
+  KeptCheckpoint,
   LogLine,
   Problem,
   Sweep,
@@ -137,9 +138,19 @@ export function artifactUrl(id: string, name: string): string {
   return `${BASE}${jobPath(id)}/artifacts/${encodeURIComponent(name)}`;
 }
 
-/** Where a report on a job lies. */
-export function reportUrl(id: string): string {
-  return `${BASE}${jobPath(id)}/report`;
+/** Those that a job could begin with, newest first. */
+export async function checkpoints(id: string, signal?: AbortSignal): Promise<KeptCheckpoint[]> {
+  return (await read<{ items: KeptCheckpoint[] }>(`${jobPath(id)}/checkpoints`, { signal })).items;
+}
+
+/** Where a link leads that downloads the weights of a checkpoint. */
+export function weightsUrl(id: string, name: string): string {
+  return `${BASE}${jobPath(id)}/checkpoints/${encodeURIComponent(name)}/weights`;
+}
+
+/** Where a report on a job lies; the query says how its curves are drawn. */
+export function reportUrl(id: string, query: string): string {
+  return `${BASE}${jobPath(id)}/report${query}`;
 }
 
 /** Where a job's metrics lie as an event file of TensorBoard. */
@@ -196,6 +207,11 @@ export function submit(spec: unknown, key: string): Promise<Job> {
   return read<Job>("/jobs", { method: "POST", body: spec, headers: { "Idempotency-Key": key } });
 }
 
+/** A key for one submission. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** What admission would say now; nothing is stored. */
 export function preview(spec: unknown): Promise<Admission> {
   return read<Admission>("/jobs?dry_run=true", { method: "POST", body: spec });
@@ -219,6 +235,15 @@ export async function remove(id: string): Promise<void> {
 
 export function resize(id: string, min: number, max: number): Promise<Job> {
   return merge(id, { workers: { min, max } });
+}
+
+export function prioritize(id: string, priority: number): Promise<Job> {
+  return merge(id, { priority });
+}
+
+/** Injects a fault; `worker` is a member's id, null for the supervisor. */
+export function injectFault(id: string, fault: string, worker: string | null, forS: number): Promise<{ effect: string }> {
+  return read(`${jobPath(id)}/faults`, { method: "POST", body: { fault, worker, for_s: forS } });
 }
 
 /** Sets labels; null removes one. */

@@ -61,6 +61,15 @@ export interface Artifact {
   size_bytes: number;
 }
 
+/** A checkpoint that is whole and still there; `step` global steps are in it. */
+export interface KeptCheckpoint {
+  step: number;
+  uri: string;
+  size_bytes: number;
+  attempt: number;
+  at: string;
+}
+
 /** What a job has cost so far, over all its attempts. */
 export interface Totals {
   attempts: number;
@@ -226,6 +235,10 @@ export interface Problem {
 /** Whether another library's engine runs the program, of whose steps and bits nothing is known. */
 export function isHosted(spec: Record<string, unknown>): boolean {
   return spec.framework === "torchrun" || spec.framework === "ray_train_hosted";
+}
+
+export function priorityOf(spec: Record<string, unknown>): number {
+  return typeof spec.priority === "number" ? spec.priority : 0;
 }
 
 /** The bounds a job file asks for, with the defaults of the job file. */

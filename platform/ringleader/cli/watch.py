@@ -18,7 +18,7 @@ from ringleader.errors import RingleaderError
 
 @click.command()
 @JOB
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new output until the job ends.")
 @with_output
 def logs(session: CommandSession, job: str, follow: bool) -> int:
     """Print the logs of JOB's workers."""
@@ -28,7 +28,7 @@ def logs(session: CommandSession, job: str, follow: bool) -> int:
 
 @click.command()
 @JOB
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new output until the job ends.")
 @with_output
 def events(session: CommandSession, job: str, follow: bool) -> int:
     """Print the events of JOB."""
@@ -57,7 +57,11 @@ def workers(session: CommandSession, job: str) -> None:
 @JOB
 @click.argument("name", required=False)
 @click.option(
-    "--max-points", type=click.IntRange(min=4), default=40, show_default=True, help="Most points to show."
+    "--max-points",
+    type=click.IntRange(min=4),
+    default=40,
+    show_default=True,
+    help="Maximum number of points.",
 )
 @with_output
 def metrics(session: CommandSession, job: str, name: str | None, max_points: int) -> None:

@@ -210,14 +210,21 @@ class Job:
         below = "/artifacts/weights" if ended else "/checkpoints/newest/weights"
         return fetch(self._api, self._path(below), Path(path))
 
-    def report(self, path: str | Path) -> Path:
+    def report(
+        self, path: str | Path, *, axis: str = "step", first: float | None = None, last: float | None = None
+    ) -> Path:
         """Fetch a report on the job as it is now: one HTML file that needs no other and runs no script.
+
+        Args:
+            axis: by what curves are drawn, and the unit of `first` and `last`: "step", "wall" (Unix seconds) or
+                "relative" (seconds since the start).
 
         Raises:
             ApiUnreachable: the connection broke.
             NotWritten: the file cannot be written.
         """
-        return fetch(self._api, self._path("/report"), Path(path))
+        drawn = {"axis": axis, "from": first, "to": last}
+        return fetch(self._api, self._path("/report"), Path(path), drawn)
 
     def tensorboard(self, folder: str | Path) -> Path:
         """Fetch the metrics as an event file of TensorBoard: each settled step once. It lies in a folder of the job's

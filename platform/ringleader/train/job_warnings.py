@@ -9,7 +9,7 @@ NO_CUDA = "the worker has no CUDA device and trains on the CPU, as workers.devic
 
 
 class JobWarnings:
-    """One member's warnings. All members find the same ones, and one of them reports.
+    """One member's warnings. All members find the same ones, but for some, and one of them reports.
 
     A warning found before a generation is under way is reported once it is.
     """
@@ -36,6 +36,14 @@ class JobWarnings:
         self._unsaid.append({"about": about, "message": message, "hint": hint})
         if self._context.reporter.in_generation:
             self.tell()
+
+    def say(self, about: str, message: str, hint: str) -> None:
+        """Report a warning that only this member finds, which takes part in a generation; otherwise as `add`."""
+        if (about, message) not in self._known:
+            self._known.add((about, message))
+            warning = {"about": about, "message": message, "hint": hint}
+            self._context.reporter.say(WARNING, self._context.generation.number, warning)
+            print(f"ringleader: {message} {hint}")
 
     def look(self) -> None:
         """Warn of requests that the new generation cannot use, and report what was found before it."""

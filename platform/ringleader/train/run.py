@@ -23,7 +23,7 @@ from ringleader.parsing import parse
 from ringleader.spec import JobSpec
 from ringleader.spec.job import MAX_WHY
 from ringleader.spec.program.adoption import Choice, choice_of, framework_of
-from ringleader.spec.program.entrypoint import check_adopted
+from ringleader.spec.program.entrypoint import check_adopted, with_choice
 from ringleader.spec.program.framework import Framework
 from ringleader.train import weights_file
 from ringleader.train.generation.saving.saver import LOOK_S
@@ -97,7 +97,8 @@ def function_of(spec: JobSpec, path: Path | None = None) -> TrainingFunction:
 
     Raises:
         EntrypointImport: as `load_function`.
-        SpecInvalid: the function does what its framework's adapter cannot keep.
+        SpecInvalid: the function does what its framework's adapter cannot keep, or the framework that `auto` stands for
+            takes no such job file.
         LibraryMissing: the framework is not installed.
     """
     if spec.framework == "native":
@@ -110,6 +111,8 @@ def function_of(spec: JobSpec, path: Path | None = None) -> TrainingFunction:
         if framework == "ray_train":
             check_adopted(spec, tree, Path(file.name))
     if framework not in ADAPTERS:  # `auto` finds nothing of another library, or no text
+        if (choice := choice_on_node(spec)) is not None:
+            with_choice(spec, choice)
         return load_function(spec.entrypoint, path)
     adapt: Any = load_function(ADAPTERS[framework])
     function: TrainingFunction = adapt(spec.entrypoint)
@@ -160,6 +163,7 @@ def run(
     copies: Path | None = None,
     device: torch.device | None = None,
     beside: CheckWorkspace | None = None,
+    workspace: Path | None = None,
 ) -> WorkerResult:
     """Run `function` to its end as one member of a group.
 
@@ -170,6 +174,7 @@ def run(
         copies: this node's folder for copies of data sets, where workers read such.
         device: where models and batches live; None: as the job asks.
         beside: where the program is checked beside the job, if the job wants that; None: it is not.
+        workspace: this worker's own working directory, which is removed behind it; None: it has none of its own.
 
     Raises:
         RingleaderError: of the class that says why the job fails.
@@ -183,6 +188,7 @@ def run(
     sink.timed(session._member.split)
     if beside is not None and spec.debug.check:
         session._member.beside.begin(beside)
+    session._member.variables.files.begin(workspace)
     try:
         _call(function, session)
         return _finish(session, sink, artifacts)
@@ -228,7 +234,7 @@ def _line_beside(error: RingleaderError) -> str:
 
 def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult:
     member = session._member
-    member.buffers.release()
+    member.leave_models()
     number = session._begin_call()
     if not member.seated and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")

@@ -36,8 +36,9 @@ V = TypeVar("V", bound=View | None)
 
 
 def _sendable(given: V) -> V:
-    """The same, where it can be told: of what is stored, one lone surrogate would fail every later answer."""
+    """The same, where it can be told."""
     if given is not None and not is_plain(given.model_dump(), DEEP, sys.maxsize):
+        # Of what is stored, one lone surrogate would fail every later answer.
         raise ValueError("a text in it has a lone surrogate; allowed: text that can be encoded as UTF-8")
     return given
 
@@ -127,7 +128,7 @@ class Acknowledged(View):
 
 
 class JobSecrets(View):
-    """The answer of `GET /jobs/{id}/secrets` to the supervisor of the current attempt: values by environment "
-    "variable."""
+    """The answer of `GET /jobs/{id}/secrets` to the supervisor of the current attempt: values by environment
+    variable."""
 
     values: Annotated[dict[str, str], Field(repr=False)]

@@ -8,8 +8,10 @@ import { every } from "../cache";
 import { useFeed } from "../feed";
 import { duration } from "../format";
 import { lostWorkers, recoveries } from "../history";
+import { ArtifactList } from "../kept/ArtifactList";
+import { Checkpoints } from "../kept/Checkpoints";
+import { told } from "../kept/kept";
 import { LogView } from "../logs/LogView";
-import { ArtifactList } from "../parts/ArtifactList";
 import { Card } from "../parts/Card";
 import { Copy } from "../parts/Copy";
 import { JobAlerts } from "../parts/JobAlerts";
@@ -21,7 +23,7 @@ import { Surplus } from "../parts/Surplus";
 import { Tiles } from "../parts/Tiles";
 import { Timeline } from "../parts/Timeline";
 import { WorkersTable } from "../parts/WorkersTable";
-import { hasEnded, type Job, type JobEvent, type LogLine, type Worker } from "../wire";
+import { hasEnded, type Artifact, type Job, type JobEvent, type LogLine, type Worker } from "../wire";
 import { Charts } from "../run/Charts";
 import { Lanes } from "../run/Lanes";
 import { lanesOf, nodesOf } from "../run/lanes";
@@ -30,6 +32,7 @@ import { useCurves } from "../run/reading";
 import { System } from "../run/System";
 import { TimeShares } from "../run/TimeShares";
 import { parseRun, timeOf, useRunChange } from "../run/view";
+import "../styles/kept.css";
 import "../styles/plot.css";
 import "../styles/run.css";
 
@@ -42,6 +45,7 @@ const LOG_CAP = 5000;
 const OWN = ["loss", "samples_per_s", "comm_exposed_fraction"];
 
 const NO_WORKERS: readonly Worker[] = [];
+const NO_FILES: readonly Artifact[] = [];
 
 export function JobView({ id, query }: { id: string; query: string }) {
   const {
@@ -89,10 +93,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
     refetchInterval: live && every(WORKERS_MS),
   });
   // Read again with each file that the job tells of, and at its end.
-  const files = useMemo(
-    () => `${live}${events.items.filter((one) => one.type === "artifact.saved").length}`,
-    [events.items, live],
-  );
+  const files = useMemo(() => `${live}${told(events.items, "artifact.saved")}`, [events.items, live]);
   const artifacts = useQuery({
     queryKey: ["jobs", job.id, "artifacts", files],
     queryFn: ({ signal }) => readArtifacts(job.id, signal),
@@ -114,7 +115,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
   const rate = stepRate(pace);
   return (
     <div className="job">
-      <JobHeader job={job} now={now} rate={live ? rate : undefined} onChange={onChange} />
+      <JobHeader job={job} now={now} view={view} rate={live ? rate : undefined} onChange={onChange} />
       {job.pending_reason && live && (
         <WhyNotice
           tone={job.state === "queued" ? "info" : "warn"}
@@ -179,6 +180,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
           </Card>
         </div>
       </div>
+      <Checkpoints job={job} events={events.items} artifacts={artifacts.data ?? NO_FILES} now={now} />
       {artifacts.data && (artifacts.data.length > 0 || measured) && (
         <Card title="Artifacts">
           <ArtifactList job={job.id} artifacts={artifacts.data} measured={measured} />

@@ -204,7 +204,8 @@ class RecordLog:
         self.uploader.hurry()
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Mask these in the supervisor's own lines: a traceback may hold one just where a line is cut."""
+        """Mask these in the supervisor's own lines."""
+        # Here too, although the control plane masks: a traceback may hold one just where a line is cut.
         self._masks = masks_of(secrets)
 
     def say(self, text: str) -> None:
@@ -230,8 +231,7 @@ class RecordLog:
         return OUTCOME in self._spool.notes
 
     def discard(self) -> None:
-        """Stop posting, and remove the spool, unless records wait there that the control plane may want: it collects
-        them itself."""
+        """Stop posting, and remove the spool, unless records wait there that the control plane may want."""
         # First: its thread reads the spool, which is closed or removed below.
         self.uploader.close()
         if self._spool.notes.get(OUTCOME) == b"succeeded":  # nothing goes on from here
@@ -244,6 +244,7 @@ class RecordLog:
         if unwanted or self._spool.empty:
             self._spool.discard()
         else:
+            # Not emptied first: the control plane collects what waits there itself.
             self._spool.close()
 
     def _end(self, end: End, finished: dict[str, Any] | None) -> None:

@@ -205,7 +205,8 @@ class Uploader:
             self._acked.set()
 
     def _status_refusal(self, reason: str) -> None:
-        """Skip a refused status: the next one replaces it, and may be taken. Each reason is logged once."""
+        """Skip a refused status; each reason is logged once."""
+        # As if it had been taken: the next one replaces it, and may be taken.
         self._status_at = self._now()
         if reason != self._status_refused:
             self._status_refused = reason

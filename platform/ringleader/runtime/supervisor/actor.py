@@ -114,10 +114,10 @@ class Supervisor:
         return self._attempt.fault(fault, worker, for_s)
 
     def release(self) -> None:
-        """Free everything; the caller ends this actor then. One that is just coming back has to know its
-        workers first."""
+        """Free everything; the caller ends this actor then."""
         # First: `_work` must not record the end that comes of the closing below as the attempt's own.
         self._released.set()
+        # A supervisor that is just coming back has to know its workers first.
         if not self._forgotten:
             self._there.wait(COMING_S)
         if self._worker_group is not None:
@@ -235,11 +235,12 @@ class Supervisor:
         return self._patiently(lambda: ray.get(self._pool.take.remote(node, worker), timeout=60))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask until there is an answer, for `POOL_DEADLINE_S`: the dead pool may still have the name."""
+        """Ask until there is an answer, for `POOL_DEADLINE_S`."""
         until = monotonic() + POOL_DEADLINE_S
         while True:
             try:
                 return ask()
+            # The dead pool may still have the name.
             except (RayError, ValueError):
                 if monotonic() > until or self._released.wait(POOL_S):
                     raise
@@ -269,7 +270,8 @@ class Supervisor:
         sampler.run(self._released, self._record_log.say)
 
     def _keep_pool(self) -> None:
-        """Replace the pool when it is lost: it holds the store where members meet."""
+        """Replace the pool when it is lost."""
+        # The pool holds the store where members meet: without one no further plan would have a meeting point.
         while not self._released.wait(POOL_S):
             try:
                 # A sign of life, and more: the store closes rooms that nobody asks for.

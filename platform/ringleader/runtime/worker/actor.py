@@ -64,8 +64,9 @@ class WorkerActor:
         threading.Thread(target=guard_idle, args=(pool.alive.remote, self._busy), daemon=True).start()
 
     def end_unless_busy(self) -> None:
-        """End this process if it has no work by now: whoever took it has lost it."""
+        """End this process if it has no work by now."""
         with self._changed:
+            # Whoever took it has lost it.
             if not self._busy.is_set():
                 os._exit(ORPHANED)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ringleader.checkpoint.pieces import take_apart
+from ringleader.train.state.model_structure import alike, fits
 from ringleader.train.state.optimizers.own_attributes import AttributeValues
 from ringleader.train.state.optimizers.state_loading import assign, put_states
 from ringleader.train.state.training_state import TrainingState
@@ -170,11 +171,14 @@ def copied_tensors(
 
 
 def put_tensors(held: TrainingState, tensors: Tensors) -> None:
-    """Make these the live tensors."""
+    """Make these the live tensors. Where lines behind the last loop had made other models before these were recorded,
+    that is what the models still have: nothing read the others."""
+    suit = suits(held, tensors)
     for model, state in zip(held.models, tensors.get(MODELS, ()), strict=False):
-        model.load_state_dict(state)
+        model.load_state_dict(state) if suit else model.load_state_dict(alike(model, state), strict=False)
     parameters = list(_numbers(held))
-    for (optimizer, _), states in zip(held.optimizers, tensors.get(OPTIMIZERS, ()), strict=False):
+    optimizers = tensors.get(OPTIMIZERS, ()) if suit else ()
+    for (optimizer, _), states in zip(held.optimizers, optimizers, strict=False):
         counted = {p for group in optimizer.param_groups if _counts_on_device(group) for p in group["params"]}
         put_states(
             optimizer,
@@ -184,6 +188,11 @@ def put_tensors(held: TrainingState, tensors: Tensors) -> None:
             },
         )
     held.kept.put(copy.deepcopy({n: s for n, s in tensors.get(KEPT, {}).items() if n in held.kept}))
+
+
+def suits(held: TrainingState, tensors: Tensors) -> bool:
+    """Whether the models have the structure that they had where these were recorded."""
+    return all(fits(model, state) for model, state in zip(held.models, tensors.get(MODELS, ()), strict=False))
 
 
 def _state_for(parameter: Tensor, state: dict[str, Any], *, counted: bool) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Weights that torch's hooks compute from others before each forward: those that `torch.nn.utils.prune` masks, and
 those of the older `weight_norm` and `spectral_norm`.
 
-Behind a loop a module has them as its last forward left them: computed before the last step, earlier on a worker that
-had no slice of it, and at the top on a server and a joiner. Lines between calls that read them, as a second pruning
-does, would find others on each member. So they are computed as such lines begin, from the weights at the call's end.
+Behind a loop or a step a module has them as its last forward left them: computed before the last update, earlier on a
+worker that had no slice of it, and at the top on a server and a joiner. Lines that read them there, as a second pruning
+does, would find others on each member. So they are computed as such lines begin, from the weights that these run on.
 """
 
 from collections.abc import Iterable
@@ -14,21 +14,29 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+Hook = BasePruningMethod | SpectralNorm | WeightNorm
+Derived = tuple[nn.Module, Hook]
 
-@torch.inference_mode(False)  # the program may have it on, and train with what is made here
-@torch.no_grad()
-def compute_derived(models: Iterable[nn.Module]) -> list[Tensor]:
-    """Compute these weights of the models anew; returns them."""
+
+def derived_of(models: Iterable[nn.Module]) -> list[Derived]:
+    """The modules of the models that have such weights, each with the hook that computes one."""
     return [
-        _computed(module, hook)
+        (module, hook)
         for model in models
         for module in model.modules()
         for hook in module._forward_pre_hooks.values()
-        if isinstance(hook, BasePruningMethod | SpectralNorm | WeightNorm)
+        if isinstance(hook, Hook)
     ]
 
 
-def _computed(module: nn.Module, hook: BasePruningMethod | SpectralNorm | WeightNorm) -> Tensor:
+@torch.inference_mode(False)  # the program may have it on, and train with what is made here
+@torch.no_grad()
+def compute(derived: Iterable[Derived]) -> list[Tensor]:
+    """Compute these weights anew; returns them."""
+    return [_computed(module, hook) for module, hook in derived]
+
+
+def _computed(module: nn.Module, hook: Hook) -> Tensor:
     weight: Tensor
     if isinstance(hook, BasePruningMethod):
         name, weight = hook._tensor_name, hook.apply_mask(module)  # type: ignore[no-untyped-call] # as torch has it

@@ -28,8 +28,9 @@ from ringleader.train.between_calls.boundaries import (
     put_tensors,
     settings_of,
     storages_of,
+    suits,
 )
-from ringleader.train.between_calls.derived_weights import compute_derived
+from ringleader.train.between_calls.derived_weights import compute, derived_of
 from ringleader.train.between_calls.findings import NO_HARM
 from ringleader.train.between_calls.tensor_access import TensorAccess
 from ringleader.train.generation.context import MemberContext
@@ -123,7 +124,7 @@ class ProgramSections:
                 self._newest = self._newest or _Newest(held, tensors=self._exact)
             self._swap(self._newest, number)
         self._running = number
-        derived = {weight.untyped_storage(): MODELS for weight in compute_derived(held.models)}
+        derived = {weight.untyped_storage(): MODELS for weight in compute(derived_of(held.models))}
         if not self._exact:
             return
         self._before = [frame.f_code for frame in running_frames()]
@@ -368,7 +369,8 @@ class _Newest:
         for parameter, memory in self._memory if self._whole else ():
             if parameter.data_ptr() != memory.data_ptr() and self._tensors is None:
                 point_at(parameter, memory)
-        if self._tensors is not None:
+        # Lines behind the last loop that change models' structure make the weights here, as they did on the others.
+        if self._tensors is not None and suits(held, self._tensors):
             put_tensors(held, self._tensors)
         for scheduler, state in zip(held.schedulers, self._schedulers, strict=False):
             scheduler.load_state_dict(state)

@@ -26,6 +26,7 @@ from ringleader.train.between_calls.findings import (
     NO_HARM,
     VariableFinding,
 )
+from ringleader.train.between_calls.program_files import ProgramFiles
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
@@ -83,6 +84,7 @@ class ProgramVariables:
         self._told_by_others = ""
         self._untold: list[dict[str, Any]] = []
         self.found: dict[str, VariableFinding] = {}
+        self.files = ProgramFiles(context, warnings)
 
     @property
     def why_other_bits(self) -> str:
@@ -95,6 +97,7 @@ class ProgramVariables:
 
     def look(self, number: int) -> None:
         """Read the variables as call `number` begins, and compare them where the lines before it ran again."""
+        self.files.look(again=self._sections.catches_up)
         if not self._matters:
             return
         self._tell_found()
@@ -141,7 +144,7 @@ class ProgramVariables:
     def fingerprint(self, number: int) -> int:
         """A number below 2**48 for the variables with which this member came to call `number`; 0 where it has none to
         compare, as it has run their lines again."""
-        known = {
+        known = self.files.texts | {
             name: text
             for name, text in self._named.items()
             if name.rpartition(":")[2] not in self.found and name not in self._not_everywhere
@@ -152,11 +155,20 @@ class ProgramVariables:
         """Find out which variables differ between members of these ranks, who came to a call with different ones. All
         members call this together. Raises ExchangeBroken."""
         generation = self._context.generation
-        compared = TextComparison(generation, self._named if generation.rank in ranks else {}, ranks)
+        files = self.files.texts
+        compared = TextComparison(generation, self._named | files if generation.rank in ranks else {}, ranks)
         self._not_everywhere |= compared.not_everywhere
+        if generation.rank in ranks:
+            self.files.compared({*compared.differing, *compared.not_everywhere})
         for name in compared.differing:
+            if name in files:
+                continue
             finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
             self.find_together(finding, compared.first(name))
+
+    def alike(self) -> None:
+        """Note that several members came to a call with the same variables as this one."""
+        self.files.compared(())
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""

@@ -11,9 +11,11 @@ runs the lines before the last update once more, with nothing of their effects: 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
+from itertools import chain
 from typing import Any
 
 from ringleader.errors import StepMisuse
+from ringleader.train.between_calls.derived_weights import compute, derived_of
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.body_checks import BodyChecks
@@ -24,7 +26,7 @@ from ringleader.train.generation.agreement import BRANCH_ON
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.mode import Mode
-from ringleader.train.rows.random_streams import seed_all
+from ringleader.train.rows.random_streams import generators_of, own_generators, seed_all, seed_own
 from ringleader.train.state.kept_objects import KeptStates
 
 END = object()
@@ -104,6 +106,26 @@ class LinesOnceMore:
         self._calls.show(None)
 
 
+class LineStreams:
+    """What lines behind a step of a loop draw from, and the weights that hooks compute for them: the same on all
+    members, whatever each has drawn and computed in its slices."""
+
+    def __init__(self, member: Member, loop: BatchLoop) -> None:
+        self._seed = member.spec.seed
+        self._loop = loop
+        # Once: what the models consist of stays as it is in a loop, and to search a large one takes 2 ms.
+        self._own = generators_of(member.held.models)
+        self._derived = derived_of(member.held.models)
+
+    def begin(self, step: int, *part: int | str) -> None:
+        """Begin the lines behind that step, or behind a part of it."""
+        seed_all(self._seed, "behind", step, *part)
+        # A data set may have made some since.
+        own = own_generators((self._loop.dataset, self._loop.collate))
+        seed_own(chain(own, self._own), self._seed, "behind", step, *part)
+        compute(self._derived)
+
+
 class StepLoops:
     """One session's loops, one after the other. Called from its training thread.
 
@@ -130,6 +152,7 @@ class StepLoops:
         self._dry_turn = dry_turn
         self._casting = casting
         self._loop: BatchLoop | None = None
+        self._streams: LineStreams | None = None
         self._running: ProgramStep | None = None
         self.ran = -1
 
@@ -151,7 +174,7 @@ class StepLoops:
     def run(self, loop: BatchLoop, place: CodeLine, watched: Watch) -> Iterator[Any]:
         """The steps of the running loop, from the newest committed one on."""
         progress = self._member.progress
-        self._loop = loop
+        self._loop, self._streams = loop, LineStreams(self._member, loop)
         self._steps.begin_steps(loop)
         if progress.calls.offset and not progress.calls.is_finished(loop.number):
             at = progress.calls.evaluated
@@ -168,7 +191,7 @@ class StepLoops:
     def of_finished(self, loop: BatchLoop, place: CodeLine, ended: FinishedCall) -> Iterator[Any]:
         """A step of a loop that is over, without slices: the lines behind the loop may use what those inside it have
         made. These run as behind the newest step at which they evaluated."""
-        self._loop, at = loop, ended.result
+        self._loop, self._streams, at = loop, LineStreams(self._member, loop), ended.result
         yield from self._again(loop, place, ended if at is None else FinishedCall(None, at.step, at.loss))
 
     def leave(self) -> None:
@@ -199,7 +222,7 @@ class StepLoops:
             member.lines.record()
         elif known() is None:
             raise StepMisuse(
-                f"session.evaluate was called behind step {step}, where the other workers did not call it.",
+                f"session.evaluate was called after step {step}, where the other workers did not call it.",
                 hint=f"{BRANCH_ON} In a loop over session.steps, what one step's lines leave to those of a later step "
                 f"belongs into session.keep.",
             )
@@ -222,7 +245,7 @@ class StepLoops:
         if running is None or loop is None or not (running.step < 0 or running.is_over):
             raise StepMisuse(
                 f"session.{what} was called between two slices of a step, or two of its phases.",
-                hint="Call it in the loop over session.steps, behind the loops over the step's slices.",
+                hint="Call it in the loop over session.steps, after the loops over the step's slices.",
             )
         return running, loop
 
@@ -239,7 +262,7 @@ class StepLoops:
             raise StepMisuse(
                 "a step of session.steps was left before it was committed: each worker has slices of it.",
                 hint="Iterate over each step to its end: for step in session.steps(…): for batch in step: … To end "
-                "the loop, leave it by break before the first slice or behind the last one, or call session.stop().",
+                "the loop, leave it by break before the first slice or after the last one, or call session.stop().",
             )
         if counts:
             self._end_lines()
@@ -291,7 +314,7 @@ class StepLoops:
         done = self._member.progress.phases
         if done and done >= len(loop.phases):
             raise StepMisuse(
-                f"the job goes on behind phase {done - 1} of a step, and this loop has {len(loop.phases)} phases.",
+                f"the job goes on after phase {done - 1} of a step, and this loop has {len(loop.phases)} phases.",
                 hint="Go on with the program that made the checkpoint, up to its next one.",
             )
 
@@ -337,11 +360,9 @@ class StepLoops:
         if running is not None and running.until == phase + 1:
             self._once_more.end(running)
         self._member.settings.begin_lines()
-        # The lines behind draw the same on all members, whatever each drew before.
-        last = phase + 1 >= len(loop.phases)
-        seed_all(
-            self._member.spec.seed, "behind", self._once_more.shown_step, *(() if last else ("phase", phase))
-        )
+        stream = () if phase + 1 >= len(loop.phases) else ("phase", phase)
+        if self._streams is not None:
+            self._streams.begin(self._once_more.shown_step, *stream)
 
     def _is_behind(self, running: ProgramStep) -> bool:
         """Whether the program is behind that step."""

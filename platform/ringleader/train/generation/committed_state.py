@@ -94,6 +94,7 @@ class CommittedState:
             "scaling": context.scaling.state_dict() if context.scaling else {},
             # Callbacks that wait for weights of other servers: whoever takes this state runs them with this member.
             **({"owed": context.held.owed} if context.held.owed else {}),
+            **({"left": True} if context.held.left else {}),
             **{name: part.state() for name, part in self._parts.items()},
         }
 

@@ -103,7 +103,7 @@ class Member:
         """The parts that give state to other members, or to a checkpoint, and take it from them."""
         context, state = self._context, self.state
         recorded = (self.sections, self.variables, self.trained)
-        brief = partial(JoinBriefing.of, self.progress.calls, *recorded)
+        brief = partial(JoinBriefing.of, self.progress.calls, *recorded, context.held)
         self.donations = JoinDonor(context, state, self.laying, self.trained, brief)
         follower = JoinFollower(context, state, CatchUp(self.progress, *recorded), self.draws)
         self.securing = CheckpointCopies(context, state, self.comparison, self.saver)
@@ -218,6 +218,7 @@ class Member:
         """Leave the group for good; weights stay."""
         self.donations.void()
         self.beside.close()
+        self.variables.files.close()
         self.saver.close()
         self._context.leave()
         self.laying.release()
@@ -259,6 +260,11 @@ class Member:
         self.beside.committed()
 
     # --- session calls ------------------------------------------------------------------------------------------------
+
+    def leave_models(self) -> None:
+        """Leave the models' structure and buffers to the program, which is behind its last loop."""
+        self.buffers.release()
+        self.held.leave()
 
     def check_covered(self) -> None:
         """Check, as a loop begins, that the program has registered all that peers have, and a model for all that its

@@ -18,13 +18,12 @@ from typing import Any
 import torch
 
 from ringleader.landlock import confine
+from ringleader.train.between_calls.written_files import CACHES, WRITING
 from ringleader.train.source.current_line import calling_line
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DEVICES = tuple(Path("/dev", name) for name in ("null", "zero", "full", "random", "urandom"))
 """Devices to which a write changes nothing. Shared memory (`/dev/shm`) is none of them: others use it too."""
-CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME")
-"""Variables that name folders which, like ~/.cache, hold only files that can be made again."""
 MAKES = frozenset({"os.mkdir"})
 REMOVES = frozenset({"os.remove", "os.rmdir", "shutil.rmtree"})
 CHANGES: Mapping[str, tuple[int, ...]] = {
@@ -163,7 +162,7 @@ class Sandbox:
 
     def _copy_of(self, file: Any, mode: str) -> Any:
         place = self._foreign(file)
-        if place is None or (place not in self._copies and not set(mode) & set("wax+")):
+        if place is None or (place not in self._copies and not WRITING.intersection(mode)):
             return file
         if place not in self._copies and place.parent.is_dir() and not place.is_dir():
             copy = self._room / str(len(self._copies))

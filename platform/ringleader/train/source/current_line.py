@@ -66,6 +66,19 @@ def running_place() -> str:
     return _place(list(running_frames()))
 
 
+def line_calling(file: str) -> str:
+    """ "file:line" of the program's line that has called the functions of `file` that run now; empty where the platform
+    or an import has."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename == file:
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith(BELOW):
+        if frame.f_code.co_filename.startswith((PACKAGES[0], "<frozen importlib")):
+            return ""
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
 def line_raising(error: BaseException) -> str:
     """ "file:line" of the program's innermost line that an exception came through; empty where there is none."""
     frames = walk_tb(error.__traceback__)

@@ -6,7 +6,7 @@ is refused at its next session call, before any step is made with it.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,6 +167,23 @@ class ModelStructure:
     def _misuse(self, what: str, cure: str, pattern: str = r"") -> StepMisuse:
         place = self._line or line_matching(pattern)
         return StepMisuse(f"since the first loop a registered model {what} ({place}).", hint=cure)
+
+
+def alike(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a saved state that the model has, too, in the same shape and type."""
+    live = model.state_dict()
+    return {
+        name: value for name, value in saved.items() if name in live and _kind(value) == _kind(live[name])
+    }
+
+
+def fits(model: nn.Module, saved: Mapping[str, Any]) -> bool:
+    """Whether the model has the entries of a saved state, and no others."""
+    return alike(model, saved).keys() == saved.keys() == model.state_dict().keys()
+
+
+def _kind(value: Any) -> Any:
+    return (value.shape, value.dtype) if isinstance(value, Tensor) else None
 
 
 def _entry(tensor: Tensor, parameter: nn.Parameter | None) -> _Entry:

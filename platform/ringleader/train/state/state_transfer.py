@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from ringleader.comm.objects import packed, unpacked_of_any_type
 from ringleader.comm.seal import Seal
 from ringleader.errors import StepMisuse
+from ringleader.train.state.model_structure import alike
 from ringleader.train.state.optimizers.own_attributes import ATTRIBUTES
 from ringleader.train.state.optimizers.state_loading import load, of_another_kind
 from ringleader.train.state.training_state import TrainingState
@@ -125,7 +126,7 @@ class StateTransfer:
         # Before the peer's state overwrites anything.
         own = _Own.of(keep, [optimizer for optimizer, _ in self._held.optimizers]) if keep else None
         for model, saved in zip(self._held.models, state["models"], strict=True):
-            _load_model(model, saved)
+            _load_model(model, saved, left=state["rest"].get("left", False))
         # Checkpoints of earlier versions may have no names.
         names = state.get("names", ())
         optimizers = state["optimizers"]
@@ -225,7 +226,12 @@ class _Waiting:
         }
 
 
-def _load_model(model: nn.Module, saved: dict[str, Any]) -> None:
+def _load_model(model: nn.Module, saved: dict[str, Any], *, left: bool) -> None:
+    """Load a peer's model: where its program has `left` its last loop, the entries that are still alike. The others are
+    made by the lines behind the loop, here too, of values that a boundary has if they read some."""
+    if left:
+        model.load_state_dict(alike(model, saved), strict=False)
+        return
     try:
         model.load_state_dict(saved)
     except RuntimeError as error:

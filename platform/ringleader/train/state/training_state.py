@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.comm.buckets import drop_gradients
 from ringleader.errors import StepMisuse
+from ringleader.train.device.compiled_calls import CompiledCalls
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.kept_objects import KeptObjects
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself, together
@@ -26,16 +27,19 @@ class TrainingState:
     """The registered objects, in the order the training function registered them.
 
     Attributes:
+        compiled: the calls of those models that are compiled.
         replaced: the optimisers in whose place others are registered now.
         attributes: what optimisers keep outside of their states.
         norm: of the whole gradient of the newest update, before it was clipped: (); None where not all of it is.
         rates: the learning rates of the newest updates.
         owed: the seed and the step of callbacks that wait for `call_back`; None where none do.
         idle: parameters that are not trained now, see `TrainedParameters`: nobody updates or publishes them.
+        left: the program is behind its last loop, where it may change the models' structure.
     """
 
     def __init__(self) -> None:
         self.models: list[nn.Module] = []
+        self.compiled: list[CompiledCalls] = []
         self.optimizers: list[tuple[Optimizer, float | None]] = []
         self.schedulers: list[LRScheduler] = []
         # Weak: a program that makes one anew in each epoch would keep the states of all.
@@ -49,6 +53,11 @@ class TrainingState:
         self.norm: Tensor | None = None
         self.rates = LearningRates()
         self.owed: tuple[int, int] | None = None
+        self.left = False
+
+    def leave(self) -> None:
+        """Leave the models' structure to the program, which is behind its last loop."""
+        self.left = True
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
         # Where servers own the optimiser, a worker's own never steps; torch's order check must not warn about it.

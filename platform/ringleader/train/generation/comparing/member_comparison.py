@@ -64,6 +64,7 @@ class MemberComparison:
         self._call = self._differed = self._named = -1
         self._due = self._due_first = False
         self._said = (0, 0)
+        self._several = False
         self._mine: dict[str, bytes] = {}
         self._in_a_row = 0
         self._unsure = False
@@ -111,14 +112,18 @@ class MemberComparison:
         """Whether members give different fingerprints in a reduced word. Where none are due, as in nearly every step,
         the word is not read for them."""
         states = self._due and differ(self._told(reduced))
+        variables = self._variables(reduced) if self._due or self._due_first else []
+        self._several = sum(map(bool, variables)) > 1
         # The fingerprints of variables have no bit for lines that ran again: every difference counts.
-        return states or ((self._due or self._due_first) and differ(self._variables(reduced), but=0))
+        return states or differ(variables, but=0)
 
     def agreed(self, call: int) -> None:
         """Record that the transaction has happened, so that its call has been compared in this generation."""
         generation = self._context.generation
         last, count = self._agreed
         self._agreed = (generation.number, count + 1 if last == generation.number else 1)
+        if self._due and self._several and self._said[1]:
+            self._program_variables.alike()
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
             self._compared, self._due, self._said = (generation.number, call), False, (0, 0)
             if call != self._differed:

@@ -1,0 +1,111 @@
+"""Files that the program opens to write, each with its line: by `open`, which libraries of Python open files with, and
+by `torch.save`, which opens them past Python.
+
+Not by an audit hook: it would be called for each `id()` and each attribute of a function in a step, too.
+"""
+
+import builtins
+import io
+import os
+import threading
+from dataclasses import dataclass
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ringleader.train.source.current_line import line_calling
+
+WRITING = frozenset("wax+")
+"""The letters of modes in which a file is opened to write."""
+CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "MPLCONFIGDIR")
+"""Variables that name folders which, like ~/.cache, hold only files that can be made again."""
+SYSTEM = ("/dev/", "/proc/", "/sys/")
+"""Folders of what is no file: devices, and shared memory under names of their own."""
+
+_members: dict[int, "WrittenFiles"] = {}
+"""Those of this process, by the thread that runs the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that was opened to write.
+
+    Attributes:
+        line: "file:line" of the program.
+        name: the path as the program gave it.
+        place: the absolute path.
+    """
+
+    line: str
+    name: str
+    place: Path
+
+
+class WrittenFiles:
+    """Those of one member, since they were last taken. Caches and locks are left out."""
+
+    def __init__(self) -> None:
+        self._thread = -1
+        self._found: dict[tuple[str, str], WrittenFile] = {}
+
+    def begin(self) -> None:
+        """Look at what this thread opens from here on."""
+        _look_at_all()
+        self._thread = threading.get_ident()
+        _members[self._thread] = self
+
+    def close(self) -> None:
+        """Look no longer. Idempotent."""
+        if _members.get(self._thread) is self:
+            del _members[self._thread]
+
+    def take(self) -> list[WrittenFile]:
+        """The files opened since the last time."""
+        found, self._found = list(self._found.values()), {}
+        return found
+
+    def opened(self, path: Any) -> None:
+        """Note a file, if a line of the program opens it and it is one that is meant to stay."""
+        if not isinstance(path, str | bytes | os.PathLike):
+            return  # a descriptor: of what was opened before
+        line = line_calling(__file__)
+        name = os.fsdecode(path)
+        place = os.path.abspath(name)  # noqa: PTH100 - links stay: the program's name counts
+        if line and not self._is_left_out(name, place):
+            self._found[line, name] = WrittenFile(line, name, Path(place))
+
+    def _is_left_out(self, name: str, place: str) -> bool:
+        caches = [os.environ[each] for each in CACHES if os.environ.get(each)]
+        hidden = any(part.startswith(".") and part.strip(".") for part in Path(name).parts)
+        made_again = hidden or "__pycache__" in place or place.endswith(".lock")
+        # A folder stands for a temporary file in it, which has a name of its own, or none.
+        return made_again or place.startswith((*SYSTEM, *caches)) or Path(place).is_dir()
+
+
+@cache
+def _look_at_all() -> None:
+    """Have this process look at every opening, once and for good."""
+    opens, saves = io.open, torch.save
+
+    @wraps(opens)
+    def opened(file: Any, mode: str = "r", *options: Any, **named: Any) -> Any:
+        if WRITING.intersection(mode):
+            _note(file)
+        return opens(file, mode, *options, **named)
+
+    @wraps(saves)
+    def saved(obj: object, f: Any, *options: Any, **named: Any) -> None:
+        _note(f)
+        saves(obj, f, *options, **named)
+
+    # Under all names: pathlib opens by io.open, programs by the builtin, and pickle finds torch.save under the last.
+    builtins.open = io.open = opened
+    torch.save = torch.serialization.save = saved
+
+
+def _note(file: Any) -> None:
+    member = _members.get(threading.get_ident())
+    if member is not None:
+        member.opened(file)
