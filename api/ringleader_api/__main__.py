@@ -30,6 +30,8 @@ from ringleader_api.settings import Settings
 
 GRACE_S = 5
 TURN_S = 0.0005
+FULL_EVERY = 200
+"""The collections of middle-aged objects for each one of all."""
 ACCEPTED_A_TURN = 32
 """The most connections that are accepted in one turn of the event loop. A turn takes a few milliseconds during an
 attack, a connection a tenth of one."""
@@ -121,6 +123,8 @@ def _answer_at_once() -> None:
     # A collection over all modules and routes takes 0.1 s, and none of them ever goes: they are frozen.
     gc.collect()
     gc.freeze()
+    # One over two hundred streams that come together takes 0.02 s, and would be made while they do.
+    gc.set_threshold(*gc.get_threshold()[:2], FULL_EVERY)
 
 
 class PortTaken(RingleaderError):

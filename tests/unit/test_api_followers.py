@@ -15,7 +15,7 @@ from test_api_protocol import listening, served, until
 
 from ringleader.wire.views import LogLine
 from ringleader_api import control
-from ringleader_api.routes.streams.follow import PING, items
+from ringleader_api.routes.streams.follow import LONG_BYTES, PIECE_BYTES, PING, items
 
 HANG_S = 30
 CROWD = 40
@@ -172,6 +172,37 @@ def test_an_event_reaches_all_followers_a_few_in_each_turn_of_the_event_loop(her
     anyio.run(crowd)
     assert sum(sent.values()) == CROWD
     assert max(sent.values()) <= control.SENT_A_TURN
+
+
+def test_those_that_catch_up_are_sent_a_bounded_number_of_bytes_in_each_turn_of_the_event_loop(
+    here: Stage,
+) -> None:
+    lines, long = 400, "x" * 1000
+    job_id = here.running()
+    here.post(job_id, records=[line(n, long) for n in range(1, lines + 1)])
+    turn, sent = 0, Counter[int]()
+
+    async def follow() -> list[int]:
+        told = b""
+        async for piece in items(here.control, job_id, 0, here.control.feeds.logs, lambda: True):
+            sent[turn] += len(piece)
+            told += piece
+            if told.endswith(b"\n\n") and told.count(long.encode()) == lines:
+                break
+        return seqs(told)
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        asyncio.get_running_loop().call_soon(count)
+
+    async def crowd() -> list[list[int]]:
+        with fail_after(HANG_S):
+            count()
+            return await asyncio.gather(*(follow() for _ in range(8)))
+
+    assert anyio.run(crowd) == [list(range(1, lines + 1))] * 8
+    assert max(sent.values()) <= PIECE_BYTES + control.SENT_A_TURN * LONG_BYTES
 
 
 def test_a_follower_that_reads_nothing_is_closed_and_leaves_nothing_behind(tmp_path: Path) -> None:

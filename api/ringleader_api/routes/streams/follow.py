@@ -20,7 +20,9 @@ from ringleader_api.services.users.access import permit_job
 PING_S = 2.0
 ASK_AGAIN = timedelta(seconds=30)
 PING = b": ping\n\n"
-LONG_BYTES = 1 << 14
+LONG_BYTES, PIECE_BYTES = 1 << 14, 1 << 16
+"""The bytes beyond which a piece of a stream is a long one, and the most of any: the kernel takes up to a millisecond
+for 256 KB, and another client's request some tens of turns of the event loop."""
 LAST_SEQ = (1 << 63) - 1
 
 
@@ -98,29 +100,31 @@ async def items(
                 ask_at = here.now() + ASK_AGAIN
             if after < channel.base:  # it began later, or has let go of that
                 after, text = await channel.older(after)
-                if text:
-                    await _in_turn(here, text)
-                    yield text
+                async for piece in _pieces(here, text):
+                    yield piece
             elif found := channel.since(after):
                 after, text = found
-                await _in_turn(here, text)
-                yield text
+                async for piece in _pieces(here, text):
+                    yield piece
             elif channel.over:
                 return
             else:
                 await channel.wait(ping_s)
                 if time.monotonic() - pinged_at >= ping_s:
                     pinged_at = time.monotonic()
-                    await _in_turn(here, PING)
-                    yield PING
+                    async for piece in _pieces(here, PING):
+                        yield piece
 
 
-async def _in_turn(here: Control, text: bytes) -> None:
-    """Wait for one of the few places that pieces have in a turn of the event loop."""
+async def _pieces(here: Control, text: bytes) -> AsyncIterator[bytes]:
+    """The text in pieces, each after a wait for one of the few places that pieces have in a turn of the event loop."""
     # Hundreds of followers hear of one event, and each of their connections may take megabytes at once.
-    async with here.sending_long if len(text) > LONG_BYTES else here.sending:
-        # Keeps the place until the next turn of the loop: else all would go through in one.
-        await asyncio.sleep(0)
+    for first in range(0, len(text), PIECE_BYTES):
+        piece = text[first : first + PIECE_BYTES]
+        async with here.sending_long if len(piece) > LONG_BYTES else here.sending:
+            # Keeps the place until the next turn of the loop: else all would go through in one.
+            await asyncio.sleep(0)
+        yield piece
 
 
 async def _stored(here: Control, job_id: str, after: int, read: Read[Item]) -> int:
