@@ -40,7 +40,7 @@ const WORKERS_MS = 1500;
 const LOG_CAP = 5000;
 
 /** Metrics that the page reads whichever charts are shown. */
-const OWN = ["loss", "samples_per_s", "comm_exposed_fraction"];
+const OWN = ["loss", "samples_per_s", "comm_exposed_fraction", "loading_fraction"];
 
 const NO_WORKERS: readonly Worker[] = [];
 const NO_FILES: readonly Artifact[] = [];
@@ -133,7 +133,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
           />
           <TimeShares
             pace={curves.data?.curves.get("loss")}
-            exchange={curves.data?.curves.get("comm_exposed_fraction")}
+            waits={{ exchange: curves.data?.curves.get("comm_exposed_fraction"), loading: curves.data?.curves.get("loading_fraction") }}
             recoveries={recovered}
           />
           <Card title="Workers">
