@@ -30,6 +30,7 @@ import { stepRate } from "../run/looks";
 import { useCurves } from "../run/reading";
 import { TimeShares } from "../run/TimeShares";
 import { parseRun, timeOf } from "../run/view";
+import { TraceCard } from "../trace/TraceCard";
 import "../styles/kept.css";
 import "../styles/plot.css";
 import "../styles/run.css";
@@ -174,6 +175,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
         </div>
       </div>
       <Checkpoints job={job} events={events.items} artifacts={artifacts.data ?? NO_FILES} now={now} />
+      <TraceCard job={job.id} artifacts={artifacts.data ?? NO_FILES} />
       {artifacts.data && (artifacts.data.length > 0 || measured) && (
         <Card title="Artifacts">
           <ArtifactList job={job.id} artifacts={artifacts.data} measured={measured} />
