@@ -53,11 +53,15 @@ class Trained(Nets):
             session.step(net(x).mean())
 
 
+@pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("mode", MODES, ids=name_of)
 def test_what_batches_are_waited_for_is_told_and_nothing_that_is_computed(
-    mode: dict[str, Any], tmp_path: Path
+    mode: dict[str, Any], shards: int, tmp_path: Path
 ) -> None:
-    _, told = run_local(job(mode), Trained(), tmp_path)
+    """With one slice a step each batch but the first is loaded while the sums of the step before are on their way."""
+    batch = {"global_size": BATCH, "logical_shards": shards}
+    spec = job(mode, workers={"min": 1, "max": 1}, batch=batch)
+    _, told = run_local(spec, Trained(), tmp_path)
     taken = [BATCH / values["samples_per_s"] for values in told.values.values()]
     loading = [values["loading_fraction"] for values in told.values.values()]
     assert len(taken) == ROWS // BATCH

@@ -80,7 +80,7 @@ function paintTrace(pen: CanvasRenderingContext2D, rows: readonly Row[], [from, 
       if (right - left > 34) text(pen, span.name, left + 3, y + 13, right - left - 5, theme.ink);
     }
   });
-  for (const time of ticks(from / 1e6, until / 1e6, Math.max(2, Math.floor(size.width / 200)))) text(pen, duration(time), x(time * 1e6) - 12, size.height - 6, 90, theme.muted);
+  for (const time of ticks(from / 1e6, until / 1e6, Math.max(2, Math.floor(size.width / 200)))) text(pen, duration(time), Math.min(x(time * 1e6) - 12, size.width - 44), size.height - 6, 90, theme.muted);
 }
 
 function text(pen: CanvasRenderingContext2D, words: string, x: number, y: number, most: number, colour: string): void {
