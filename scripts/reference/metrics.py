@@ -23,6 +23,8 @@ WORDS = {
     "samples_per_s": "Rows of the step by the time since the one before.",
     "world_size": "The number of workers.",
     "comm_exposed_fraction": "The share of the time in which workers waited for the exchange.",
+    "loading_fraction": "The share of the time in which workers waited for a batch, or loaded one while "
+    "sums were on their way.",
     "comm_bytes": "Bytes of coded gradients and of rows of sparse tables that one worker sent, where there are such.",
     "loss_scale": "The scale of the loss, with `precision: fp16`.",
     "skipped_updates": "Steps so far whose gradient had overflowed, with `precision: fp16`: they changed no weight.",

@@ -1,5 +1,6 @@
 """What a job keeps, on its page in a real browser: downloaded, looked at, and begun another job with."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,35 @@ def test_a_job_that_has_succeeded_shows_its_final_weights_and_images(here: Brows
     page.get_by_role("link", name="Start from here with the final weights").click()
     editor = page.get_by_test_id("jobfile")
     wait_for("the clone", lambda: f"init_from: {job_id}" in editor.input_value())
+
+
+def test_a_trace_is_opened_on_the_page_and_a_stretch_of_it_is_chosen(here: Browsed) -> None:
+    launch, page = here.started(), here.page
+    here.tell(launch)
+    files = here.home / "jobs" / launch.job_id / "artifacts"
+    files.mkdir(parents=True)
+    place = {"ph": "X", "pid": 1, "tid": 0, "args": {"rank": 0}}
+    events = [
+        {"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "w0"}},
+        {"name": "thread_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "training"}},
+        *({**place, "name": f"step {n}", "ts": n * 1e6, "dur": 1e6} for n in range(8)),
+        {**place, "name": "forward", "ts": 0, "dur": 5e5},
+    ]
+    (files / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    page.goto(f"{here.url}/jobs/{launch.job_id}")
+    page.get_by_role("button", name="Open the trace").click()
+    card = page.get_by_role("region", name="Trace", exact=True)
+    card.get_by_text("8.0 s of 8.0 s").wait_for()
+    picture = card.get_by_role("img", name="Trace")
+    box = picture.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 12)
+    card.get_by_text("w0 training: step ").wait_for()
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 12, steps=3)
+    page.mouse.up()
+    card.get_by_text("of 8.0 s").wait_for()
+    assert card.get_by_text("8.0 s of 8.0 s").count() == 0
+    card.get_by_role("button", name="Show all").click()
+    card.get_by_text("8.0 s of 8.0 s").wait_for()
+    assert serious(page) == []

@@ -37,6 +37,7 @@ def told() -> list[dict[str, Any]]:
             "loss": 90.0 if step == SPIKE else 2.0 - step / STEPS,
             "samples_per_s": 8.0,
             "world_size": 2.0,
+            "loading_fraction": 0.25,
         }
         records.append(at(step, metric(len(records) + 1, step, **values)))
     for words in ("Boom", "after it"):
@@ -77,6 +78,12 @@ def test_charts_of_a_job_show_each_spike_and_ask_again_for_a_stretch(
             wait_for("charts", lambda: page.locator(PLOTS).count() == 3)
             lost = page.get_by_role("img", name="Worker w1 lost at step 400: died (SIGKILL)")
             assert lost.get_attribute("data-step") == "400"
+            shares = page.get_by_role("region", name="Where the time goes")
+            with page.expect_download() as values:
+                shares.get_by_role("button", name="CSV").click()
+            head, first, *_ = Path(values.value.path()).read_text().splitlines()
+            assert head == "Steps,Time,Computing,Loading,Waiting for the exchange,Recovery"
+            assert first.split(",")[2:] == ["75.0 %", "25.0 %", "0.0 %", "0.0 %"]
             loss = page.locator(f'{PLOTS}[data-name="Loss"]')
             whole = int(loss.get_attribute("data-points") or 0)
             assert whole < STEPS  # thinned

@@ -138,6 +138,11 @@ export function artifactUrl(id: string, name: string): string {
   return `${BASE}${jobPath(id)}/artifacts/${encodeURIComponent(name)}`;
 }
 
+/** The text of an artifact. */
+export async function trace(id: string, name: string, signal?: AbortSignal): Promise<string> {
+  return (await send(`${jobPath(id)}/artifacts/${encodeURIComponent(name)}`, { signal })).text();
+}
+
 /** Those that a job could begin with, newest first. */
 export async function checkpoints(id: string, signal?: AbortSignal): Promise<KeptCheckpoint[]> {
   return (await read<{ items: KeptCheckpoint[] }>(`${jobPath(id)}/checkpoints`, { signal })).items;

@@ -10,12 +10,17 @@ from ringleader.comm.timeline import TRAINING, NoTimeline, Timeline
 
 @dataclass(slots=True)
 class TimeSplit:
-    """Seconds by kind since the session began; `timeline` gets each interval too."""
+    """Seconds by kind since the session began; `timeline` gets each interval too.
+
+    Attributes:
+        loading_s: of the idle ones those in which a batch was waited for.
+    """
 
     timeline: Timeline = field(default_factory=NoTimeline)
     now: Callable[[], float] = perf_counter
     exposed_s: float = 0.0
     idle_s: float = 0.0
+    loading_s: float = 0.0
     recovery_s: float = 0.0
     _start: float = field(init=False)
 
@@ -33,7 +38,7 @@ class TimeSplit:
 
     @contextmanager
     def idle(self) -> Iterator[None]:
-        """Count the block as waiting for data, or for the first plan."""
+        """Count the block as waiting for the first plan, or for work."""
         start = self.now()
         try:
             yield
@@ -41,6 +46,14 @@ class TimeSplit:
             until = self.now()
             self.idle_s += until - start
             self.timeline.add(TRAINING, "idle", start, until)
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Count the block as waiting for a batch, which is idle time, too."""
+        before = self.idle_s
+        with self.idle():
+            yield
+        self.loading_s += self.idle_s - before
 
     @contextmanager
     def exposed(self) -> Iterator[None]:

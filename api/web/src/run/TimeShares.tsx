@@ -1,4 +1,4 @@
-/** Where the time went, over the steps: a stacked area of computing, waiting for the exchange, and recovering. */
+/** Where the time went, over the steps: a stacked area of computing, loading, waiting for the exchange, and recovering. */
 import { useCallback, useMemo, useState } from "react";
 import { count, duration, percent } from "../format";
 import type { Recovery } from "../history";
@@ -9,30 +9,35 @@ import type { Theme } from "../plot/palette";
 import type { Key } from "../plot/picture";
 import type { Cell } from "../plot/save";
 import type { Curve } from "../wire";
-import { sharesOf, type Shares } from "./shares";
+import { sharesOf, type Shares, type Waits } from "./shares";
 
 const MOST = 80;
 const [HEIGHT, TOP, FOOT] = [150, 8, 24];
-/** From below. */
-const PARTS = [
-  ["rest", "Computing, loading, idle"],
+type Part = readonly ["rest" | "loading" | "exchange" | "recovery", string];
+const WAITED: readonly Part[] = [
   ["exchange", "Waiting for the exchange"],
   ["recovery", "Recovery"],
-] as const;
-const COLOUR = { rest: (theme: Theme) => theme.runs[2], exchange: (theme: Theme) => theme.runs[0], recovery: (theme: Theme) => theme.recovery };
+];
+/** From below. */
+const PARTS: readonly Part[] = [["rest", "Computing"], ["loading", "Loading"], ...WAITED];
+/** Those of a job that was trained before loading was measured. */
+const UNTOLD: readonly Part[] = [["rest", "Computing, loading"], ...WAITED];
+const COLOUR = { rest: (theme: Theme) => theme.runs[2], loading: (theme: Theme) => theme.runs[1], exchange: (theme: Theme) => theme.runs[0], recovery: (theme: Theme) => theme.recovery };
 
 interface Props {
   pace: Curve | undefined;
-  exchange: Curve | undefined;
+  waits: Waits;
   recoveries: readonly Recovery[];
 }
 
-export function TimeShares({ pace, exchange, recoveries }: Props) {
-  const shares = useMemo(() => sharesOf(pace, exchange, recoveries, MOST), [pace, exchange, recoveries]);
+export function TimeShares({ pace, waits, recoveries }: Props) {
+  const { exchange, loading } = waits;
+  const shares = useMemo(() => sharesOf(pace, { exchange, loading }, recoveries, MOST), [pace, exchange, loading, recoveries]);
+  const parts = loading ? PARTS : UNTOLD;
   const [pointed, setPointed] = useState<{ share: Shares; left: number; right: number | null } | null>(null);
   const paint = useCallback(
-    (pen: CanvasRenderingContext2D, width: number, height: number, theme: Theme) => paintShares(pen, shares, width, height, theme),
-    [shares],
+    (pen: CanvasRenderingContext2D, width: number, height: number, theme: Theme) => paintShares(pen, shares, parts, width, height, theme),
+    [shares, parts],
   );
   if (shares.length < 2) return null;
   const point = (at: { x: number; width: number } | null): void => {
@@ -42,8 +47,8 @@ export function TimeShares({ pace, exchange, recoveries }: Props) {
   return (
     <Card title="Where the time goes">
       <div className="lanes">
-        <Painted name="Where the time goes" height={HEIGHT} paint={paint} rows={() => rowsOf(shares)} keys={keysOf} onPoint={point}>
-          <Legend />
+        <Painted name="Where the time goes" height={HEIGHT} paint={paint} rows={() => rowsOf(shares, parts)} keys={(theme) => keysOf(parts, theme)} onPoint={point}>
+          <Legend parts={parts} />
         </Painted>
         {pointed && (
           <div className="tooltip" style={pointed.right === null ? { left: pointed.left } : { right: pointed.right }} aria-hidden="true">
@@ -51,7 +56,7 @@ export function TimeShares({ pace, exchange, recoveries }: Props) {
               Steps {count(pointed.share.from + 1)}–{count(pointed.share.until)}, {duration(pointed.share.seconds)}
             </div>
             <dl className="tooltip-values">
-              {[...PARTS].reverse().map(([key, label]) => (
+              {[...parts].reverse().map(([key, label]) => (
                 <div key={key}>
                   <dt>
                     <i className={`swatch share-${key}`} aria-hidden="true" />
@@ -65,17 +70,17 @@ export function TimeShares({ pace, exchange, recoveries }: Props) {
         )}
       </div>
       <p className="muted plot-note">
-        By steps: their time by the clock, of it the share of the recoveries that ended there and the mean share in which workers waited for the
-        exchange. Computing, loading and idleness are not told apart by step; the result of the job splits its whole time.
+        By steps: their time by the clock, of it the share of the recoveries that ended there and the mean shares in which workers waited for the
+        exchange{loading && " and for batches"}. Who waits for a place in the group is in no step; the result of the job has that as idle time.
       </p>
     </Card>
   );
 }
 
-function Legend() {
+function Legend({ parts }: { parts: readonly Part[] }) {
   return (
     <ul className="legend charts-legend">
-      {PARTS.map(([key, label]) => (
+      {parts.map(([key, label]) => (
         <li key={key}>
           <i className={`swatch share-${key}`} aria-hidden="true" />
           {label}
@@ -85,8 +90,8 @@ function Legend() {
   );
 }
 
-function keysOf(theme: Theme): Key[] {
-  return PARTS.map(([key, label]) => ({ label, colour: COLOUR[key](theme) ?? theme.muted, alpha: 0.7 }));
+function keysOf(parts: readonly Part[], theme: Theme): Key[] {
+  return parts.map(([key, label]) => ({ label, colour: COLOUR[key](theme) ?? theme.muted, alpha: 0.7 }));
 }
 
 function shareAt(shares: readonly Shares[], x: number, width: number): Shares | null {
@@ -96,7 +101,7 @@ function shareAt(shares: readonly Shares[], x: number, width: number): Shares | 
   return shares.find((one) => step >= one.from && step <= one.until) ?? null;
 }
 
-function paintShares(pen: CanvasRenderingContext2D, shares: readonly Shares[], width: number, height: number, theme: Theme): void {
+function paintShares(pen: CanvasRenderingContext2D, shares: readonly Shares[], parts: readonly Part[], width: number, height: number, theme: Theme): void {
   const { left, right } = sidesOf(width);
   const [first, last] = [shares[0]?.from ?? 0, shares.at(-1)?.until ?? 1];
   // Whole pixels: no seams.
@@ -105,7 +110,7 @@ function paintShares(pen: CanvasRenderingContext2D, shares: readonly Shares[], w
   pen.clearRect(0, 0, width, height);
   for (const one of shares) {
     let below = 0;
-    for (const [key] of PARTS) {
+    for (const [key] of parts) {
       pen.fillStyle = COLOUR[key](theme) ?? theme.muted;
       pen.globalAlpha = 0.7;
       pen.fillRect(x(one.from), y(below + one[key]), x(one.until) - x(one.from), y(below) - y(below + one[key]));
@@ -121,7 +126,7 @@ function paintShares(pen: CanvasRenderingContext2D, shares: readonly Shares[], w
   for (const step of ticks(first, last, Math.max(2, Math.floor(width / 130)))) pen.fillText(count(step), Math.min(x(step), width - 20), height - 7);
 }
 
-function rowsOf(shares: readonly Shares[]): Cell[][] {
-  const rows = shares.map((one): Cell[] => [`${one.from + 1}–${one.until}`, duration(one.seconds), ...PARTS.map(([key]) => percent(one[key]))]);
-  return [["Steps", "Time", ...PARTS.map(([, label]) => label)], ...rows];
+function rowsOf(shares: readonly Shares[], parts: readonly Part[]): Cell[][] {
+  const rows = shares.map((one): Cell[] => [`${one.from + 1}–${one.until}`, duration(one.seconds), ...parts.map(([key]) => percent(one[key]))]);
+  return [["Steps", "Time", ...parts.map(([, label]) => label)], ...rows];
 }

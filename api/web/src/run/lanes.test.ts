@@ -74,8 +74,12 @@ test("the time of a step is the mean of those that were committed then", () => {
 
 test("shares of a stretch are those of its time, and 1 together", () => {
   const named = (name: string, values: number[]) => ({ job: "j", name, steps: [0, 10, 20], times: [0, 10, 30], values });
-  const [first, second] = sharesOf(named("loss", [1, 1, 1]), named("x", [0.5, 0.5, 0.5]), [{ until: 12, totalS: 10 } as Recovery], 2);
-  expect(first).toEqual({ from: 0, until: 10, seconds: 10, recovery: 0, exchange: 0.5, rest: 0.5 });
-  expect(second).toEqual({ from: 10, until: 20, seconds: 20, recovery: 0.5, exchange: 0.25, rest: 0.25 });
-  expect(sharesOf(undefined, undefined, [], 9)).toEqual([]);
+  const waits = { exchange: named("x", [0.5, 0.5, 0.5]), loading: named("y", [0.25, 0.25, 0.75]) };
+  const [first, second] = sharesOf(named("loss", [1, 1, 1]), waits, [{ until: 12, totalS: 10 } as Recovery], 2);
+  expect(first).toEqual({ from: 0, until: 10, seconds: 10, recovery: 0, exchange: 0.5, loading: 0.25, rest: 0.25 });
+  // Waits that were measured by more than one worker may be more than there is.
+  expect(second).toEqual({ from: 10, until: 20, seconds: 20, recovery: 0.5, exchange: 0.25, loading: 0.25, rest: 0 });
+  const untold = { exchange: undefined, loading: undefined };
+  expect(sharesOf(named("loss", [1, 1, 1]), untold, [], 1)[0]).toMatchObject({ loading: 0, rest: 1 });
+  expect(sharesOf(undefined, untold, [], 9)).toEqual([]);
 });

@@ -31,6 +31,7 @@ const LOOKS: Record<string, MetricLook> = {
     zero: true,
     whole: true,
   },
+  loading_fraction: { label: "Loading", unit: "of the step", height: 140, look: solid(2), zero: true },
   comm_exposed_fraction: {
     label: "Exposed communication",
     unit: "of the step",

@@ -7,14 +7,21 @@ export interface Shares {
   from: number;
   until: number;
   seconds: number;
-  /** Computing, loading of rows and idleness: the API does not tell them apart by step. */
+  /** Computing, and what the program does beside its steps; with loading where nothing is known of that. */
   rest: number;
+  loading: number;
   exchange: number;
   recovery: number;
 }
 
-/** At most `most` stretches of equal steps. `exchange` is the curve of the share in which workers waited for it. */
-export function sharesOf(pace: Curve | undefined, exchange: Curve | undefined, recoveries: readonly Recovery[], most: number): Shares[] {
+/** The curves of the shares in which workers waited, for the exchange and for batches. */
+export interface Waits {
+  exchange: Curve | undefined;
+  loading: Curve | undefined;
+}
+
+/** At most `most` stretches of equal steps. */
+export function sharesOf(pace: Curve | undefined, waits: Waits, recoveries: readonly Recovery[], most: number): Shares[] {
   const [steps, times] = [pace?.steps ?? [], pace?.times ?? []];
   const [first, last] = [steps[0] ?? 0, steps.at(-1) ?? 0];
   const parts = Math.min(most, Math.max(0, steps.length - 1));
@@ -27,8 +34,9 @@ export function sharesOf(pace: Curve | undefined, exchange: Curve | undefined, r
     const [from, until] = [steps[before] ?? 0, steps[end] ?? 0];
     const lost = recoveries.reduce((sum, one) => sum + (one.until > from && one.until <= until ? one.totalS : 0), 0);
     const recovery = Math.min(1, lost / seconds);
-    const waited = meanWithin(exchange, from, until) * (1 - recovery);
-    found.push({ from, until, seconds, recovery, exchange: waited, rest: Math.max(0, 1 - recovery - waited) });
+    const exchange = meanWithin(waits.exchange, from, until) * (1 - recovery);
+    const loading = Math.min(meanWithin(waits.loading, from, until) * (1 - recovery), 1 - recovery - exchange);
+    found.push({ from, until, seconds, recovery, exchange, loading, rest: Math.max(0, 1 - recovery - exchange - loading) });
     before = end;
   }
   return found;

@@ -32,6 +32,7 @@ import { useCurves } from "../run/reading";
 import { System } from "../run/System";
 import { TimeShares } from "../run/TimeShares";
 import { parseRun, timeOf, useRunChange } from "../run/view";
+import { TraceCard } from "../trace/TraceCard";
 import "../styles/kept.css";
 import "../styles/plot.css";
 import "../styles/run.css";
@@ -42,7 +43,7 @@ const WORKERS_MS = 1500;
 const LOG_CAP = 5000;
 
 /** Metrics that the page reads whichever charts are shown. */
-const OWN = ["loss", "samples_per_s", "comm_exposed_fraction"];
+const OWN = ["loss", "samples_per_s", "comm_exposed_fraction", "loading_fraction"];
 
 const NO_WORKERS: readonly Worker[] = [];
 const NO_FILES: readonly Artifact[] = [];
@@ -139,7 +140,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
           <Lanes lanes={lanes} nodes={nodes} curve={pace} zoom={time} />
           <TimeShares
             pace={pace}
-            exchange={curves.data?.curves.get("comm_exposed_fraction")}
+            waits={{ exchange: curves.data?.curves.get("comm_exposed_fraction"), loading: curves.data?.curves.get("loading_fraction") }}
             recoveries={recovered}
           />
           <System job={job} nodes={nodes} zoom={time} onChange={change} />
@@ -181,6 +182,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
         </div>
       </div>
       <Checkpoints job={job} events={events.items} artifacts={artifacts.data ?? NO_FILES} now={now} />
+      <TraceCard job={job.id} artifacts={artifacts.data ?? NO_FILES} />
       {artifacts.data && (artifacts.data.length > 0 || measured) && (
         <Card title="Artifacts">
           <ArtifactList job={job.id} artifacts={artifacts.data} measured={measured} />

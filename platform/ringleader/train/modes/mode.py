@@ -191,7 +191,7 @@ class Mode(ABC):
 
     def _turn(self, piece: Slice, batches: Iterator[Any]) -> Iterator[Any]:
         """One turn of the loop's body, on the next batch."""
-        with self._member.split.idle():
+        with self._member.split.loading():
             batch = to_device(next(batches), self._device)
         self.turns.begin(piece)
         yield batch

@@ -56,7 +56,7 @@ class StepRecorder:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._committed_at = perf_counter()
-        self._exposed_s = 0.0
+        self._exposed_s = self._loading_s = 0.0
         self._untold: int | None = None
 
     def records(
@@ -75,7 +75,7 @@ class StepRecorder:
         """
         member = self._member
         first, since = member.progress.step - len(reports) + 1, self._committed_at
-        step_s, exposed = self._pace(len(reports))
+        step_s, exposed, loading = self._pace(len(reports))
         self._trace(first, since)
         records = []
         for k, report in enumerate(reports):
@@ -87,6 +87,7 @@ class StepRecorder:
                 "samples_per_s": epoch.batch_rows(offset + k) / step_s,
                 "world_size": float(member.generation.plan.world),
                 "comm_exposed_fraction": exposed,
+                "loading_fraction": loading,
                 **member.laying.traffic(),
                 **(member.scaling.told() if member.scaling else {}),
             }
@@ -130,15 +131,16 @@ class StepRecorder:
         )
         member.reporter.trace(stretch)
 
-    def _pace(self, steps: int) -> tuple[float, float]:
-        """Seconds a step took since the commit before, and the share of exposed communication."""
-        member = self._member
+    def _pace(self, steps: int) -> tuple[float, float, float]:
+        """Seconds a step took since the commit before, and the shares of exposed communication and of loading."""
+        member, loading_s = self._member, self._member.split.loading_s
         now, exposed_s = perf_counter(), member.split.exposed_s + member.generation.exchange.exposed_s
         # A clock may not have moved since, and the pace divides by this.
         elapsed_s = max(now - self._committed_at, 1e-9)
         exposed = min(1.0, (exposed_s - self._exposed_s) / elapsed_s)
-        self._committed_at, self._exposed_s = now, exposed_s
-        return elapsed_s / steps, exposed
+        loading = min(1.0, (loading_s - self._loading_s) / elapsed_s)
+        self._committed_at, self._exposed_s, self._loading_s = now, exposed_s, loading_s
+        return elapsed_s / steps, exposed, loading
 
 
 def ledger_of(member: Member, epoch: Epoch, slices: Iterable[tuple[int, int]]) -> tuple[np.ndarray, ...]:

@@ -229,7 +229,8 @@ class SteppedMode(Mode):
         member, loop = self._member, self._running
         member.timeline.begin("exchange")
         if self._pieces is not None:
-            self._pieces.take()  # the sums are on their way: load the next slice meanwhile
+            with member.split.loading():
+                self._pieces.take()  # the sums are on their way: load the next slice meanwhile
         self._report_phase("exchange")  # only now: a read that hangs is this worker's, and noticed
         word = member.layout.write(
             rank=member.generation.rank,

@@ -106,6 +106,7 @@ class PushHeader:
         sums: (blocks,) float64 squares of the whole gradient by blocks, for the norm that clips; or none.
         rows: of each table, how many come last of all.
         exposed_s: of the `since_s` seconds since this worker's push before, those in which it waited for the exchange.
+        loading_s: those in which it waited for a batch.
     """
 
     leaving: bool
@@ -121,10 +122,11 @@ class PushHeader:
     rows: tuple[int, ...] = ()
     exposed_s: float = 0.0
     since_s: float = 0.0
+    loading_s: float = 0.0
 
     def encode(self) -> Tensor:
         head = [self.leaving, self.item, self.clock, self.version, self.stop, self.buffers, self.names]
-        times = _vector([self.exposed_s, self.since_s])
+        times = _vector([self.exposed_s, self.since_s, self.loading_s])
         return torch.cat([_vector(head), times, self.report, self.used, self.sums, _vector(self.rows)])
 
     @classmethod
@@ -139,7 +141,7 @@ class PushHeader:
 
 
 # Fixed, because a receiver posts its buffer before it knows what comes.
-_ASK, _PUSH, _TIMES, _ANSWER = 4, 7, 2, 6
+_ASK, _PUSH, _TIMES, _ANSWER = 4, 7, 3, 6
 
 
 @dataclass(frozen=True, slots=True)

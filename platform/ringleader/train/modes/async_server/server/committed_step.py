@@ -86,14 +86,17 @@ class StepCommits:
             "world_size": float(member.generation.plan.world),
             "staleness_mean": sum(staleness) / len(staleness),
             "staleness_max": float(max(staleness)),
-            "comm_exposed_fraction": _exposed(counted),
+            **_shares(counted),
             **member.laying.traffic(),
         }
         ledger = ledger_of(member, loop.epoch, slices)
         return StepRecord(member.progress.step, member.generation.number, values, *ledger)
 
 
-def _exposed(counted: Sequence[AppliedItem]) -> float:
-    """The share of the workers' time in which they waited for the exchange."""
-    since_s = sum(one.push.since_s for one in counted)
-    return min(1.0, sum(one.push.exposed_s for one in counted) / max(since_s, 1e-9))
+def _shares(counted: Sequence[AppliedItem]) -> dict[str, float]:
+    """The shares of the workers' time in which they waited for the exchange, and for batches."""
+    since_s = max(sum(one.push.since_s for one in counted), 1e-9)
+    return {
+        "comm_exposed_fraction": min(1.0, sum(one.push.exposed_s for one in counted) / since_s),
+        "loading_fraction": min(1.0, sum(one.push.loading_s for one in counted) / since_s),
+    }

@@ -23,7 +23,7 @@ class PushBuilder:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._told: tuple[str, ...] = ()
-        self._last_s = self._exposed_s = 0.0
+        self._last_s = self._exposed_s = self._loading_s = 0.0
 
     @property
     def layout(self) -> MessageLayout:
@@ -76,7 +76,7 @@ class PushBuilder:
         buckets = self._member.generation.exchange.buckets
         # One slice was computed, so each table has one partial sum.
         tables = [buckets.tables.partials(number)[0] for number in buckets.tables.names]
-        exposed_s, since_s = self._times()
+        exposed_s, since_s, loading_s = self._times()
         push = PushHeader(
             leaving=False,
             item=answer.item,
@@ -91,18 +91,19 @@ class PushBuilder:
             rows=tuple(rows.count for rows in tables),
             exposed_s=exposed_s,
             since_s=since_s,
+            loading_s=loading_s,
         )
         start = self._member.buffers.committed_bytes() if left is not None and self.layout.starts else None
         return push, [extra for extra in (start, left, told) if extra is not None], tables
 
-    def _times(self) -> tuple[float, float]:
-        """Seconds blocked on the exchange, and seconds in all, since the call before."""
+    def _times(self) -> tuple[float, float, float]:
+        """Seconds blocked on the exchange, seconds in all, and seconds without a batch, since the call before."""
         member, now = self._member, perf_counter()
-        exposed_s = member.split.exposed_s
+        exposed_s, loading_s = member.split.exposed_s, member.split.loading_s
         if member.current is not None:
             exposed_s += member.current.exchange.exposed_s
-        times = exposed_s - self._exposed_s, now - self._last_s
-        self._last_s, self._exposed_s = now, exposed_s
+        times = exposed_s - self._exposed_s, now - self._last_s, loading_s - self._loading_s
+        self._last_s, self._exposed_s, self._loading_s = now, exposed_s, loading_s
         return times
 
     def _sums(self, tables: Sequence[SparseRows]) -> Tensor:

@@ -123,7 +123,7 @@ class AsyncWorker:
             piece = loop.slice(self._member, offset, shard)
             self._member.timeline.begin("item", step=piece.step + 1, slice=piece.shard)
             self._progress("forward")
-            with self._member.split.idle():
+            with self._member.split.loading():
                 # Loaded before the weights are taken over, which are on their way meanwhile.
                 batch = self._load(loop, piece)
             if not self._in_step:
