@@ -101,6 +101,11 @@ class CallBoundary:
         """Record no tensors: those that the program touches at that line are too many."""
         self.tensors, self.tensor_bytes, self.line = {}, 0, line
 
+    def drop(self, kind: str) -> None:
+        """Keep no tensors of that kind."""
+        self.tensors.pop(kind, None)
+        self.tensor_bytes = size_bytes(self.tensors)
+
     @property
     def states(self) -> States | None:
         """The recorded states of optimisers; None: none was touched; empty: they were too large."""
