@@ -18,13 +18,13 @@ from torch.utils.hooks import RemovableHandle
 
 from ringleader.comm.shared_weights import point_at
 from ringleader.train.between_calls.boundaries import (
-    KINDS,
     MODELS,
     OPTIMIZERS,
     CallBoundary,
     States,
     Tensors,
     copied_tensors,
+    keep_common,
     put_settings,
     put_tensors,
     settings_of,
@@ -209,18 +209,9 @@ class ProgramSections:
                 self._boundaries[number].add_states(given)
 
     def keep_common(self) -> None:
-        """Drop, together with all members, the tensors that some have not recorded: lines behind `if session.is_main:`
-        touched them on one alone. Those who share the writing of a checkpoint must have the same. Raises
-        ExchangeBroken."""
-        calls, kinds = len(self._context.progress.calls.finished), sorted(KINDS)
-        if not calls:
-            return
-        lacks = torch.ones(calls, len(kinds), dtype=torch.float64)
-        for number, boundary in enumerate(self._boundaries[:calls]):
-            lacks[number] = torch.tensor([float(kind not in boundary.tensors) for kind in kinds])
-        told = self._context.generation.exchange.all_reduce(lacks.view(-1).clone()).view(lacks.shape)
-        for number, kind in ((told > 0) & (lacks == 0)).nonzero().tolist():
-            self._boundaries[number].drop(kinds[kind])
+        """Drop, with all members, the tensors that some have not recorded. Raises ExchangeBroken."""
+        calls, exchange = len(self._context.progress.calls.finished), self._context.generation.exchange
+        keep_common(self._boundaries, calls, exchange.all_reduce)
 
     @property
     def count(self) -> int:

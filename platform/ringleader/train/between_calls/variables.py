@@ -6,10 +6,9 @@ a seed, a loop's body. The job goes on, and its result says so.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from inspect import unwrap
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -20,8 +19,6 @@ from torch.optim import Optimizer
 from ringleader.train.between_calls.boundaries import MODELS
 from ringleader.train.between_calls.findings import (
     BODY_CURE,
-    CARRIED_ADVICE,
-    CARRIED_CURE,
     DIFFERS,
     NO_HARM,
     VariableFinding,
@@ -34,7 +31,7 @@ from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
 from ringleader.train.source.dataset_caches import kept_rows, reads_rows
-from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
+from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.source.program_scope import Key
 from ringleader.train.state.optimizers.own_attributes import COMMITTED, OF_TORCH
 
@@ -116,31 +113,6 @@ class ProgramVariables:
             self._seen[number] = self._own
             self._seen.pop(number - CALLS, None)
 
-    def warn(self) -> None:
-        """Warn, as the first loop begins, of variables that by the program's text will differ by worker."""
-        frames = list(running_frames())
-        buffers = _names_of_buffers(self._context.held.models)
-        for escape, file in escapes(frames):
-            name, place = escape.key[1].lstrip("."), Path(file).name
-            self._warnings.add(
-                "variable",
-                f"the body of a loop over session.batches changes {name} ({place}:{escape.line}), and it is read "
-                f"after the loop ({place}:{escape.read}): each worker's body sees other rows, so its value differs "
-                f"between workers.",
-                f"Instead, {BODY_CURE}.",
-            )
-        for carry, file in carries(frames):
-            name, place = carry.key[1].lstrip("."), Path(file).name
-            if name in buffers:
-                continue
-            self._warnings.add(
-                "variable",
-                f"the body of a loop over session.batches changes {name} ({place}:{carry.line}), and a later turn "
-                f"reads it ({place}:{carry.read}): a worker runs the body for its own slices only, so the weights "
-                f"would depend on which worker computes what.",
-                CARRIED_ADVICE,
-            )
-
     def fingerprint(self, number: int) -> int:
         """A number below 2**48 for the variables with which this member came to call `number`; 0 where it has none to
         compare, as it has run their lines again."""
@@ -165,10 +137,6 @@ class ProgramVariables:
                 continue
             finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
             self.find_together(finding, compared.first(name))
-
-    def alike(self) -> None:
-        """Note that several members came to a call with the same variables as this one."""
-        self.files.compared(())
 
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
@@ -325,33 +293,6 @@ class ProgramVariables:
         self._lines[shown] = (f"{Path(frame.f_code.co_filename).name}:{line}", CURE)
 
 
-def _names_of_buffers(models: Sequence[torch.nn.Module]) -> set[str]:
-    return {name.rpartition(".")[2] for model in models for name, _ in model.named_buffers()}
-
-
-def escapes(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
-    """The names that bodies leave to the lines behind them, each with its file, in the running functions and those that
-    they call."""
-    return _told(frames, lambda text: text.escapes)
-
-
-def carries(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
-    """The names that turns of bodies leave to later turns, likewise."""
-    return _told(frames, lambda text: text.carried)
-
-
-def _told(
-    frames: list[FrameType], which: Callable[[SourceText], Mapping[Key, EscapingName]]
-) -> Iterator[tuple[EscapingName, str]]:
-    for file in dict.fromkeys(frame.f_code.co_filename for frame in frames):
-        text = text_of(file)
-        if text is None:
-            continue
-        lines = [frame.f_lineno for frame in frames if frame.f_code.co_filename == file]
-        scopes = text.reached_from({text.scope_at(line).name for line in lines})
-        yield from ((escape, file) for escape in which(text).values() if escape.scope in scopes)
-
-
 def place_of(frame: FrameType, line: int) -> str:
     """The place of a line in that function's file, as "file:line"."""
     return f"{Path(frame.f_code.co_filename).name}:{line}"
@@ -369,24 +310,3 @@ def is_users(value: Any) -> bool:
     file = str(getattr(module, "__file__", "") or "")
     plain = not isinstance(value, torch.nn.Module | type) and hasattr(value, "__dict__")
     return plain and bool(file) and not file.startswith((*PACKAGES, *INSTALLED))
-
-
-def escaped(function: Any) -> list[dict[str, str]]:
-    """The findings of `escapes` and `carries`, as dicts, for a training function that has not begun."""
-    function = unwrap(function)  # of an adapter: the program's own is inside
-    code = function.__code__
-    text = text_of(code.co_filename)
-    if text is None:
-        return []
-    file = Path(code.co_filename).name
-    scopes = text.reached_from({text.scope_at(code.co_firstlineno).name, function.__name__})
-    behind = [
-        (escape, f"it is changed in a loop's body and read after the loop in line {escape.read}: {BODY_CURE}")
-        for escape in text.escapes.values()
-    ]
-    within = [(carry, CARRIED_CURE) for carry in text.carried.values()]
-    return [
-        {"variable": each.key[1].lstrip("."), "line": f"{file}:{each.line}", "cure": cure}
-        for each, cure in (*behind, *within)
-        if each.scope in scopes
-    ]

@@ -261,11 +261,6 @@ class Member:
 
     # --- session calls ------------------------------------------------------------------------------------------------
 
-    def leave_models(self) -> None:
-        """Leave the models' structure and buffers to the program, which is behind its last loop."""
-        self.buffers.release()
-        self.held.leave()
-
     def check_covered(self) -> None:
         """Check, as a loop begins, that the program has registered all that peers have, and a model for all that its
         optimisers are to train. Raises StepMisuse: it has not."""
