@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ringleader.errors import NonFiniteLoss
-from ringleader.train.between_calls.body_names import warn_of_bodies
+from ringleader.train.between_calls.loop_names import warn_of_bodies
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.body_checks import BodyChecks

@@ -7,6 +7,7 @@ a seed, a loop's body. The job goes on, and its result says so.
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.train.between_calls.boundaries import MODELS
 from ringleader.train.between_calls.findings import (
     BODY_CURE,
@@ -23,10 +25,12 @@ from ringleader.train.between_calls.findings import (
     NO_HARM,
     VariableFinding,
 )
+from ringleader.train.between_calls.loop_names import names_of_bounds
 from ringleader.train.between_calls.program_files import ProgramFiles
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
+from ringleader.train.generation.agreement import BRANCH_ON
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
@@ -45,6 +49,10 @@ CURE = (
 )
 IN_PLACE_CURE = (
     f"give a buffer or weight its values with copy_, not by assignment, and keep a clone() of it; else {CURE}"
+)
+READ_CURE = (
+    "the top of the program, which runs on each worker that comes later, too, has read {}, which has changed since the "
+    "job began. The job itself goes on from where it was: leave such lines out, or begin with init_from"
 )
 NOTHING = repr(None)
 """The text of None: what a data set opens at its first read is None until then, on some members for ever."""
@@ -151,14 +159,33 @@ class ProgramVariables:
         told = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
         self._told_by_others = next(filter(None, told), "")
 
+    def explained(self, error: CallMismatch) -> CallMismatch:
+        """The error, with the variables that one of the members has found to differ: all call this together."""
+        with suppress(ExchangeBroken):
+            self.tell()
+        why = self.why_other_bits
+        return CallMismatch(f"{error.message} It may come of this: {why}.", hint=error.hint) if why else error
+
+    def ended_early(self, calls: int, finished: int) -> CallMismatch:
+        """The error for a program that ends behind so many calls where more are finished."""
+        why = self.why_other_bits
+        told = f"the program ended behind {calls} session calls on this worker, and {finished} are over for the others."
+        return CallMismatch(f"{told}{f' It may come of this: {why}.' if why else ''}", hint=BRANCH_ON)
+
     def state(self, since: int = 0) -> dict[str, Any]:
         """The variables at the begin of calls from number `since` on, and the findings."""
         seen = {number: texts for number, texts in self._seen.items() if number >= since}
-        return {"seen": seen, "found": [asdict(finding) for finding in self.found.values()]}
+        found = [asdict(finding) for finding in self.found.values()]
+        return {"seen": seen, "found": found, "read": self.files.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over others' variables and findings. Their state is of the call that has begun here, or a later one."""
+        """Take over others' variables and findings. Their state is of the call that has begun here, or a later one.
+
+        Raises:
+            CallMismatch: a variable that says how many calls come has another value, as of a file that was read.
+        """
         seen: dict[int, Texts] = state.get("seen", {})
+        self.files.restore(state.get("read"))
         if self._own_call == self._context.progress.calls.next - 1:
             self._compare(seen.get(self._own_call, {}))
         self._seen |= seen
@@ -183,9 +210,14 @@ class ProgramVariables:
             self.found.setdefault(finding.variable, finding)
 
     def _compare(self, theirs: Texts) -> None:
+        read = self.files.read_since
         for name, text in self._own.items():
             if theirs.get(name, text) != text:
-                self.find(VariableFinding(name.rpartition(":")[2], *self._lines[name]))
+                line, cure = self._lines[name]
+                variable = name.rpartition(":")[2]
+                self.find(VariableFinding(variable, line, READ_CURE.format(read) if read else cure))
+                if read and variable in names_of_bounds(running_frames()):
+                    raise CallMismatch(f"the program's {self.found[variable].sentence}.", hint=BRANCH_ON)
 
     def _add_found(self, finding: VariableFinding, told: dict[str, Any]) -> bool:
         """Keep a finding, and report it, if it is new. Returns whether it is."""

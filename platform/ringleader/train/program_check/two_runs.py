@@ -22,8 +22,8 @@ from torch.utils.data import Subset
 from ringleader.errors import EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import python_path
-from ringleader.train.between_calls.body_names import escaped
 from ringleader.train.between_calls.findings import BODY_CURE
+from ringleader.train.between_calls.loop_names import escaped
 from ringleader.train.dataset_loops import LoopRequest
 from ringleader.train.evaluation import Score
 from ringleader.train.generation.saving.saver import CheckpointSaver

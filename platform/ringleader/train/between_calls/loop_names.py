@@ -1,6 +1,8 @@
-"""Variables that bodies of loops leave to lines behind them, or to later turns, by the program's text."""
+"""Variables of loops, by the program's text: those that bodies leave to lines behind them, or to later turns, and those
+that say how often a loop of session calls goes round."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import unwrap
 from pathlib import Path
 from types import FrameType
@@ -87,3 +89,30 @@ def _told(
         lines = [frame.f_lineno for frame in frames if frame.f_code.co_filename == file]
         scopes = text.reached_from({text.scope_at(line).name for line in lines})
         yield from ((escape, file) for escape in which(text).values() if escape.scope in scopes)
+
+
+def names_of_bounds(frames: Iterable[FrameType]) -> set[str]:
+    """The names that say how often loops of session calls go round, such as `start` of `for epoch in range(start, 12)`:
+    of the functions that run, and of loops that are not over."""
+    return {name for frame in frames for loop in _loops(frame) for name in _header(loop)}
+
+
+def _loops(frame: FrameType) -> Iterator[ast.For | ast.While]:
+    text = text_of(frame.f_code.co_filename)
+    sessions = {name for name, value in frame.f_locals.items() if _is_session(value)}
+    for node in ast.walk(text.tree) if text is not None else ():
+        if not isinstance(node, ast.For | ast.While) or (node.end_lineno or 0) < frame.f_lineno:
+            continue
+        # A loop of another function has other variables under such names.
+        same = text is not None and text.scope_at(node.lineno).name == text.scope_at(frame.f_lineno).name
+        if same and any(isinstance(each, ast.Name) and each.id in sessions for each in ast.walk(node)):
+            yield node
+
+
+def _header(loop: ast.For | ast.While) -> set[str]:
+    header = loop.iter if isinstance(loop, ast.For) else loop.test
+    return {each.id for each in ast.walk(header) if isinstance(each, ast.Name)}
+
+
+def _is_session(value: object) -> bool:
+    return type(value).__module__.startswith("ringleader.") and hasattr(type(value), "batches")
