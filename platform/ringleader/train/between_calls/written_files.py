@@ -108,7 +108,7 @@ class WrittenFiles:
             self._read[name] = ReadFile(line, name, (found.st_size, found.st_mtime_ns))
 
     def _is_left_out(self, name: str, place: str) -> bool:
-        caches = [os.environ[each] for each in CACHES if os.environ.get(each)]
+        caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
         hidden = any(part.startswith(".") and part.strip(".") for part in Path(name).parts)
         made_again = hidden or "__pycache__" in place or place.endswith(".lock")
         # A folder stands for a temporary file in it, which has a name of its own, or none.
