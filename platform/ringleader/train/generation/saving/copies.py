@@ -149,8 +149,9 @@ class CheckpointCopies:
         if self._ended == plan.generation or not self._saver.asked_for or not context.rules.holds_all(plan):
             return
         self._ended = plan.generation
-        self._saver.written(look)
+        # Before the wait for a file system: nobody waits in an exchange for that.
         self._state.before_saving()
+        self._saver.written(look)
         self.save(settled=True, final=True)
 
     def _before_saving(self) -> None:
