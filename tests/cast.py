@@ -186,9 +186,7 @@ class Cast:
                 worker = self._state.find(name)
                 if worker is not None and worker.phase is Phase.FOLLOWING and said.call > worker.call:
                     self._play.briefed.append(name)
-                place = (said.generation, said.applied, said.step)
-                program = (said.followed, said.astray, said.call, said.caught_up, said.phases)
-                self._handle(ev.Parked(name, *place, said.why, now, *program))
+                self._handle(ev.Parked(name, now, said))
             case "in_sync":
                 self._play.in_sync.append(name)
                 self._handle(ev.InSync(name, now, content))

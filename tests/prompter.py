@@ -21,11 +21,12 @@ from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.meeting import KINDS, MeetingCall, meet
+from ringleader.elastic import ParkReport
 from ringleader.elastic import instructions as do
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, ExchangeBroken
 from ringleader.train.generation.joining.donor import DONOR, JOINER
-from ringleader.train.ports import FollowTask, ParkReport, Seat
+from ringleader.train.ports import FollowTask, Seat
 from ringleader.train.program_check.background import CHECK
 from ringleader.train.time_split import TimeSplit
 from ringleader.wire.artifacts import SavedArtifact

@@ -109,16 +109,16 @@ def config_of(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 def accepting(listening: socket.socket) -> list[socket.socket]:
-    """The socket, several times over: libuv accepts one connection of each in a turn of the event loop, and a client
-    that comes behind a thousand others would wait for a thousand turns."""
+    """The socket, several times over."""
+    # libuv accepts one connection of each in a turn of the event loop, and a client that comes behind a thousand others
+    # would wait for a thousand turns.
     return [listening, *(listening.dup() for _ in range(ACCEPTED_A_TURN - 1))]
 
 
 def _answer_at_once() -> None:
-    """Keep requests from waiting for the interpreter: SQLite releases the GIL at each statement, and a thread that only
-    computes gives it back after `TURN_S`. A collection over all modules and routes takes 0.1 s, and none of them ever
-    goes: they are frozen."""
+    """Keep requests from waiting for the interpreter: a thread that only computes gives it back after `TURN_S`."""
     sys.setswitchinterval(TURN_S)
+    # A collection over all modules and routes takes 0.1 s, and none of them ever goes: they are frozen.
     gc.collect()
     gc.freeze()
 

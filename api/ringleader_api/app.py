@@ -186,10 +186,10 @@ async def _unstorable(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods that the path's own routes take together; the router would name only those of the first. The page's
-    files do not count."""
+    """The methods that the path's own routes take together. The page's files do not count."""
     *ours, _ = request.app.routes  # the last is the page, which would take every path
     asked = {"type": "http", "path": request.scope["path"], "root_path": "", "headers": []}
+    # Asked of every route: the router would name only those of the first that matches.
     return [
         method
         for method in sorted(METHODS)

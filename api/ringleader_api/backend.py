@@ -269,6 +269,7 @@ def _reach(address: str) -> None:
         )
     # With the head gone Ray's own calls hang; a refused connection tells so within a round.
     try:
+        # In brackets stands an IPv6 address, which sockets take without them.
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
     except OSError as error:
         raise OutOfReach(

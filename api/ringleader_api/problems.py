@@ -202,5 +202,6 @@ def _cut(text: str, most: int = TOLD_CHARACTERS) -> str:
 
 
 def _sendable(told: dict[str, Any]) -> Any:
-    """The body with lone surrogates escaped and NaN and infinities as words: a request may hold both."""
+    """The body with lone surrogates escaped and NaN and infinities as words."""
+    # A request may hold both, and its values are told back.
     return json.loads(utf8_json(told, allow_nan=True), parse_constant=str)

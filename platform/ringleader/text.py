@@ -1,4 +1,5 @@
-"""Text that UTF-8 cannot carry: Python strings may hold lone surrogates, and nothing that leaves a process may."""
+"""Text as it may leave a process: without the lone surrogates that Python strings may hold and UTF-8 cannot carry, and
+without what a terminal would not show."""
 
 import json
 import re
@@ -14,6 +15,12 @@ def utf8(text: str) -> str:
 
 def is_utf8(text: str) -> bool:
     return _LONE.search(text) is None
+
+
+def last_shown(line: str) -> str:
+    """The text that a terminal shows of the line in the end: a progress bar writes over its own, from a \\r on."""
+    # Nothing is written over at the end: a line of text may end with CR LF.
+    return line.rstrip("\r").rsplit("\r", 1)[-1]
 
 
 def utf8_json(value: Any, *, allow_nan: bool = False) -> str:

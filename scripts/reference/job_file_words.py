@@ -10,7 +10,8 @@ WORDS: dict[str, str] = {
     "real `TorchTrainer`. `auto`: chosen by the program's text when the job is submitted: a function of Ray Train as "
     "`ray_train` where a session keeps what it does, and else as `ray_train_hosted`; `torchrun` for a script that "
     "makes a process group; else `native`.",
-    "framework_why": "Why the framework was chosen: `ringleader submit` writes it where the job file says `auto`.",
+    "framework_why": "Why the framework was chosen where the job file says `auto`: written by `ringleader submit`, or "
+    "by the control plane when a node has chosen.",
     "working_dir": "The folder that is packed and uploaded, relative to the job file. Left out: nothing "
     "is uploaded.",
     "requirements": "Packages of the job: a file of pinned packages in the working directory, or a list of "

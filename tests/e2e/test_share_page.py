@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from axe import serious
+from browsed import browsed
+from control_plane import SPEC
 from PIL import Image, ImageColor
 from sqlalchemy import select
 
@@ -138,12 +140,47 @@ def test_a_jobs_own_chart_is_saved_under_its_name(tmp_path: Path, browser_path: 
         assert Image.open(BytesIO(content)).format == "PNG"
 
 
+def test_a_report_has_the_axis_and_the_stretch_that_one_sees(tmp_path: Path, browser_path: str) -> None:
+    with shown(tmp_path) as (page, url, ids, _):
+        seen = {"axis=relative&from=0&to=60": "started from 0 s to 60 s", "axis=rows": None, "": None}
+        seen["from=10&to=20"] = "By step from 10 to 20."
+        for query, words in seen.items():
+            for place in (f"compare?jobs={','.join(ids)}&", f"jobs/{ids[1]}?"):
+                page.goto(f"{url}/{place}{query}")
+                _, content = saved(page, page.get_by_role("link", name="Report"))
+                text = content.decode()
+                assert words in text if words else "By " not in text, (place, query)
+
+
+SWEEP: dict[str, Any] = {
+    "name": "lr",
+    "template": {"entrypoint": SPEC["entrypoint"], "workers": {"min": 1, "max": 1}},
+    "space": {"params.lr": {"values": [0.1, 0.2]}},
+    "method": "grid",
+    "metric": {"name": "loss"},
+}
+
+
+def test_the_link_to_a_list_a_sweep_or_the_cluster_is_copied(tmp_path: Path, browser_path: str) -> None:
+    with browsed(tmp_path / "home", browser_path) as here:
+        page = here.page
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        made = here.api.post("/sweeps", json=SWEEP).raise_for_status().json()["id"]
+        for place in ("jobs?search=digits&sort=name", f"sweeps/{made}", "cluster"):
+            page.goto(f"{here.url}/{place}")
+            page.get_by_role("button", name="Copy link").click()
+            page.get_by_role("button", name="Link copied").wait_for()
+            assert page.evaluate("navigator.clipboard.readText()") == f"{here.url}/{place}"
+            assert serious(page) == []
+        assert here.faults == []
+
+
 def test_a_report_opens_without_any_request(tmp_path: Path, browser_path: str) -> None:
     with shown(tmp_path) as (page, url, ids, _):
         page.goto(f"{url}/compare?jobs={','.join(ids)}")
         page.locator('[data-testid="plot"][data-drawn="2"]').wait_for()
         name, content = saved(page, page.get_by_role("link", name="Report"))
-        assert name == "comparison.html"
+        assert name == f"comparison-{ids[0][-8:]}-{ids[1][-8:]}.html"
         page.goto(f"{url}/jobs/{ids[0]}")
         name, own = saved(page, page.get_by_role("link", name="Report"))
         assert name == f"report-{ids[0]}.html"
@@ -157,7 +194,7 @@ def test_a_report_opens_without_any_request(tmp_path: Path, browser_path: str) -
             asked.clear()
             page.goto(file.as_uri())
             page.get_by_role("heading", name=heading).wait_for()
-            assert page.get_by_role("img", name="loss by step").count() == 1
+            assert page.get_by_role("img", name="loss", exact=True).count() == 1
             assert asked == [file.as_uri()]
         assert faults == []
         assert serious(page) == []

@@ -18,6 +18,7 @@ from waiting import wait_for
 
 from ringleader.guard import guarded
 from ringleader.wire.ingest import Ingest
+from ringleader.wire.system import SystemSample
 
 TOKEN = secrets.token_hex(32)
 """Of all clusters of this process: Ray reads its token once."""
@@ -115,6 +116,7 @@ class IngestServer:
     def __init__(self) -> None:
         self.records: dict[tuple[int, str], list[dict[str, Any]]] = {}
         self.status: dict[str, Any] = {}
+        self.system: list[SystemSample] = []
         self.away = False
         self.gone = False
         self.blocked = 0
@@ -177,6 +179,7 @@ class IngestServer:
             self.posts += 1
             if ingest.status is not None:
                 self.status = ingest.status.model_dump(mode="json")
+            self.system += ingest.system
             acked: dict[str, int] = {}
             for record in ingest.records:
                 kept = self.records.setdefault((ingest.attempt, record.stream), [])

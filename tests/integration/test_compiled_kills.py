@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ import pytest
 import torch
 from faults import FaultPlan
 from test_compiled import CPU, cache, network, train
-from test_leaving import RING, job
+from test_leaving import RING, job, rows
 from threaded_cast import ThreadedCast
+from torch import Tensor, nn
+from torch.nn import functional as F
 
+from ringleader.train import Session
 from ringleader.train.device.compiled_forward import CACHE, compile_forward
 from ringleader.train.local import run_local
 
@@ -81,3 +85,80 @@ def test_a_compiled_model_computes_what_the_model_does(cache: Path) -> None:
         # Fused kernels round in another order: some units in the last place.
         torch.testing.assert_close(net(x), plain(x), rtol=1e-5, atol=1e-6)
     assert counters["stats"]["unique_graphs"] == 2, "one for each shape"
+
+
+def step(net: nn.Module, count: int) -> list[Tensor]:
+    x = torch.linspace(-1, 1, count * 5).reshape(count, 5)
+    return list(torch.autograd.grad(net(x).square().sum(), list(net.parameters())))
+
+
+def test_what_a_joiner_compiles_beside_is_what_its_turns_need(cache: Path) -> None:
+    from torch._dynamo.utils import counters
+
+    member, joiner, plain = network(), network(), network()
+    met, own = compile_forward(member, CPU), compile_forward(joiner, CPU)
+    for count in (4, 3):
+        step(member, count)
+    with torch.no_grad():
+        member.eval()(torch.ones(4, 5))
+    torch._dynamo.reset()
+    counters.clear()
+    drawn = torch.get_rng_state()
+    own.compile(met.met())
+    assert counters["stats"]["unique_graphs"] == 3, "two shapes in training, and one evaluated"
+    # Nothing of it is seen: no gradient, no running mean, no number drawn, no mode.
+    assert all(each.grad is None for each in joiner.parameters())
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert joiner.training
+    for (name, kept), value in zip(joiner.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(kept, value), name
+    for count in (4, 3):
+        step(joiner, count)
+    with torch.no_grad():
+        joiner.eval()(torch.ones(4, 5))
+    assert counters["stats"]["unique_graphs"] == 3
+    assert own.met() == met.met()
+
+
+def test_a_joiner_compiles_before_it_is_counted(cache: Path) -> None:
+    from torch._dynamo.callback import CallbackArgs, callback_handler
+
+    seen: list[tuple[str, str, int]] = []
+
+    def note(what: str) -> None:
+        seen.append((what, threading.current_thread().name, max(map(len, worlds()), default=0)))
+
+    def worlds() -> list[tuple[str, ...]]:
+        return [plan.members for plan in cast.formed]
+
+    def trains(session: Session) -> None:
+        net = session.model(network(), compile=True)
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for _ in range(3):
+            for x, y in session.batches(rows()):
+                note("turn")
+                session.step(F.cross_entropy(net(x), y))
+
+    def compiling(_: CallbackArgs) -> None:
+        note("compiling")
+
+    workers = {"min": 1, "max": 1}
+    cues = FaultPlan().resize(at_step=2, workers_min=2, workers_max=2)
+    cues = cues.dawdle("w0", from_step=3, for_generation=2)
+    spec = job(RING, workers=workers, debug={"check": False})
+    compile_forward(fresh := network(), CPU)
+    step(fresh, 3)  # the compiler's own part, which takes longest, is in the cache from here on
+    cast = ThreadedCast(spec, trains, cues, artifacts=cache / "out", joiners_follow=True)
+    callback_handler.register_start_callback(compiling)
+    try:
+        play = cast.play()
+    finally:
+        callback_handler.remove_start_callback(compiling)
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.worlds == [1, 2]
+    joiners = [(what, world) for what, worker, world in seen if worker == "w1"]
+    turns = joiners.index(("turn", 2))
+    # Alone the member trains on meanwhile, and with the joiner's seat nothing is left to compile.
+    assert joiners[:turns] == [("compiling", 1)] * turns
+    assert turns > 0
+    assert {what for what, _ in joiners[turns:]} == {"turn"}

@@ -7,8 +7,10 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from integration.ray_home import IngestServer, address, living, ray_node
@@ -90,6 +92,53 @@ def test_tokens_on_two_levels_train_a_job_on_two_nodes_and_lose_no_row(
     assert [lost["worker"] for lost in ingest.events("worker.lost")] == victims
     assert not ingest.events("warning"), "there is something between the nodes"
     run.leave_nothing()
+
+
+def test_what_burning_workers_use_is_measured_on_each_of_two_nodes(
+    cluster: RayCluster, away: str, home: Path, ingest: IngestServer, package: bytes, tmp_path: Path
+) -> None:
+    workers = {"min": 2, "max": 2, "placement": "spread"}
+    burnt = tmp_path / "burnt"
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "burning",
+        function="burn",
+        workers=workers,
+        params={"burnt": str(burnt)},
+    )
+    run.until_world(2)
+    pids, nodes = run.pids(), by_node(run)
+    assert away in nodes
+    assert len(nodes) == 2
+    began, before = monotonic(), {worker: cpu_s(pid) for worker, pid in pids.items()}
+
+    def shown(worker: str) -> bool:
+        """More than half of what the worker has got of a core, be the machine as busy as it likes."""
+        got = (cpu_s(pids[worker]) - before[worker]) / (monotonic() - began)
+        uses = [use for sample in ingest.system for use in sample.uses if use.id == worker]
+        return any(use.figures.get("cpu_percent", 0.0) > 50 * min(1.0, got) > 5 for use in uses)
+
+    for worker in pids:
+        wait_for(f"what {worker} uses", lambda worker=worker: shown(worker), 120)
+    last = {use.id: use for sample in ingest.system for use in sample.uses}
+    for node, (worker,) in nodes.items():
+        assert (last[worker].kind, last[worker].node) == ("worker", node)
+        assert last[worker].figures["memory_bytes"] > 50e6, "torch alone takes more"
+        assert 0 < last[node].figures["cpu_percent"] <= 100
+        assert last[node].figures["memory_total_bytes"] > last[node].figures["memory_bytes"] > 0
+        assert "gpu_percent" not in last[node].figures, "there is none"
+    wait_for("the newest beside the worker", lambda: all(w["cpu_percent"] for w in ingest.status["workers"]))
+    burnt.touch()
+    assert run.outcome()["outcome"] == "succeeded"
+    run.leave_nothing()
+
+
+def cpu_s(pid: int) -> float:
+    found = psutil.Process(pid).cpu_times()
+    return found.user + found.system
 
 
 JOB_FILE = """

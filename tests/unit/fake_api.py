@@ -139,6 +139,7 @@ class FakeApi(httpx.BaseTransport):
     artifacts: dict[str, bytes] = field(default_factory=dict)
     newest: bytes = b""
     workers: list[dict[str, Any]] = field(default_factory=list)
+    system: list[dict[str, Any]] = field(default_factory=list)
     points: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     groups: dict[str, Any] = field(default_factory=lambda: {"groups": [], "more": False})
     occupancy: dict[str, Any] = field(default_factory=dict)
@@ -180,6 +181,7 @@ class FakeApi(httpx.BaseTransport):
             ("GET /jobs/[^/]+/(events|logs)", self._feed),
             ("POST /jobs/[^/]+/faults", self._fault),
             ("GET /jobs/[^/]+/workers", lambda request: httpx.Response(200, json={"items": self.workers})),
+            ("GET /jobs/[^/]+/system", lambda request: httpx.Response(200, json={"series": self.system})),
             ("GET /jobs/[^/]+/metrics", self._metrics),
             ("GET /curves", self._curves),
             ("GET /jobs/[^/]+/artifacts/(.+)", self._artifact),

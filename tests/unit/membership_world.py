@@ -275,7 +275,7 @@ class World:
         waits = process.generation == 0 and not process.parked and not process.donor
         if process.alive and not process.cut and waits:
             process.parked = True
-            self.say(ev.Parked(worker, 0, 0, 0, "", self.now))
+            self.say(ev.Parked(worker, self.now, ev.ParkReport(0, 0, 0, "")))
 
     def commit(self, only: int | None = None) -> None:
         """All apply the next step; with `only` the first so many do before something happens."""
@@ -326,7 +326,7 @@ class World:
             process.computing, process.parked = False, True
         for member in members:
             p = self.processes[member]
-            self.say(ev.Parked(member, p.generation, p.applied, p.updated, "", self.now))
+            self.say(ev.Parked(member, self.now, ev.ParkReport(p.generation, p.applied, p.updated, "")))
         for name, p in list(self.processes.items()):
             if p.alive and not p.cut and p.in_sync and p.donor in members and not self.end:
                 self.stand(name, p)
@@ -337,15 +337,15 @@ class World:
         process.donor, process.parked = "", True
         if process.astray:
             process.in_sync = process.astray = False
-            self.say(ev.Parked(name, 0, 0, 0, "", self.now, astray="1.weight"))
+            self.say(ev.Parked(name, self.now, ev.ParkReport(0, 0, 0, "", astray="1.weight")))
             return
         process.applied, process.updated, process.line = donor.applied, donor.applied, donor.line
         process.healed = True
-        self.say(ev.Parked(name, 0, process.applied, process.updated, "", self.now))
+        self.say(ev.Parked(name, self.now, ev.ParkReport(0, process.applied, process.updated, "")))
 
     def say(self, parked: ev.Parked) -> None:
         process = self.processes[parked.worker]
-        process.said = replace(parked, followed=process.pair)
+        process.said = replace(parked, report=replace(parked.report, followed=process.pair))
         self.tell(process.said)
 
     def follow(self, worker: str, donor: str, number: int) -> None:
@@ -372,7 +372,9 @@ class World:
         if process.donor and self.state.rules.servers:
             if process.alive and not process.cut and self.whole():
                 process.donor, process.parked = "", True
-                self.say(ev.Parked(worker, 0, 0, 0, "", self.now, call=process.call, caught_up=True))
+                self.say(
+                    ev.Parked(worker, self.now, ev.ParkReport(0, 0, 0, "", call=process.call, caught_up=True))
+                )
             return
         if process.alive and not process.cut and process.donor and self.whole() and not process.in_sync:
             process.in_sync = True
@@ -383,7 +385,7 @@ class World:
         if process.alive and not process.cut:
             process.lines, process.donor, process.parked = False, "", True
             process.call += 1
-            self.say(ev.Parked(worker, 0, 0, 0, "", self.now, call=process.call))
+            self.say(ev.Parked(worker, self.now, ev.ParkReport(0, 0, 0, "", call=process.call)))
 
     def stray(self, worker: str) -> None:
         """The program changes what a shadow does not hear of."""
@@ -417,7 +419,7 @@ class World:
             self.tell(replace(said, now=self.now))
         before, step = self.processes[worker].generation - 1, self.commits + 5
         if before > 0:
-            self.tell(ev.Parked(worker, before, step, step, "broken pipe", self.now))
+            self.tell(ev.Parked(worker, self.now, ev.ParkReport(before, step, step, "broken pipe")))
             self.tell(ev.Committed(worker, before, step, self.now))
 
     def come_back(self) -> None:
@@ -430,7 +432,9 @@ class World:
                 self.notices.append(name)
             elif name in self.gone:
                 step = process.applied + 1
-                self.tell(ev.Parked(name, process.generation, step, step, "broken pipe", self.now))
+                self.tell(
+                    ev.Parked(name, self.now, ev.ParkReport(process.generation, step, step, "broken pipe"))
+                )
                 self.tell(ev.Committed(name, process.generation, step, self.now))
                 self.tell(ev.Finished(name, "other", self.now))
                 process.alive = process.computing = False
@@ -459,7 +463,7 @@ class World:
         generation, step = process.generation, process.updated
         if self.state.rules.backups and process.role == "server" and process.new:
             process.generation, step = 0, -1
-        self.say(ev.Parked(worker, generation, process.applied, step, "broken pipe", self.now))
+        self.say(ev.Parked(worker, self.now, ev.ParkReport(generation, process.applied, step, "broken pipe")))
 
     def lose_donor(self, worker: str, process: Process) -> None:
         """A shadow whose donor is gone or gave up, or that was interrupted, waits to join again."""
@@ -471,7 +475,7 @@ class World:
         if process.interrupted or not donor.alive or donor.cut or (not donor.computing and self.state.broken):
             process.donor, process.in_sync, process.astray, process.parked = "", False, False, True
             process.applied = process.updated = 0
-            self.say(ev.Parked(worker, 0, 0, 0, "its donor is gone", self.now))
+            self.say(ev.Parked(worker, self.now, ev.ParkReport(0, 0, 0, "its donor is gone")))
 
     def raise_in(self, worker: str, where: tuple[int, int]) -> None:
         process = self.processes[worker]

@@ -11,6 +11,7 @@ from ringleader.parsing import parse
 from ringleader.spec import JobSpec
 from ringleader.spec.program.adoption import framework_of, obstacles
 from ringleader.spec.program.entrypoint import check_entrypoint, with_framework
+from ringleader.train.run import function_of
 
 USUAL = """
 import torch
@@ -186,6 +187,18 @@ def test_auto_leaves_open_what_is_not_there_to_read(tmp_path: Path) -> None:
     installed = JobSpec.parse({"name": "a", "entrypoint": "elsewhere:train", "framework": "auto"})
     assert with_framework(installed, tmp_path).framework == "auto"
     assert with_framework(installed, None).framework == "auto"
+
+
+def test_a_node_refuses_keys_that_what_it_chooses_does_not_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "found_here.py").write_text("def train(session):\n    pass\n")
+    given = {"name": "a", "entrypoint": "found_here:train", "framework": "auto"}
+    spec = JobSpec.parse(given | {"data": {"sets": {"train": "/data/a.parquet"}}})
+    told = "auto chooses native, because .*found_here.py on the node. So data.sets is not used with framework: native"
+    with pytest.raises(SpecInvalid, match=told):
+        function_of(spec)
 
 
 def test_auto_starts_no_script_several_times_that_makes_no_process_group(tmp_path: Path) -> None:

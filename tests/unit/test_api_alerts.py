@@ -385,7 +385,7 @@ def test_a_name_that_leads_inside_is_refused_and_one_that_is_not_found_may_be_th
         control = here.control
         return ChannelChecks(control.store, control.secrets, Allowed(), mails=False, look_up=look_up)
 
-    with pytest.raises(Unprocessable, match="leads to an address inside"):
+    with pytest.raises(Unprocessable, match="leads to an internal address"):
         checks("1.1.1.1", "10.0.0.1").check("default", {"": terms}, "the rule")
     checks().check("default", {"/a": terms, "/b": terms}, "the rule")
     assert asked == ["in.example.org"] * 2, "each name once"

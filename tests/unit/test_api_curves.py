@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ import pytest
 from control_plane import AT, RESULT, Stage, metric, outcome, stage
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
 from ringleader.client import Client
-from ringleader_api.store.tables import MetricStretch
+from ringleader.wire.ingest import MetricRecord
+from ringleader_api.services.records.points import store_points
+from ringleader_api.services.records.thinning import read_points
+from ringleader_api.store.tables import Metric, MetricStretch
 
 ABSENT = "job_" + "0" * 26
 
@@ -117,6 +122,53 @@ def test_of_a_long_curve_no_peak_is_lost(
         drawn = {stretch_of(step) for step, value in shown.items() if value == extreme}
         assert drawn == {stretch_of(step) for step in at}
     here.control.close()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_of_a_stretch_of_a_long_curve_no_peak_is_lost(here: Stage, every: int) -> None:
+    job_id, draw = here.running(), random.Random(every)
+    values = {step: draw.uniform(1, 2) for step in range(0, 9_000, every)}
+    first, last = 1_002, 7_002
+    # In a whole part of 256 steps, before the first of these, and behind the last.
+    peaks = [first + 3, first + 300, 3_000, 4_500, last - 3, last]
+    values |= dict.fromkeys(peaks, 9.0) | {first: 0.0, 3_003: 0.0}
+    for seq, some in enumerate(_of_700(sorted(values))):
+        records = [metric(seq * 700 + n + 1, step, loss=values[step]) for n, step in enumerate(some)]
+        here.post(job_id, records=records)
+    (curve,) = compared(here.client, job_id, max_points=60, **{"from": first - 0.5, "to": last + 0.5})[
+        "curves"
+    ]
+    shown = dict(zip(curve["steps"], curve["values"], strict=True))
+    assert len(shown) <= 60
+    assert shown.items() <= values.items()
+    assert {first, last, 3_003, *peaks} <= shown.keys()
+    assert (min(shown), max(shown)) == (first, last)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 29_999), (7_000, 19_000)])
+def test_a_long_curve_is_drawn_without_reading_its_points(here: Stage, first: int, last: int) -> None:
+    job_id = here.running()
+    with here.control.store.write() as session:
+        store_points(session, job_id, [MetricRecord(**metric(s + 1, s, loss=s % 7)) for s in range(30_000)])
+    with here.control.store.read() as session, _steps_of_sqlite(session) as taken:
+        found = read_points(session, Metric.step, {job_id: (first, last)}, ["loss"], 200)
+    assert (found[0].step, found[-1].step) == (first, last)
+    # To count the points takes some steps for each, to rank them more than fifty.
+    assert taken[0] < 60_000
+
+
+@contextmanager
+def _steps_of_sqlite(session: Session) -> Iterator[list[int]]:
+    """The steps of SQLite's machine, in hundreds, that the session's queries take."""
+    connection, taken = session.connection().connection.driver_connection, [0]
+    assert connection is not None
+
+    def count() -> None:
+        taken[0] += 100
+
+    connection.set_progress_handler(count, 100)
+    yield taken
+    connection.set_progress_handler(None, 0)
 
 
 def test_a_value_that_comes_twice_in_one_post_is_counted_once(here: Stage) -> None:

@@ -57,6 +57,7 @@ def test_status_drives_the_state_and_shows_the_job_live(here: Stage) -> None:
     job_id = here.started()
     worker = {"id": "w0", "role": "worker", "rank": 0, "pid": 7, "node": "n1"}
     worker |= {"state": "up", "generation": 1, "shards": [0, 3]}
+    worker |= {"cpu_percent": 98.5, "memory_bytes": 1 << 20, "gpu_memory_bytes": None}
     here.post(job_id, status=status("recovering"))
     here.post(job_id, status=status("running", step=12, failures_spent=1, workers=[worker]))
     job = here.job(job_id)
@@ -70,6 +71,35 @@ def test_status_drives_the_state_and_shows_the_job_live(here: Stage) -> None:
     assert here.client.get(f"/api/v1/jobs/{job_id}/workers").json()["items"] == [worker]
     moves = [e for e in here.events(job_id) if e.startswith("job.")]
     assert moves == ["job.queued", "job.starting", "job.running", "job.recovering", "job.running"]
+
+
+def test_what_a_node_has_found_auto_to_be_is_in_the_job_file_as_a_choice_of_submit_is(here: Stage) -> None:
+    job_id = here.running(framework="auto")
+    why = "the module imports nothing of ray.train: loop.py on the node"
+    for seq, chosen in enumerate(("native", "ray_train"), start=1):
+        told = event(seq, "framework.chosen", framework=chosen, framework_why=why)
+        here.post(job_id, records=[told])
+    # The first choice stands: an attempt that goes on must not become another program.
+    spec = here.job(job_id)["spec"]
+    assert (spec["framework"], spec["framework_why"]) == ("native", why)
+
+
+@pytest.mark.parametrize(
+    ("framework", "told"),
+    [
+        ("native", {"framework": "ray_train", "framework_why": "told of a job that names its own"}),
+        ("auto", {"framework": "torchrun", "framework_why": "no node can find that"}),
+        ("auto", {"framework": "native"}),
+        ("auto", {"framework": ["native"], "framework_why": "of another form"}),
+    ],
+)
+def test_a_choice_that_no_node_can_have_made_changes_no_job_file(
+    here: Stage, framework: str, told: dict[str, Any]
+) -> None:
+    job_id = here.running(framework=framework)
+    here.post(job_id, records=[event(1, "framework.chosen", **told)])
+    spec = here.job(job_id)["spec"]
+    assert (spec["framework"], spec["framework_why"]) == (framework, None)
 
 
 def test_a_supervisor_cannot_tell_states(here: Stage) -> None:

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from control_plane import RESULT, Stage, outcome, stage, status
 from sqlalchemy import Engine, MetaData, text
 
 from ringleader_api.reconciling import package_collection
 from ringleader_api.services.packages import file_of
-from ringleader_api.store.database import MIGRATIONS, DatabaseNewer, Store
+from ringleader_api.store.database import DatabaseNewer, Store, migration_config
 from ringleader_api.store.tables import Base
 
 JOB = "job_" + "1" * 26
@@ -35,8 +34,7 @@ SPEC_THEN: dict[str, Any] = {
 
 
 def move_to(engine: Engine, revision: str, *, back: bool = False) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
+    config = migration_config()
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         (command.downgrade if back else command.upgrade)(config, revision)

@@ -3,6 +3,7 @@
 import json
 import os
 import tracemalloc
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from math import isfinite, nan
 from pathlib import Path
@@ -13,7 +14,10 @@ from control_plane import RESULT, SPEC, FakeCluster, Stage, connected, event, me
 from fastapi.testclient import TestClient
 
 from ringleader.cli.main import main
+from ringleader.wire.artifacts import FILE, report_name
+from ringleader_api.reports.across import marks
 from ringleader_api.reports.chart import HEIGHT, WIDTH, Line, chart, ticks
+from ringleader_api.services.records.metrics import Axis
 from ringleader_api.store.tables import Job
 
 MARKUP = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
@@ -256,8 +260,77 @@ def test_the_sdk_and_the_command_line_write_reports(tmp_path: Path, monkeypatch:
     assert main(["report", first], connect=lambda: connected(here)) == 0
     assert first in Read((tmp_path / f"report-{first}.html").read_text()).words
     assert main(["report", first, second, "--metric", "loss"], connect=lambda: connected(here)) == 0
-    assert "No values: loss." in Read((tmp_path / "comparison.html").read_text()).words
+    written = tmp_path / f"comparison-{first[-8:]}-{second[-8:]}.html"
+    assert "No values: loss." in Read(written.read_text()).words
     assert main(["report", first, "--metric", "loss"], connect=lambda: connected(here)) == 2
+
+
+def test_one_id_is_one_job_and_reports_on_other_jobs_have_other_names(tmp_path: Path) -> None:
+    here = stage(tmp_path / "home", FakeCluster(16))
+    job_id = here.running()
+    with connected(here) as client:
+        page = Read(client.report(job_id, tmp_path / "one.html").read_text())
+    assert "1 job compared" in page.words
+    assert "Left out" not in page.words
+    ids = [f"job_{number:026d}" for number in range(10)]
+    groups = [ids[:1], ids[:2], ids[1:3], ids[:4], ids[:5], ids[1:6], ids]
+    assert len({report_name(group) for group in groups}) == len(groups)
+    assert all(FILE.fullmatch(report_name(group)) for group in [*groups, ['"\n../x', "é" * 300]])
+
+
+def curved(here: Stage, job_id: str) -> datetime:
+    """A job that has told of a loss each minute, ten in all, and lost a worker in between. Returns its start."""
+    started = datetime.fromisoformat(here.job(job_id)["started_at"])
+    records = [
+        {**metric(step, step, loss=1.0 / step), "at": (started + timedelta(minutes=step)).isoformat()}
+        for step in range(1, 11)
+    ]
+    lost = event(20, "worker.lost", worker="w1", rank=1, cause="died", step=7)
+    records.append({**lost, "at": (started + timedelta(minutes=7, seconds=30)).isoformat()})
+    here.post(job_id, records=records, status=status("running", 10))
+    return started
+
+
+def corners(page: str) -> list[int]:
+    return [len(points) for points in Read(page).points]
+
+
+def test_a_report_draws_the_stretch_that_is_asked_for_by_its_axis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = stage(tmp_path / "home", FakeCluster(16))
+    monkeypatch.chdir(tmp_path)
+    ids = [here.running(), here.running()]
+    started, _ = (curved(here, job_id) for job_id in ids)
+    with connected(here) as client:
+        whole = client.report(ids, tmp_path / "a.html", "loss", axis="relative").read_text()
+        by_step = client.report(ids, tmp_path / "b.html", "loss", first=3, last=5).read_text()
+        lately = client.report(ids, tmp_path / "c.html", "loss", axis="relative", first=480, last=560)
+        of_one = client.job(ids[0]).report(tmp_path / "d.html", axis="relative", first=420).read_text()
+    assert (corners(whole), corners(by_step)) == ([10, 10], [3, 3])
+    assert "By the time since each job started." in Read(whole).words
+    assert "4 min \n" in Read(whole).words
+    assert "By step from 3 to 5." in Read(by_step).words
+    assert corners(lately.read_text()) == [2, 2]  # a line of a point to itself
+    assert (corners(of_one), 'class="lost"' in of_one) == ([4], True)
+    since = f"{started + timedelta(minutes=8, seconds=1):%Y-%m-%dT%H:%M:%S}"
+    command = ["report", ids[0], "--x", "wall", "--from", since, "--out", "wall.html"]
+    assert main(command, connect=lambda: connected(here)) == 0
+    by_time = (tmp_path / "wall.html").read_text()
+    assert (corners(by_time), 'class="lost"' in by_time) == ([2], False)
+    assert f"{started + timedelta(minutes=9, seconds=30):%m-%d %H:%M:%S}" in Read(by_time).words
+    for wrong in (["--from", "soon"], ["--x", "wall", "--to", "noon"], ["--x", "rows"]):
+        assert main(["report", ids[0], *wrong], connect=lambda: connected(here)) == 2
+
+
+@pytest.mark.parametrize("axis", list(Axis))
+@pytest.mark.parametrize("extent", [0.0, 0.5, 1.0, 59.0, 3600.0, 86_400.0 * 3, 86_400.0 * 2000])
+def test_any_stretch_has_a_few_marks_inside_it(axis: Axis, extent: float) -> None:
+    low = 1_795_000_000.5
+    found = marks(low, low + extent, axis)
+    assert all(low <= at <= low + extent + 1e-6 for at, _ in found) or extent == 0
+    assert len(found) <= 13
+    assert len(found) >= 1 or extent <= 1
 
 
 def test_a_file_that_cannot_be_written_is_said_and_one_that_is_has_the_users_rights(

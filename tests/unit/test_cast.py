@@ -33,14 +33,14 @@ def test_a_newcomer_is_heard_once_the_survivors_have_gone_on_without_it() -> Non
     stage = Cast(job(RING), train)
     stage._state, _ = begin(AttemptRules(attempt=1, shards=4), workers_min=1, workers_max=2, now=0.0)
     for event in (
-        ev.Parked("w0", 0, 0, 0, "", 1.0),
-        ev.Parked("w1", 0, 0, 0, "", 1.0),
+        ev.Parked("w0", 1.0, ev.ParkReport(0, 0, 0, "")),
+        ev.Parked("w1", 1.0, ev.ParkReport(0, 0, 0, "")),
         ev.Lost("w1", "killed", 2.0),
     ):
         assert not stage._too_early("w2")
         stage._state, _ = handle(stage._state, event)
     assert stage._too_early("w2"), "w0 has not noticed yet"
-    stage._state, _ = handle(stage._state, ev.Parked("w0", 1, 3, 3, "its exchange broke", 3.0))
+    stage._state, _ = handle(stage._state, ev.Parked("w0", 3.0, ev.ParkReport(1, 3, 3, "its exchange broke")))
     assert stage._state.plan is not None
     assert stage._state.plan.members == ("w0",)
     assert not stage._too_early("w2")

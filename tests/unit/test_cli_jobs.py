@@ -249,19 +249,35 @@ def test_describe_shows_result_reason_and_events(api: FakeApi, run: Run) -> None
     assert "cause=killed" in out
 
 
+def test_what_each_worker_uses_is_shown_and_what_was_not_measured_is_not_zero(api: FakeApi, run: Run) -> None:
+    worker = {
+        "role": "worker",
+        "rank": 0,
+        "pid": 4,
+        "node": "n",
+        "state": "up",
+        "generation": 1,
+        "shards": [0, 2],
+    }
+    used = {"cpu_percent": 98.4, "memory_bytes": 1_500_000_000, "gpu_memory_bytes": None}
+    api.workers = [{"id": "w0", **worker, **used}, {"id": "w1", **worker}]
+    listed = run("workers", "digits-1")[1].splitlines()
+    assert listed[0].split()[-4:] == ["CPU", "MEMORY", "GPU", "MEMORY"]
+    assert listed[1].split()[-4:] == ["98%", "1.5", "GB", "-"]
+    assert listed[2].split()[-3:] == ["-", "-", "-"]
+    described = run("describe", "digits-1")[1]
+    assert "GPU" not in described, "nobody has any"
+    (row,) = (line.split() for line in described.splitlines() if "98%" in line)
+    assert row == ["w0", "n", "98%", "1.5", "GB"]
+    api.jobs[0] |= SUCCEEDED
+    assert "98%" not in run("describe", "digits-1")[1], "it has no workers any more"
+
+
 def test_describe_and_a_dry_run_say_where_surplus_comes_from(api: FakeApi, run: Run, job_file: str) -> None:
     free = "free capacity only: autoscale: {surplus: true} would add nodes for them"
     api.jobs[0]["surplus"] = "workers above min (1) use free capacity only: this cluster does not autoscale"
     assert f"surplus       {api.jobs[0]['surplus']}" in run("describe", "digits-1")[1]
     assert f"workers above min (2) use {free}" in run("submit", job_file, "--dry-run")[1]
-
-
-def test_describe_says_what_the_nodes_have_found_auto_to_be(api: FakeApi, run: Run) -> None:
-    api.jobs[0]["spec"] |= {"framework": "auto"}
-    assert "chosen because" not in run("describe", "digits-1")[1]
-    why = "the module imports ray.train, and a session keeps what train does: loop.py on the node"
-    api.feeds["events"] = [event(1, "framework.chosen", framework="ray_train", framework_why=why)]
-    assert f"ray_train, chosen because {why}" in run("describe", "digits-1")[1]
 
 
 def test_describe_says_which_framework_was_chosen_and_why(api: FakeApi, run: Run) -> None:
@@ -462,7 +478,7 @@ def test_workers_metrics_and_cluster_are_tables(api: FakeApi, run: Run) -> None:
     }
     api.workers = [worker | {"shards": [0, 2]}]
     api.points["loss"] = [{"step": s, "value": 1 / s, "at": AT, "generation": 1} for s in (1, 2, 30)]
-    assert run("workers", "digits-1")[1].splitlines()[1].split()[-1] == "0-1"
+    assert run("workers", "digits-1")[1].splitlines()[1].split()[7] == "0-1"
     assert [line.split()[:2] for line in run("metrics", "digits-1", "loss")[1].splitlines()] == [
         ["STEP", "LOSS"],
         ["1", "1"],

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -23,7 +24,7 @@ from fake_api import (
     stream,
 )
 
-from ringleader.client import Client, Job, Worker, feed
+from ringleader.client import Client, Job, SystemSeries, Worker, feed
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, WaitTimeout
 from ringleader.wire.states import State
 
@@ -106,6 +107,17 @@ def test_workers_and_metrics_are_frozen_values(api: FakeApi, job: Job) -> None:
     (point,) = job.metrics("loss")
     assert (point.step, point.value, point.generation, point.time.year) == (1, 0.5, 1, 2026)
     assert job.metric_names() == ["loss"]
+
+
+def test_what_a_job_uses_is_asked_for_since_a_time_and_frozen(api: FakeApi, job: Job) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    columns = {"times": [at.timestamp()], "spans_s": [5.0], "figures": {"cpu_percent": [None]}}
+    unmet = {"gpu_memory_bytes": "no GPU that NVML knows"}
+    api.system = [{"kind": "worker", "id": "w0", "node": "n", **columns, "unmet": unmet}]
+    (found,) = job.system(since=at, max_points=10)
+    assert found == SystemSeries("worker", "w0", "n", [at], [5.0], {"cpu_percent": [None]}, unmet)
+    (asked,) = api.calls("GET", f"/jobs/{job.id}/system")
+    assert dict(asked.url.params) == {"from": str(at.timestamp()), "max_points": "10"}
 
 
 def test_url_is_the_page(job: Job) -> None:

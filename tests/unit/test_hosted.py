@@ -19,7 +19,7 @@ from ringleader.elastic import Meeting, Plan
 from ringleader.errors import EntrypointImport, SpecInvalid
 from ringleader.runtime.hosted.commands import check_can_run, command_of
 from ringleader.runtime.hosted.program import HostedProgram, told_status
-from ringleader.runtime.hosted.ray_train_worker import OutputActor
+from ringleader.runtime.hosted.ray_train_worker import OutputActor, printed_to
 from ringleader.runtime.hosted.store import GenerationStore, open_store
 from ringleader.runtime.hosted.variables import snapshots_of, variables
 from ringleader.runtime.messages import MemberTask
@@ -277,3 +277,28 @@ def test_what_ray_s_workers_print_is_taken_once_and_line_by_line() -> None:
     assert output.take() == []
     output.hand_over({"TOLD": "x"})
     assert output.variables() == {"TOLD": "x"}
+
+
+class Output:
+    """The handle of an `OutputActor`, as far as a worker uses it, with the actor in this process."""
+
+    def __init__(self) -> None:
+        self.actor = OutputActor()
+        self.say = self
+
+    def remote(self, level: str, text: str) -> None:
+        self.actor.say(level, text)
+
+
+def test_the_last_line_of_ray_s_workers_needs_no_line_feed() -> None:
+    def fail() -> None:
+        with printed_to(output, "rank 1: "):
+            print("10%\r20%\nlast", end="")
+            print("why", end="", file=sys.stderr)
+            raise ZeroDivisionError
+
+    output = Output()
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    said = [("info", "rank 1: 20%"), ("info", "rank 1: last"), ("error", "rank 1: why")]
+    assert output.actor.take() == said

@@ -83,7 +83,9 @@ def broken_off(state: Membership, now: float, why: str = "OSError: no route") ->
     """The exchange of the current plan breaks at its first member, and nobody is lost."""
     generation = state.generation
     for rank, member in enumerate(state.plan.members):
-        state, _ = handle(state, ev.Parked(member, generation, 2, 2, "it left" if rank else why, now))
+        state, _ = handle(
+            state, ev.Parked(member, now, ev.ParkReport(generation, 2, 2, "it left" if rank else why))
+        )
     return state
 
 

@@ -154,7 +154,9 @@ def test_a_newcomer_with_whom_every_exchange_breaks_is_parted_with_and_the_other
         generation = state.generation
         for member in state.plan.members:
             now = world.now + 15.0 * number
-            said = ev.Parked(member, generation, world.commits, world.commits, "OSError: no route", now)
+            said = ev.Parked(
+                member, now, ev.ParkReport(generation, world.commits, world.commits, "OSError: no route")
+            )
             state, out = handle(state, said)
     assert (state.ended, [i for i in out if isinstance(i, Kill)]) == (None, [Kill(newcomer, "unreachable")])
     state, _ = handle(state, ev.Lost(newcomer, "died", now))

@@ -22,7 +22,7 @@ class Group:
         return self.state
 
     def park(self, worker: str, generation: int = 0, why: str = "") -> None:
-        self.tell(ev.Parked(worker, generation, 0, 0, why, 0.0))
+        self.tell(ev.Parked(worker, 0.0, ev.ParkReport(generation, 0, 0, why)))
 
     def run(self) -> None:
         """The first generation, with the program at work on all."""

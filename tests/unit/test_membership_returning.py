@@ -45,7 +45,7 @@ def test_a_worker_that_died_meanwhile_is_lost_at_once_and_replaced():
     state, out = back(world.state, first, gone, third)
     assert deeds(out) == [do.Start("w3", "worker"), do.Interrupt("w0", 1), do.Interrupt("w2", 1)]
     for worker in ("w0", "w2"):
-        state, out = handle(state, ev.Parked(worker, 1, 5, 5, "broken pipe", NOW))
+        state, out = handle(state, ev.Parked(worker, NOW, ev.ParkReport(1, 5, 5, "broken pipe")))
     (formed,) = [i.plan for i in out if isinstance(i, do.Form)]
     assert (formed.start, formed.generation, formed.members) == (2, 2, ("w0", "w2"))
 
@@ -69,12 +69,12 @@ def test_a_kill_that_may_not_have_been_done_is_done_again():
 
 def test_a_plan_that_did_not_reach_a_joiner_is_given_up_for_the_next_one():
     world = running(workers_min=1, workers_max=2)
-    joiner = ev.Parked("w1", 0, 0, 0, "", NOW)
+    joiner = ev.Parked("w1", NOW, ev.ParkReport(0, 0, 0, ""))
     members = [ev.WorkerFound("w0", "here", 1), ev.WorkerFound("w1", "here", 0, joiner)]
     state = replace(world.state, plan=replace(world.plan, start_transaction=7))
     state, out = back(state, *members)
     assert deeds(out) == [do.Interrupt("w0", 1)]
-    state, out = handle(state, ev.Parked("w0", 1, 7, 7, "interrupted", NOW))
+    state, out = handle(state, ev.Parked("w0", NOW, ev.ParkReport(1, 7, 7, "interrupted")))
     (formed,) = [i.plan for i in out if isinstance(i, do.Form)]
     assert (formed.generation, formed.members, formed.heals) == (2, ("w0", "w1"), (("w1", "w0"),))
 
@@ -83,7 +83,7 @@ def test_a_new_server_that_a_plan_did_not_reach_holds_nothing():
     world = running(workers_min=1, workers_max=1, servers=2, backups=1)
     state = replace(world.state, plan=replace(world.plan, start_transaction=7))
     found = [f for f in here(world) if f.worker != "s1"]
-    unreached = ev.WorkerFound("s1", "here", 0, ev.Parked("s1", 0, 0, 0, "", NOW))
+    unreached = ev.WorkerFound("s1", "here", 0, ev.Parked("s1", NOW, ev.ParkReport(0, 0, 0, "")))
     state, _ = back(state, *found, unreached)
     server = state.find("s1")
     assert server is not None

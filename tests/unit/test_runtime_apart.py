@@ -17,6 +17,7 @@ from accounts import NOBODY, open_folder
 from readable_python import can_run_as_others, readable_python
 from waiting import wait_for
 
+from ringleader.elastic import ParkReport
 from ringleader.runtime.messages import Heartbeat, ParkMessage, ProcessIdentity
 from ringleader.runtime.worker import account_actor, plain_values
 from ringleader.runtime.worker.account_actor import WITHOUT_CHILD, AccountMember
@@ -158,14 +159,14 @@ def test_who_a_member_is_its_actor_says():
     actor._send = told.append  # type: ignore[method-assign]
     actor._begun.set()
     other = ProcessIdentity(1, "another", "10.0.0.1", 5)
-    park_message = ParkMessage("w9", other, 1, 2, 3, "")
+    park_message = ParkMessage("w9", other, ParkReport(1, 2, 3, ""))
     for kind, values in (
         ("parked", (park_message,)),
         ("beat", (4, Heartbeat("w9", other, park_message=park_message, step=6))),
     ):
         actor._take(*plain_values.read(plain_values.frame(kind, *values)))
     actor._questions.shutdown(wait=True)
-    own = ParkMessage("w0", actor._identity, 1, 2, 3, "")
+    own = ParkMessage("w0", actor._identity, ParkReport(1, 2, 3, ""))
     assert heard == [("parked", own), ("beat", Heartbeat("w0", actor._identity, park_message=own, step=6))]
     assert told == [("answer", 4, None)]
 

@@ -23,7 +23,7 @@ GANG = ("w0", "w1", "w2")
 
 
 def parked(generation: int, *workers: str, now: float) -> list[ev.Parked]:
-    return [ev.Parked(worker, generation, 0, 0, "", now) for worker in workers]
+    return [ev.Parked(worker, now, ev.ParkReport(generation, 0, 0, "")) for worker in workers]
 
 
 @pytest.mark.usefixtures("reserved")

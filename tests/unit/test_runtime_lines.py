@@ -84,6 +84,19 @@ def test_print_and_stderr_are_captured_line_by_line():
     assert taken == [("info", "one two"), ("info", "30%"), ("error", "wrong"), ("info", "no newline")]
 
 
+def test_a_carriage_return_takes_away_only_what_is_written_over():
+    lines = OutputCapture()
+    with captured(lines):
+        print("with CR LF\r\nits next line\r")
+        # As tqdm wipes out a bar that is to leave nothing, and then shows one that nothing comes behind.
+        print("10%\r   \r", end="")
+        print("10%\r20%", end="")
+    assert texts(lines) == ["with CR LF", "its next line", "20%"]
+    with captured(lines):
+        print("10%\r   \r", end="")
+    assert texts(lines) == []
+
+
 def test_a_printed_lone_surrogate_is_spelt_out():
     lines = OutputCapture()
     with captured(lines):

@@ -8,6 +8,7 @@ import pytest
 
 from ringleader.checkpoint.manifest import CheckpointFile, CheckpointPosition, SavedPart
 from ringleader.comm.timeline import TimelineSpan, TimelineStretch
+from ringleader.elastic import ParkReport
 from ringleader.runtime.messages import (
     Attendance,
     Heartbeat,
@@ -23,7 +24,7 @@ from ringleader.runtime.worker.plain_values import NotPlain, frame, read
 from ringleader.wire.views import Spent
 
 WHO = ProcessIdentity(1, "node", "127.0.0.1", 7)
-PARK_MESSAGE = ParkMessage("w0", WHO, 1, 2, 3, "why", 4, "net.weight")
+PARK_MESSAGE = ParkMessage("w0", WHO, ParkReport(1, 2, 3, "why", 4, "net.weight"))
 BEAT = Heartbeat(
     "w0",
     WHO,

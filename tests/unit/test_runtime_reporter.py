@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ringleader.elastic import ParkReport
 from ringleader.runtime.messages import ParkMessage, ProcessIdentity
 from ringleader.runtime.worker.reporter import WorkerReporter
 from ringleader.train.time_split import TimeSplit
@@ -73,7 +74,9 @@ def test_what_was_not_heard_is_told_again_with_how_things_are_now_and_nothing_ne
 
 def test_who_parked_says_so_with_every_heartbeat_until_it_has_its_next_seat():
     one, _ = reporter()
-    park_message = ParkMessage("w0", ProcessIdentity(1, "node", "127.0.0.1"), 1, 7, 7, "broken pipe")
+    park_message = ParkMessage(
+        "w0", ProcessIdentity(1, "node", "127.0.0.1"), ParkReport(1, 7, 7, "broken pipe")
+    )
     one.park(park_message)
     assert [one.beat().park_message, one.beat().park_message] == [park_message, park_message]
     one.enter(2)

@@ -7,10 +7,9 @@ import pytest
 from rooms import SECRET
 from waiting import wait_for
 
-from ringleader.elastic import Meeting, Plan
+from ringleader.elastic import Meeting, ParkReport, Plan
 from ringleader.errors import Dismissed, ExchangeBroken
 from ringleader.runtime.worker.plan_client import PlanClient
-from ringleader.train.ports import ParkReport
 
 HANG_S = 60.0
 

@@ -14,7 +14,7 @@ from rooms import SECRET
 from ringleader.elastic import Meeting, Plan
 from ringleader.elastic import events as ev
 from ringleader.elastic.instructions import Role
-from ringleader.runtime.messages import AttemptLaunch
+from ringleader.runtime.messages import AttemptLaunch, ProcessIdentity
 from ringleader.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class FakeWorkerGroup:
     def pair(self, worker: str, donor: str, number: int, meeting: Meeting) -> None:
         self.pairs.append(meeting)
 
-    def nodes(self) -> dict[str, str]:
-        return self.seats
+    def identities(self) -> dict[str, ProcessIdentity]:
+        return {worker: ProcessIdentity(1, node, "") for worker, node in self.seats.items()}
 
     def interrupt(self, worker: str, generation: int) -> None: ...
     def announce(self, worker: str, generation: int) -> None: ...
@@ -127,7 +127,7 @@ def test_places_of_joiners_that_a_resize_ends_are_given_back(
     attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=4)
     before = dict(reserved)
     assert sum(before.values()) == 4
-    take(attempt, *(ev.Parked(f"w{n}", 0, 0, 0, "", 0.0) for n in range(4)))
+    take(attempt, *(ev.Parked(f"w{n}", 0.0, ev.ParkReport(0, 0, 0, "")) for n in range(4)))
     take(attempt, ev.Resize(2, 8, 1.0))
     assert sum(reserved.values()) == 8
     take(attempt, ev.Resize(2, 4, 2.0))
@@ -140,7 +140,11 @@ def test_the_place_of_a_member_that_dies_before_it_could_leave_is_given_back(
     reserved: dict[int, int], tmp_path: Path
 ) -> None:
     attempt, worker_group = attempt_of(tmp_path, workers_min=2, workers_max=4)
-    take(attempt, *(ev.Parked(f"w{n}", 0, 0, 0, "", 0.0) for n in range(4)), ev.Resize(2, 3, 1.0))
+    take(
+        attempt,
+        *(ev.Parked(f"w{n}", 0.0, ev.ParkReport(0, 0, 0, "")) for n in range(4)),
+        ev.Resize(2, 3, 1.0),
+    )
     assert sum(reserved.values()) == 4
     worker_group.places.free("w3", for_good=False)
     take(attempt, ev.Lost("w3", "died", 2.0))

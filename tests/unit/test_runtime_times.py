@@ -78,7 +78,10 @@ def test_an_attempt_whose_oldest_worker_is_killed_each_time_has_lasted_since_the
         lives(attempt, clock, living, 2.5, waits=0.2)
         left = gang[step:]
         take(attempt, ev.Committed(oldest, step, step, clock.now), ev.Lost(oldest, "died", clock.now))
-        take(attempt, *(ev.Parked(other, step, step, step, "broken", clock.now) for other in left))
+        take(
+            attempt,
+            *(ev.Parked(other, clock.now, ev.ParkReport(step, step, step, "broken")) for other in left),
+        )
         clock.now += 0.25
         take(attempt, ev.Committed(left[0], step + 1, step + 1, clock.now))
         living = {left[0]: living[left[0]], left[1]: clock.now}

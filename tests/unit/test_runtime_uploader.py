@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 from integration.ray_home import IngestServer
 from waiting import wait_for
 
+from ringleader.runtime.records.sample_queue import SampleQueue
 from ringleader.runtime.records.spool import Spool
 from ringleader.runtime.records.uploader import Uploader
 from ringleader.wire.ingest import Status
 from ringleader.wire.states import State
+from ringleader.wire.system import SystemSample, SystemUse
 from ringleader.wire.views import Progress
 
 NOW = "2026-01-01T00:00:00Z"
@@ -29,13 +32,24 @@ def server() -> Iterator[IngestServer]:
 
 
 def open_uploader(
-    server: IngestServer, folder: Path, *, generation: Any = 1, now: Callable[[], float] = monotonic
+    server: IngestServer,
+    folder: Path,
+    *,
+    generation: Any = 1,
+    samples: SampleQueue | None = None,
+    now: Callable[[], float] = monotonic,
 ) -> tuple[Spool, Uploader]:
     spool = Spool(folder / "spool")
     whole = Status(state=State.RUNNING, generation=1, world_size=2, progress=Progress(step=3), workers=[])
     status = whole.model_copy(update={"generation": generation})
     return spool, Uploader(
-        url=server.url, token="secret", attempt=1, spool=spool, status=lambda: status, now=now
+        url=server.url,
+        token="secret",
+        attempt=1,
+        spool=spool,
+        status=lambda: status,
+        samples=samples if samples is not None else SampleQueue(),
+        now=now,
     )
 
 
@@ -272,4 +286,52 @@ def test_text_that_utf8_cannot_carry_holds_up_nothing_and_no_outcome_is_lost(
     assert [line["line"] for line in server.stream("logs")] == ["a\\udcff"]
     assert [m["values"] for m in server.stream("metrics")] == [{"m\\ud800": 1.0}]
     assert [o["reason"]["message"] for o in server.stream("outcome")] == ["ValueError: x\\udcff"]
+    uploader.close()
+
+
+def sample(number: int, figure: Any = 1.0) -> SystemSample:
+    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=5 * number)
+    # Unchecked: one that the control plane refuses is to get this far.
+    use = SystemUse.model_construct(kind="worker", id="w0", node="n", figures={"cpu_percent": figure})
+    return SystemSample.model_construct(at=at, span_s=5.0, uses=[use])
+
+
+def test_samples_arrive_with_the_status_and_the_oldest_are_lost_where_too_many_wait(
+    server: IngestServer, tmp_path: Path
+):
+    samples = SampleQueue(most=25)
+    server.away = True
+    for number in range(30):
+        samples.put(sample(number))
+    _, uploader = open_uploader(server, tmp_path, samples=samples)
+    server.away = False
+    wait_for("the samples", lambda: len(server.system) == 25, HANG_GUARD_S)
+    assert [one.at for one in server.system] == [sample(number).at for number in range(5, 30)]
+    assert samples.dropped == 5
+    uploader.close()
+
+
+def test_a_refused_sample_holds_up_no_record(server: IngestServer, tmp_path: Path):
+    samples = SampleQueue()
+    samples.put(sample(0, figure=-1.0))
+    spool, uploader = open_uploader(server, tmp_path, samples=samples)
+    put(spool, range(1, 4))
+    assert uploader.drained(HANG_GUARD_S)
+    wait_for("the refusal", lambda: samples.dropped == 1, HANG_GUARD_S)
+    samples.put(sample(1))
+    wait_for("the next sample", lambda: server.system, HANG_GUARD_S)
+    assert [m["step"] for m in server.stream("metrics")] == [1, 2, 3]
+    assert [one.at for one in server.system] == [sample(1).at]
+    assert server.stream("logs") == []
+    uploader.close()
+
+
+def test_samples_arrive_while_records_leave_no_time_for_a_status_alone(server: IngestServer, tmp_path: Path):
+    samples = SampleQueue()
+    samples.put(sample(0))
+    # By this clock no status is ever due: it goes along with records.
+    spool, uploader = open_uploader(server, tmp_path, samples=samples, now=lambda: 0.0)
+    put(spool, range(1, 4))
+    assert uploader.drained(HANG_GUARD_S)
+    assert [one.at for one in server.system] == [sample(0).at]
     uploader.close()

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from rooms import SECRET
 
-from ringleader.elastic import Meeting, Plan
+from ringleader.elastic import Meeting, ParkReport, Plan
 from ringleader.errors import ExchangeBroken
 from ringleader.runtime.messages import MemberTask, ProcessIdentity, RunEnded
 from ringleader.spec import JobSpec
-from ringleader.train.ports import ParkReport
 
 if TYPE_CHECKING:
     from ringleader.runtime.worker.actor import WorkerActor
@@ -101,7 +100,7 @@ def test_who_waits_for_a_plan_says_with_what_until_it_has_one():
         while said is None and not again.done():
             said = worker.attendance(2).park_message
         assert said is not None
-        assert (said.generation, said.applied, said.why) == (1, 7, "broken pipe")
+        assert said.report == ParkReport(1, 7, 7, "broken pipe")
         worker.plan(plan(2, start=2))
         assert again.result(30).plan.generation == 2
 
@@ -140,6 +139,6 @@ def test_who_follows_a_member_says_no_more_that_it_waits_until_it_does_again():
         while said is None and not sat.done():
             said = worker.attendance(2).park_message
         assert said is not None
-        assert (said.followed, "interrupted" in said.why) == (1, True)
+        assert (said.report.followed, "interrupted" in said.report.why) == (1, True)
         worker.plan(plan(1, start=2))
         assert sat.result(30).plan.generation == 1

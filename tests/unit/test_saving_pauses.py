@@ -11,12 +11,13 @@ from test_saving import SPEC, Heard, at, at_once, read_to_its_end  # noqa: F401 
 
 from ringleader.checkpoint.manifest import CheckpointPosition
 from ringleader.checkpoint.parts import CheckpointPart
+from ringleader.elastic import ParkReport
 from ringleader.elastic.state import PAUSE
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.local import SingleMember
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 from ringleader.train.run import run
 
 PAUSED = JobSpec.parse(

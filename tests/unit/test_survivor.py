@@ -81,7 +81,7 @@ class Deserted(ThreadedCast):
 
     def _handle(self, event: ev.Event) -> None:
         if isinstance(event, ev.Parked):
-            self.stood = max(self.stood, event.step)
+            self.stood = max(self.stood, event.report.step)
         super()._handle(event)
         assert isinstance(self.train, Train)
         if self.spec.sync.circulates:

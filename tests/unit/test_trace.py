@@ -19,10 +19,10 @@ import ringleader
 from ringleader.comm.chrome import FILE, TraceFile
 from ringleader.comm.timeline import BUCKETS, NO_TIMELINE, TRAINING, Timeline, TimelineStretch, Unsettled
 from ringleader.comm.transports.inprocess import Hub
-from ringleader.elastic import NOWHERE, Plan
+from ringleader.elastic import NOWHERE, ParkReport, Plan
 from ringleader.spec import JobSpec
 from ringleader.train.local import RecordedOutput, SingleMember, run_local
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 from ringleader.train.run import run
 
 SPEC: dict[str, Any] = {

@@ -21,9 +21,10 @@ from waiting import wait_for
 
 from ringleader.comm.transports import Transport, Work
 from ringleader.comm.transports.inprocess import Hub
+from ringleader.elastic import ParkReport
 from ringleader.elastic.plan import Plan
 from ringleader.errors import Dismissed, EntrypointRaised, RingleaderError
-from ringleader.train.ports import FollowTask, ParkReport, Seat
+from ringleader.train.ports import FollowTask, Seat
 from ringleader.train.run import run
 
 

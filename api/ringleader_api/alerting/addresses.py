@@ -17,7 +17,7 @@ which nobody uses any more."""
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What the operator lets alerts reach inside: hosts by name, and networks."""
+    """The places inside that the operator lets alerts reach: hosts by name, and networks."""
 
     hosts: frozenset[str] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
@@ -56,6 +56,7 @@ def plain(address: Address) -> Address:
     if isinstance(address, IPv6Address):
         if address in NAT64:
             return IPv4Address(int(address) & 0xFFFFFFFF)
+        # Of its server and its client the latter, to which packets go in the end.
         teredo = address.teredo[1] if address.teredo is not None else None
         return address.ipv4_mapped or address.sixtofour or teredo or address
     return address

@@ -1,4 +1,4 @@
-"""How often a rule tells of one job: what comes more often is counted, and told with the next alert."""
+"""Bounds on how often a rule tells of one job: what comes more often is counted, and told with the next alert."""
 
 from collections.abc import Sequence
 from dataclasses import replace

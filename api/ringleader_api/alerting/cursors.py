@@ -1,4 +1,4 @@
-"""Which jobs are looked at for alerts: those of projects with rules, and those whose job files have some."""
+"""The jobs that are looked at for alerts: those of projects with rules, and those whose job files have some."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -67,11 +67,12 @@ def follow_overlooked(session: Session, now: datetime) -> None:
 
 
 def _living(project: str) -> Select[Any]:
-    """Rows for the project's jobs, in the order in which everybody locks cursors."""
+    """Rows for the project's jobs."""
     newest = select(func.max(Metric.id)).where(Metric.job_id == Job.id).scalar_subquery()
     begun: tuple[Any, ...] = literal(value=True), null(), literal({}, JsonValue), literal(value=True)
     living = select(Job.id, Job.event_seq, func.coalesce(newest, 0), *begun)
     living = living.where(Job.project == project, Job.state.in_(ALIVE), Job.deleted_at.is_(None))
+    # In the order in which everybody locks cursors.
     return living.order_by(Job.id)
 
 

@@ -21,7 +21,7 @@ class NotTaken(RingleaderError):
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """Where mail goes out. `security`: TLS from the beginning, from STARTTLS on, or none."""
+    """The server by which mail goes out. `security`: TLS from the beginning, from STARTTLS on, or none."""
 
     host: str
     port: int
@@ -35,6 +35,7 @@ class MailServer:
         try:
             with self._connected() as server:
                 if self.security == "starttls":
+                    # smtplib's own context would take any certificate.
                     server.starttls(context=ssl.create_default_context())
                 if self.user:
                     server.login(self.user, self.password)

@@ -42,6 +42,7 @@ class Outbox:
         """Alerts whose time has come, the oldest first, of each target a few: one that does not answer must not hide
         the others. `besides` are those on their way."""
         version = self._store.version
+        # Nothing was pending at that version, and only a write of this process could have added some.
         if not self._shared and version == self._empty_at_version:
             return []
         place = func.row_number().over(
@@ -103,5 +104,6 @@ class Outbox:
 
 
 def host_of(channel: Mapping[str, Any], target: str) -> str:
-    """The target as the log has it: of an address the host alone, since its path may hold a token."""
+    """The target as the log has it."""
+    # Of an address the host alone: its path may hold a token.
     return urlsplit(channel.get("webhook") or "").hostname or target

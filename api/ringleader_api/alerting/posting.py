@@ -71,7 +71,8 @@ class Poster:
             raise NotDelivered(f"the answer was {status}{followed}.")
 
     async def addresses(self, url: httpx.URL, called: str) -> list[Address]:
-        """Where the URL's host leads, which errors call so. Raises NotDelivered: nowhere, or to an address inside."""
+        """The addresses of the URL's host, which errors call so. Raises NotDelivered: nowhere, or to an address
+        inside."""
         host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
         found = parsed(await to_thread.run_sync(self._look_up, host, port, LOOKUP_S))
         if not found:
@@ -80,7 +81,7 @@ class Poster:
         if not all(self._allowed.takes(host, one) for one in found):
             # Not which: who may name hosts must not map the inside with them.
             raise NotDelivered(
-                f"{called} leads to an address inside, which RINGLEADER_ALERT_HOSTS does not name.",
+                f"{called} leads to an internal address, which RINGLEADER_ALERT_HOSTS does not name.",
                 final=True,
             )
         return found

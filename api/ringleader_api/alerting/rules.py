@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is new about a job: the events and points since the last look, and how it stands now.
+    """The news about a job: the events and points since the last look, and how it stands now.
 
     Attributes:
         now: the time of this look.
@@ -65,7 +65,8 @@ class Fired:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How often a rule fired, what it remembers from now on, and when it wants a look whatever happens."""
+    """The outcome of a look: how often a rule fired, what it remembers from now on, and when it wants a look whatever
+    happens."""
 
     fired: list[Fired] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)

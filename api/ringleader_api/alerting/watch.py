@@ -78,6 +78,7 @@ class AlertWatch:
             self._swept_at = now
         whole = False
         for _ in range(LOOKS):
+            # Only a walk that has begun with the first job has looked at all of them.
             whole = whole or not self._behind
             if self._look(now):
                 continue

@@ -40,8 +40,9 @@ class Bounds:
 
     @classmethod
     def within(cls, descriptors: int) -> Self:
-        """The bounds for a process with so many descriptors. Half of them are for connections: each may need a second
-        one, of a file or of MLflow, and Ray and the database have theirs."""
+        """The bounds for a process with so many descriptors."""
+        # Half of them: each connection may need a second one, of a file or of MLflow, and Ray and the database have
+        # theirs.
         together = max(16, descriptors // 2)
         strangers = min(2048, together // 2)
         return cls(together, strangers, strangers // 2, streams=together // 2, of_user=together // 4)
@@ -110,14 +111,14 @@ class Connections:
 
     def _least_missed(self, newest: OpenConnection) -> OpenConnection:
         """The connection to close for a new one: a stranger who was there before, else an idle one of a user, else the
-        oldest of a user who holds more than half of all, who must not keep the others out with requests that never end.
-        The new one itself where there is none."""
+        oldest of a user who holds more than half of all. The new one itself where there is none."""
         stranger = self._first_stranger(self._strangers)
         if stranger is not None and stranger is not newest:
             return stranger
         if self._idle:
             return next(iter(self._idle))
         holders = Counter(holder for one in self._there if (holder := one.holder))
+        # Such a user must not keep the others out with requests that never end.
         greedy = next((holder for holder, n in holders.items() if 2 * n > self._bounds.together), None)
         return next((one for one in self._there if one.holder == greedy), newest)
 
@@ -135,8 +136,9 @@ class Connections:
 
 
 def raise_descriptors() -> None:
-    """Raise the soft limit on descriptors to the hard one: often 1,024, it exists for programs that use select."""
+    """Raise the soft limit on descriptors to the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The soft one is often 1,024, for programs that use select.
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

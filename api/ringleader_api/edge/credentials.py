@@ -141,15 +141,14 @@ class Credentials:
                 log.warning("token.use_not_noted", token=row.id, error=str(error.orig))
 
     def _adopt(self, token: str) -> None:
-        """Make the token in the home folder the first user's. A new file takes the place of the one before.
-
-        Whoever can write there has everything anyway: it is the way back in, also for a first user who was disabled."""
+        """Make the token in the home folder the first user's. A new file takes the place of the one before."""
         with self._store.read() as session:
             if session.scalar(select(Token.id).where(Token.sha256 == sha256(token))) is not None:
                 return
         with self._store.write() as session:
             before = update(Token).where(Token.name == "home", Token.revoked_at.is_(None))
             session.execute(before.values(revoked_at=self._now()))
+            # Enabled again: whoever can write into that folder has everything anyway, and it is the way back in.
             session.execute(update(User).where(User.name == FIRST_USER).values(disabled_at=None))
             # `merge`: the user may have the role already.
             session.merge(RoleRow(user=FIRST_USER, project=EVERY, role=Role.ADMIN.value))

@@ -102,10 +102,11 @@ class Guard:
                 turn.end()
 
     async def _looked_up(self, scope: Scope, shown: str) -> Response | None:
-        """The refusal. A look at a credential costs a thread and a query: those not known to be valid take turns by
-        address, since who guesses shows another one each time."""
+        """The refusal; None lets it pass."""
         if shown in self._known:
             return await self._refusal(scope, shown)
+        # A look at a credential costs a thread and a query: those not known to be valid take turns by address, since
+        # who guesses shows another one each time.
         turn = await self._lookups.begin(source(scope))
         try:
             return await self._refusal(scope, shown)
@@ -173,10 +174,11 @@ class Guard:
 
     def _wrong_again(self, scope: Scope, headers: Headers) -> float:
         """Count a wrong credential of its address; returns 0, or the seconds until it may send another. The refusal is
-        held back then: a client that sends one after the other is slowed, whatever it sends."""
+        held back then."""
         self._known.forget(self._shown(headers))
         wait_s = self._wrong.take(source(scope))
         if wait_s > 0:
+            # A client that sends one after the other is slowed, whatever it sends.
             scope[HELD_BACK] = True
         return wait_s
 

@@ -189,16 +189,17 @@ class Http(H11Protocol):
             self._deadline = None
 
     def _give_up(self) -> None:
-        """Abort the connection, unless it still has to read its last answer, for which there is another deadline."""
+        """Abort the connection, unless it still has to read its last answer."""
         if self.transport.get_write_buffer_size():
+            # For that there is another deadline.
             self._await_head()
         else:
             self.transport.abort()
 
     def _await_reader(self) -> None:
-        """Begin the deadline for what is unread now, if anything is. Only where nothing more is written meanwhile: the
-        answer is complete, or waits for room."""
+        """Begin the deadline for what is unread now, if anything is."""
         self._await_no_reader()
+        # Nothing more is written meanwhile: the answer is complete, or waits for room.
         self._unread_bytes = self.transport.get_write_buffer_size()
         if self._unread_bytes:
             self._reader_deadline = self.loop.call_later(self._read_s, self._require_read)

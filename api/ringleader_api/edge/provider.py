@@ -187,9 +187,9 @@ def _bounded(answer: httpx.Response) -> Any:
 
 
 def _address(claims: Mapping[str, Any]) -> str:
-    """The verified address; empty where it is not ASCII: the Kelvin sign in lower case is a k, and other letters fold
-    likewise."""
+    """The verified address; empty where it is not ASCII."""
     given = claims.get("email")
+    # ASCII alone: the Kelvin sign in lower case is a k, and other letters fold likewise.
     if claims.get("email_verified") is not True or not isinstance(given, str) or not given.isascii():
         return ""
     return given.strip().lower()

@@ -63,8 +63,9 @@ class Streams:
 
     @classmethod
     def within(cls, bounds: Bounds, per_user: int) -> Self:
-        """The counts of a process's streams. Each holds a connection: no user, nor all of them together, may take the
-        descriptors that everything else needs."""
+        """The counts of a process's streams."""
+        # Each holds a connection: no user, nor all of them together, may take the descriptors that everything else
+        # needs.
         return cls(min(per_user, bounds.of_user), together=bounds.streams)
 
     def begin(self, user: str, job_id: str, *, filtered: bool) -> Callable[[], None]:

@@ -98,8 +98,8 @@ class Requests:
             )
 
     def _has_line(self, scope: Scope, status: int) -> bool:
-        """Whether the request gets a line in the log, which is written where all others wait: a flood of refused ones
-        gets a few."""
+        """Whether the request gets a line in the log."""
+        # Lines are written where all others wait: a flood of refused requests gets a few.
         return status < 400 or self._lines.take(source(scope)) == 0
 
 
@@ -110,10 +110,11 @@ def source(scope: Scope) -> str:
 
 
 def _template(scope: Scope) -> str:
-    """The path as its route declares it, so that ids make no new time series."""
+    """The path as its route declares it."""
     path = getattr(scope.get("route"), "path", None)
     if path is None:
         return "unmatched"
+    # Never the path itself: each id in it would make a new time series.
     return f"{API}{path}" if scope["path"].startswith(API) and not path.startswith(API) else str(path)
 
 

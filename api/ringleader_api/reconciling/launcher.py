@@ -142,17 +142,19 @@ class AttemptLauncher:
             log.info("attempt.started", job=job_id, attempt=attempt, waited_s=round(waited_s, 3))
 
     def _current(self, session: Session, job_id: str, attempt: int) -> Job | None:
-        """The job, if this attempt may still run; None otherwise: a cancel may have come in between."""
+        """The job, if this attempt may still run; None otherwise."""
         job = session.get(Job, job_id, with_for_update=True)
+        # A cancel may have come in between.
         alive = job is not None and job.attempt == attempt and job.state.holds
         return job if alive else None
 
 
 def _begun(session: Session, job: Job, home: Path) -> JobSpec:
-    """The job file of a job that starts: later attempts begin with the same weights as the first. `home`: the folder
-    below which its program finds what other jobs have left. Raises NoneLeft."""
+    """The job file of a job that starts. `home`: the folder below which its program finds what other jobs have left.
+    Raises NoneLeft."""
     spec = JobSpec.stored(job.spec)
     beginning = beginning_of(session, spec.init_from, home, optimizers=spec.init_optimizers)
+    # Written into the job file, so that later attempts begin with the same weights as the first.
     if beginning != spec.init_from:
         spec = spec.model_copy(update={"init_from": beginning})
         # Stored: by the next attempt the source may have a newer checkpoint, or none.

@@ -197,7 +197,8 @@ class Reconciler:
         self._cluster_seen(False)
 
     def _forget(self) -> None:
-        """Forget all durations: nothing has lasted while nobody looked."""
+        """Forget all durations."""
+        # Nothing has lasted while nobody looked.
         for known in (self._rounds, self._hearing, self._lasting, self._missing):
             known.forget()
 
@@ -206,13 +207,13 @@ class Reconciler:
         self._backend.release(job_id, attempt)
 
     def _guarded(self, who: Who, action: Callable[[], None]) -> None:
-        """Do one job's action, so that its failure does not keep the round from the others. One that fails slowly is
-        tried again behind all of them, one such action in a round: it may take longer than the role lasts."""
+        """Do one job's action. One that fails slowly is tried again behind all of them, one such action in a round."""
         began, slow = self._now(), False
         try:
             action()
         except RoleLeaseLost:
             raise
+        # Of whatever kind: its failure must not keep the round from the others.
         except Exception as error:
             log_failure(log, "reconciler.job_failed", error, job=who[0], attempt=who[1])
             slow = (self._now() - began).total_seconds() > SLOW_S
@@ -251,8 +252,7 @@ class Reconciler:
         return self._lasting.of(_who(facts), mark_of(facts))
 
     def _ask(self, silent: Mapping[Who, tuple[Facts, Silence]]) -> None:
-        """Ask the silent supervisors whether they answer the cluster, in turn and all at once: one after the other they
-        would hold up the round for seconds each. Ending one takes seconds, too: one in a turn, the others stay due."""
+        """Ask the silent supervisors whether they answer the cluster, in turn and all at once."""
         if not (whose := self._hearing.turn(silent)):
             return
         began, ended = self._now(), False
@@ -265,6 +265,7 @@ class Reconciler:
                 unanswered_s=self._hearing.unanswered_s(who, answers=answers),
                 limits=self._limits,
             )
+            # Ending one takes seconds: one in a turn, the others stay due.
             if isinstance(act, lifecycle.LoseAttempt) and ended:
                 continue
             ended = ended or isinstance(act, lifecycle.LoseAttempt)

@@ -85,13 +85,13 @@ class JobQueue:
                 record(session, job, "workers.granted", self._now(), data)
 
     def _evict(self, job_id: str, attempt: int, why: Why) -> None:
-        """Stop the job as for a pause, so that the supervisor saves first. It is queued again when everything is
-        released."""
+        """Stop the job as for a pause. It is queued again when everything is released."""
         with self._store.write() as session:
             job = session.get(Job, job_id, with_for_update=True)
             if job is None or job.attempt != attempt or job.state is not State.RUNNING:
                 return
             job.preempted = True
+            # As for a pause, so that the supervisor saves first.
             move(session, job, State.STOPPING, at=self._now(), who="scheduler", why=why, target=State.PAUSED)
 
     def _start(self, decided: Admit) -> None:

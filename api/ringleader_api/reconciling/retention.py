@@ -112,11 +112,11 @@ class Retention:
                     session.delete(job)
 
     def _remove_files(self, job_id: str) -> None:
-        """Remove the job's files, with what its attempts left: records from before secrets were masked, a copy of the
-        package."""
+        """Remove the job's files, with what its attempts left."""
         folders = [home / folder / job_id for home in self._homes for folder in ("jobs", "checkpoints")]
         for home in self._homes:
             for folder in ("spool", "scratch"):
+                # Records from before secrets were masked, and copies of the package.
                 folders += (home / folder).glob(f"{job_id}-a*")
         for path in folders:
             shutil.rmtree(path, ignore_errors=True)

@@ -10,7 +10,7 @@ from ringleader_api.services.history import KEPT
 from ringleader_api.services.jobs.claims import Register, held_by
 from ringleader_api.store import Transactions
 from ringleader_api.store.listed import insert_of
-from ringleader_api.store.tables import ClusterSample
+from ringleader_api.store.samples import ClusterSample
 
 
 class ClusterSampling:

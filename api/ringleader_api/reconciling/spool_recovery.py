@@ -41,9 +41,10 @@ class SpoolRecovery:
 
 
 def _read(told: dict[str, Any]) -> Record | None:
-    """The record; None where it is not one: the supervisor's post would have been refused, too."""
+    """The record; None where it is not one."""
     try:
         return _RECORD.validate_python(told)
     except ValidationError as error:
+        # Left out: the supervisor's post would have been refused, too.
         log.warning("spool.record_refused", why=str(error)[:1000])
         return None

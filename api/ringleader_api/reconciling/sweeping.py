@@ -78,8 +78,9 @@ class Sweeping:
                         _locked(session, row).closed = True
 
     def _adopt(self, row: Sweep) -> None:
-        """Note the jobs whose submission was the last thing that a process did: a running sweep finds them by
-        submitting anew, and one that was paused or cancelled since submits nothing."""
+        """Note the jobs whose submission was the last thing that a process did."""
+        # Looked for by their keys: a running sweep finds them by submitting anew, and one that was paused or cancelled
+        # since submits nothing.
         made = and_(
             IdempotencyKey.owner == row.owner,
             IdempotencyKey.key == literal(f"{row.id}/").concat(cast(SweepTrial.number, String(40))),
@@ -135,14 +136,14 @@ class Sweeping:
             _trial(session, row, trial.number).job_id = accepted.job_id
 
     def _draw(self, row: Sweep, spec: SweepSpec, drawn: SweepTrial, known: Sequence[KnownTrial]) -> Point:
-        """The point of a trial that depends on the scores of the others, stored before its job is submitted: after a
-        crash the key stands for the same job."""
+        """The point of a trial that depends on the scores of the others, stored."""
         told = [
             Told(one.row.point, one.row.scores[-1] if one.row.scores else None, ended=one.state.ended)
             for one in known
             if one.row.point is not None
         ]
         point = suggested(spec, drawn.number, told)
+        # Before its job is submitted: after a crash the key stands for the same job.
         with self._store.write() as session:
             _trial(session, row, drawn.number).point = point
         drawn.point = point  # known to the next draw of this round

@@ -13,14 +13,16 @@ _GREATEST = 1e300
 
 Scale = Callable[[float], str]
 """From a value to its place in the picture."""
+Marks = Callable[[float, float], "Sequence[tuple[float, str]]"]
+"""From the ends of an axis to its round values, with their words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve with its name in the legend; steps rise."""
+    """A curve with its name in the legend; x rises."""
 
     label: str
-    points: Sequence[tuple[int, float]]
+    points: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture of WIDTH by HEIGHT. `lost` are the places across of steps at which something was lost."""
+    """A picture of WIDTH by HEIGHT. `lost` are the places across at which something was lost."""
 
     title: str
     traces: Sequence[Trace]
@@ -52,19 +54,26 @@ class Chart:
     lost: Sequence[str]
 
 
-def chart(title: str, lines: Sequence[Line], lost: Sequence[int] = ()) -> Chart | None:
-    """The picture of these lines; None where they have no point."""
-    steps = [step for line in lines for step, _ in line.points]
+def by_step(low: float, high: float) -> list[tuple[float, str]]:
+    """Round steps."""
+    return [(step, f"{step:,.10g}") for step in ticks(low, high, 6)]
+
+
+def chart(
+    title: str, lines: Sequence[Line], lost: Sequence[float] = (), marks: Marks = by_step
+) -> Chart | None:
+    """The picture of these lines; None where they have no point. `lost`: places on the x axis."""
+    places = [x for line in lines for x, _ in line.points]
     values = [_bounded(value) for line in lines for _, value in line.points]
-    if not steps:
+    if not places:
         return None
-    first, last = _apart(min(steps), max(steps))
+    first, last = _apart(min(places), max(places))
     low, high = _apart(min(values), max(values))
     air = 0.04 * (high - low)
     low, high = low - air, high + air
 
-    def across(step: float) -> str:
-        return f"{LEFT + (step - first) / (last - first) * (WIDTH - LEFT - RIGHT):.1f}"
+    def across(x: float) -> str:
+        return f"{LEFT + (x - first) / (last - first) * (WIDTH - LEFT - RIGHT):.1f}"
 
     def up(value: float) -> str:
         return f"{TOP + (high - _bounded(value)) / (high - low) * (HEIGHT - TOP - FOOT):.1f}"
@@ -72,9 +81,9 @@ def chart(title: str, lines: Sequence[Line], lost: Sequence[int] = ()) -> Chart 
     return Chart(
         title,
         [_trace(place, line, across, up) for place, line in enumerate(lines) if line.points],
-        [Tick(across(step), f"{step:,.10g}") for step in ticks(first, last, 6)],
+        [Tick(across(x), text) for x, text in marks(first, last)],
         [Tick(up(value), number(value)) for value in ticks(low, high, 5)],
-        [across(step) for step in lost if first <= step <= last],
+        [across(x) for x in lost if first <= x <= last],
     )
 
 
@@ -87,6 +96,7 @@ def ticks(low: float, high: float, target: int) -> list[float]:
     step = next((one for one in (power, 2 * power, 2.5 * power, 5 * power) if rough <= one), 10 * power)
     if not step > 0 or not isfinite(low / step):
         return [low]
+    # An end that falls on a mark may lie beside it by a rounding.
     first, end = ceil(low / step - 1e-9), floor(high / step + 1e-9)
     # Rounded: 3 * 0.1 is no 0.3.
     return [float(f"{turn * step:.12g}") for turn in range(first, end + 1)]
@@ -98,7 +108,7 @@ def number(value: float | None) -> str:
 
 
 def _trace(place: int, line: Line, across: Scale, up: Scale) -> Trace:
-    corners = [f"{across(step)},{up(value)}" for step, value in line.points]
+    corners = [f"{across(x)},{up(value)}" for x, value in line.points]
     # A single point: a line to itself is drawn as a dot.
     path = " ".join(corners * 2 if len(corners) == 1 else corners)
     return Trace(line.label, path, place % COLOURS, place // COLOURS % DASHES)

@@ -98,10 +98,10 @@ def _range(values: MetricValues | None) -> str:
 
 
 def _flat(spec: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """The leaves of a job file by dotted keys, as JSON; below a very long key its whole value is one, since each leaf
-    repeats the keys above it."""
+    """The leaves of a job file by dotted keys, as JSON; below a very long key its whole value is one."""
     found: dict[str, str] = {}
     for key, value in spec.items():
+        # Each leaf repeats the keys above it.
         if isinstance(value, dict) and value and len(before) + len(key) <= _LONGEST_PATH:
             found |= _flat(value, f"{before}{key}.")
         else:

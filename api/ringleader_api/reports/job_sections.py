@@ -74,7 +74,7 @@ def spent(wall_s: float, parts: Any) -> str:
 
 
 def last_values(values: Mapping[str, MetricValues], count: int) -> Section:
-    """What each metric came to; `count` is how many there are."""
+    """The values of each metric; `count` is the number of all that there are."""
     rows = [
         (cut(name), number(one.last), str(one.step), number(one.min), number(one.max))
         for name, one in values.items()
@@ -150,5 +150,6 @@ def _member(data: Mapping[str, Any]) -> str:
 
 
 def _time(value: object) -> str:
-    """The job's own process told it: it may be any JSON, and no time."""
+    """A time that an event tells, as people read it; a dash where it tells none."""
+    # The job's own process told it: it may be any JSON.
     return seconds(value) if isinstance(value, (int, float)) and 0 <= value <= _LONGEST_S else "–"

@@ -2,22 +2,24 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, Response
 
+from ringleader.wire.artifacts import report_name
 from ringleader.wire.views import Comparison
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
+from ringleader_api.routes.bodies.fields import interval_of
 from ringleader_api.routes.bodies.files import report_file
 from ringleader_api.routes.dependencies import ByCaller, Here, refusals
-from ringleader_api.services.records.metrics import Axis, Interval
+from ringleader_api.services.records.metrics import Interval
 
 MAX_JOBS = 100
 MAX_NAMES = 20
 router = APIRouter(tags=["jobs"])
 
 Ids = Annotated[str, Query(description=f"Ids of jobs, separated by commas: at most {MAX_JOBS}.")]
-Finite = Annotated[float | None, Query(allow_inf_nan=False)]
+Within = Annotated[Interval, Depends(interval_of)]
 
 
 @router.get("/curves", responses=refusals(422), summary="Compare metrics of several jobs")
@@ -29,15 +31,12 @@ def compare(
     names: Annotated[
         str, Query(description=f"Names of metrics, separated by commas: at most {MAX_NAMES}.")
     ] = "loss",
-    axis: Annotated[Axis, Query(description="The unit of `from` and `to`.")] = Axis.STEP,
-    first: Annotated[Finite, Query(alias="from")] = None,
-    last: Annotated[Finite, Query(alias="to")] = None,
+    interval: Within,
     max_points: Annotated[int, Query(ge=4, le=20_000, description="Of each curve.")] = 500,
 ) -> Comparison:
     """Read the same metrics of several jobs, each thinned so that peaks and dips stay. Jobs that do not exist, or that
     the caller may not read, are named in `left_out`."""
     ids = _listed(jobs, "jobs", MAX_JOBS)
-    interval = Interval(axis, first, last)
     return here.curves.compare(ids, _listed(names, "names", MAX_NAMES), interval, max_points, visible(who))
 
 
@@ -49,6 +48,7 @@ def report(
     here: Here,
     who: ByCaller,
     jobs: Ids,
+    interval: Within,
     names: Annotated[
         str | None,
         Query(
@@ -57,12 +57,11 @@ def report(
     ] = None,
 ) -> Response:
     """Download a comparison as one HTML file, which needs no other and runs no script: the jobs, their curves and last
-    values, and what their job files differ in. Jobs that do not exist, or that the caller may not read, are named in it
-    as left out."""
+    values, and what their job files differ in. The curves are drawn by `axis`, from `from` to `to`. Jobs that do not
+    exist, or that the caller may not read, are named in it as left out."""
     chosen = _listed(names, "names", MAX_NAMES) if names is not None else []
-    return report_file(
-        here.reports.of_jobs(_listed(jobs, "jobs", MAX_JOBS), chosen, visible(who)), "comparison"
-    )
+    ids = _listed(jobs, "jobs", MAX_JOBS)
+    return report_file(here.reports.of_jobs(ids, chosen, interval, visible(who)), report_name(ids))
 
 
 def _listed(text: str, parameter: str, most: int) -> list[str]:

@@ -28,5 +28,6 @@ def ingest(here: Here, who: BySupervisor, job_id: str, body: Ingest) -> Acknowle
 @router.get("/secrets", responses=refusals(404, 409), summary="Read a job's secrets")
 def hand_out(here: Here, who: BySupervisor, job_id: str, response: Response) -> JobSecrets:
     """Return the secrets that the job names, only to the supervisor of its current attempt."""
+    # A proxy on the way must not keep secrets, nor give them to whoever asks next.
     response.headers["Cache-Control"] = "no-store"
     return JobSecrets(values=here.intake.hand_out(job_id, who.attempt))

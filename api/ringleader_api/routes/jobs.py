@@ -135,6 +135,7 @@ def list_jobs(
     """List jobs, newest first or in another order. Jobs without the value that they are sorted by come last, and equal
     ones are sorted by id."""
     page = here.listing.page(which, limit, cursor, visible(who), sort=sort, metrics=metrics)
+    # Metrics were named by themselves: nobody has to name the field that they are in as well.
     return page_as_json(page, fields | {"metrics"} if fields and metrics else fields)
 
 

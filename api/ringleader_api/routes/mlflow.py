@@ -19,6 +19,7 @@ router = APIRouter(include_in_schema=False)
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _HOP = {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "upgrade"}
+# Our credential, and all that a client may claim about where its request comes from.
 _KEPT_BACK = _HOP | {"host", "authorization", "cookie", "origin", "referer", "forwarded", "x-real-ip"}
 _FORWARDED = "x-forwarded-"
 _NOT_RETURNED = _HOP | {
@@ -98,9 +99,10 @@ def _target(base: httpx.URL, request: Request, below: str, path: str) -> httpx.U
 
 
 def _outgoing(request: Request) -> list[tuple[str, str]]:
-    """The request's headers, with its true origin: MLflow treats requests from loopback as its owner's."""
+    """The request's headers, with its true origin."""
     kept = _without(request.headers.items(), _KEPT_BACK)
     told = [(name, value) for name, value in kept if not name.lower().startswith(_FORWARDED)]
+    # MLflow treats requests from loopback as its owner's.
     return [*told, (_FORWARDED + "for", request.client.host if request.client else "unknown")]
 
 

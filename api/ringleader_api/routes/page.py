@@ -71,6 +71,7 @@ def static(_: ByCaller, path: str) -> Response:
 def _file_below(folder: Path, path: str) -> Path | None:
     """The file at `path` below the folder; None where there is none, or it is outside."""
     try:
+        # Before it is compared: a path may lead out by `..`, or by a link.
         file = (folder / path).resolve()
         return file if file.is_relative_to(folder.resolve()) and file.is_file() else None
     except (OSError, ValueError):  # no name of a file: too long, or with a NUL

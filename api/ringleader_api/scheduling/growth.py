@@ -73,6 +73,7 @@ class Growth:
             (self._reach.gpus - self._gpus, claim.need.gpus),
         )
         room = min(int((left + SLACK) // each) for left, each in has if each > 0)
+        # Below 0 where more is held than a quota that was lowered: then nothing is asked for.
         count = min(claim.headroom, room, self._usage.quota_left(claim.project, claim.need))
         if count > 0:
             self._asked[claim.need] += count
@@ -84,10 +85,12 @@ class Growth:
 
     def bound(self, admitted: Sequence[Claim]) -> tuple[list[Claim], HeldPlaces, FreeRoom]:
         """The admitted jobs as far as they are asked for, all on one node of the cluster's largest size, and the room
-        left there: a job that leaves makes room under the bound as it does on nodes."""
+        left there."""
         assert self._reach is not None
         left = NodeShape("", self._reach.cpus - self._cpus, self._reach.gpus - self._gpus, MUCH_GB)
+        # What a job still holds and was asked back is under no bound any more: no nodes are asked for it.
         claims = [replace(claim, holds=claim.told) for claim in admitted if claim.told]
+        # With places on that node, so that a job that leaves makes room under the bound as it does on nodes.
         held = HeldPlaces(
             {claim.job_id: [(0, claim.holds + claim.alike)] for claim in claims},
             {claim.job_id: [(0, claim.servers)] for claim in claims},

@@ -204,14 +204,13 @@ def next_act(
 def judge(job: Facts, *, answers: bool, silent_s: float, unanswered_s: float, limits: Limits) -> Act | None:
     """The act for a silent supervisor, now that it has been asked.
 
-    One that answers is left alone, however long it is silent: its workers train, its records wait in its spool, and
-    whatever keeps its posts from us would keep those of the next attempt. One that does not answer is frozen. Its
-    workers have ended themselves by `frozen_after_s`, so nothing trains any more and nothing but it is lost.
-
     Args:
         silent_s: for how long it has posted nothing.
         unanswered_s: since the first of the questions that it has not answered. It may have been silent long before.
     """
+    # One that answers is left alone, however long it is silent: its workers train, its records wait in its spool, and
+    # whatever keeps its posts from us would keep those of the next attempt. One that does not answer is frozen. Its
+    # workers have ended themselves by `frozen_after_s`, so nothing trains any more and nothing but it is lost.
     # Only after it was reported frozen: one missed answer alone never ends an attempt.
     if not answers and job.trouble == FROZEN and unanswered_s >= limits.frozen_after_s:
         return LoseAttempt(
@@ -237,6 +236,7 @@ def _running(job: Facts, silence: Silence, lasting_s: float) -> Act | None:
 
 
 def _stopping(job: Facts, alive: bool, lasting_s: float) -> Act | None:
+    # Before the outcome: what its supervisor had to say is of no use once it is gone, and nothing is left to release.
     if not alive:
         return FinishJob()
     # Its own end is in, or it has overstayed its grace: nothing it could still say is waited for.

@@ -81,6 +81,7 @@ def ends_at(head: Claim, admitted: Sequence[Claim], held: HeldPlaces, free: Free
 
 def _donors(admitted: Sequence[Claim], level: int, usage: Usage) -> list[Claim]:
     found = [claim for claim in admitted if claim.surplus and claim.priority <= level]
+    # By the id last, here and below: each pass over the same cluster has to choose the same jobs.
     return sorted(found, key=lambda c: (c.priority, -usage.share(c.project), -c.surplus, c.job_id))
 
 
@@ -90,8 +91,9 @@ def _victims(admitted: Sequence[Claim], head: Claim, rules: SchedulerRules) -> l
 
 
 def _overtook(claim: Claim, head: Claim) -> bool:
-    """Whether the head waited already when the job was let past another head or this one. A job that has just begun
-    counts, too: else others could go before the head for ever, always one of them just begun."""
+    """Whether the head waited already when the job was let past another head or this one."""
+    # A job that has just begun counts, too: else others could go before the head for ever, always one of them just
+    # begun.
     return claim.overtook and claim.ran_s <= head.waited_s
 
 
@@ -113,8 +115,7 @@ def _shrink(vacated: Vacated, donors: Sequence[Claim], held: HeldPlaces) -> dict
 def _evict(
     vacated: Vacated, victims: Sequence[Claim], held: HeldPlaces, shrunk: Mapping[Claim, int]
 ) -> list[Claim]:
-    """The jobs whose eviction it takes: added one after the other until there is room, then those that turned out
-    needless are dropped."""
+    """The jobs whose eviction it takes."""
     gone: list[tuple[Claim, Sequence[tuple[WorkerNeed, Spots]]]] = []
     for claim in victims:
         if vacated.enough:
@@ -129,7 +130,8 @@ def _evict(
         gone.append((claim, rest))
     if not vacated.enough:
         return []
-    # Backwards: those of the highest priority, or the longest run, were added last and are spared first.
+    # Jobs were added until there was room: through later ones earlier ones may be needless. Backwards: those of the
+    # highest priority, or the longest run, were added last and are spared first.
     return [claim for claim, rest in reversed(gone) if not _undone(vacated, rest)]
 
 

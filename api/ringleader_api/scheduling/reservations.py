@@ -57,11 +57,12 @@ class Reservations:
 
     def add_gang(self, need: WorkerNeed, count: int, apart: Apart) -> None:
         """Promise room to a gang of two shapes. Where some choice of nodes would not work out for both, nobody else
-        gets a promise beside it: until it has its places, a worker that landed between could break up its room."""
+        gets a promise beside it."""
         self.add(need, count)
         self.add(*apart)
         tight = any(self._room(shape) < self._losses[shape] for shape in (need, apart[0]))
         if tight and together(self._placed.copy(), need, count, apart) is not None:
+            # Until it has its places, a worker that landed between could break up its room.
             self._closed = True
 
     def _sure(self, claim: Claim, apart: Apart) -> bool:
@@ -77,6 +78,7 @@ class Reservations:
     def add(self, need: WorkerNeed, count: int) -> None:
         """Promise room to `count` workers; a negative number takes it back. Promising more than fit harms nobody."""
         before = min(self._reserved[need], self._room(need))
+        # Before its own are counted: from here on the sum is kept up to date instead of being made anew.
         self._losses.setdefault(need, self._lost(need))
         self._reserved[need] += count
         more = min(self._reserved[need], self._room(need)) - before
@@ -126,6 +128,7 @@ class _Part:
     def settle(self, placed: Sequence[tuple[str, int]], index: Mapping[str, int]) -> None:
         """Settle those whose places are known, on nodes that are there, up to what the job still holds."""
         for node, number in placed:
+            # A node may be gone. What a job lets go of comes last, and is left out once all that it keeps is settled.
             if node in index and (here := min(number, self.left)):
                 self.spots.append((index[node], here))
                 self.left -= here

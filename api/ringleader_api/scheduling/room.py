@@ -56,6 +56,7 @@ class FreeRoom:
         where no node has room for a whole one."""
         cpus, gpus, memory_gb = need.cpus * count, need.gpus * count, need.memory_gb * count
         for index, node in enumerate(self._nodes):
+            # At most what is free, which is below 0 where a node was taken to hold more than it has.
             taken = WorkerNeed(
                 min(cpus, max(0.0, node.cpus)),
                 min(gpus, max(0, node.gpus)),
@@ -110,6 +111,7 @@ def together(
         return None if found is None else (found, [])
     other, more = apart
     first, then = room.take(other, more, least=more), None
+    # Given back: the other order begins with the same room.
     if first is not None and (then := room.take(need, count, least=count)) is None:
         room.give(other, first)
     if first is not None and then is not None:

@@ -119,11 +119,8 @@ def _within(project: ProjectShare, need: WorkerNeed, used: _Used) -> int:
 def in_turn(
     queued: Sequence[Claim], usage: Usage, projects: Mapping[str, ProjectShare], rules: SchedulerRules
 ) -> Iterator[tuple[Claim, int]]:
-    """The queue in the order in which it is served, each job with its level.
-
-    Levels come first, then the project with the smallest share as it is by then, then who came first. Waiting lifts a
-    job up to the highest priority that anybody waits with, never above; so without priorities it changes nothing.
-    """
+    """The queue in the order in which it is served, each job with its level: levels come first, then the project with
+    the smallest share as it is by then, then who came first."""
     top = max((claim.priority for claim in queued), default=0)
     weights = {name: projects.get(name, PLAIN).weight for name in {claim.project for claim in queued}}
     # Below its fair share: its weight's part of the cluster, among the projects that wait.
@@ -154,4 +151,6 @@ def _level(claim: Claim, top: int, rules: SchedulerRules, *, is_due: bool) -> in
     # Above every level that a priority can reach: such a job goes before all others.
     if is_due and claim.waited_s >= rules.patience_s:
         return top + 1
+    # Waiting alone lifts a job up to the highest priority that anybody waits with, never above; so without priorities
+    # it changes nothing.
     return min(claim.priority + int(claim.waited_s // rules.age_s), top)

@@ -91,6 +91,7 @@ def level_out(
     givers = [c for c in settled if c.surplus]
     if not takers or not givers:
         return None
+    # By the id last, so that equals are chosen alike in every pass.
     taker = min(takers, key=lambda c: (usage.share(c.project), -c.priority, c.told, c.job_id))
     giver = max(givers, key=lambda c: (usage.share(c.project), -c.priority, c.told, c.job_id))
     if giver.priority > taker.priority or giver.project == taker.project:
@@ -113,6 +114,7 @@ def within_quota(admitted: Sequence[Claim], usage: Usage) -> dict[str, int]:
     `usage` is what jobs are told they may have, whatever they still hold; it changes with what is taken here.
     """
     granted: dict[str, int] = {}
+    # The newest first: jobs that have trained for long keep their size.
     for claim in reversed(admitted):
         count = min(-usage.quota_left(claim.project, claim.need), claim.surplus)
         if count > 0:

@@ -43,9 +43,10 @@ def _random(sweep: SweepSpec) -> list[Point]:
 
 
 def _sobol(sweep: SweepSpec) -> list[Point]:
-    """Points of a scrambled Sobol' sequence (Sobol', 1967; Owen, 1998), which leave no part of the space out."""
+    """Points of a scrambled Sobol' sequence (Sobol', 1967; Owen, 1998)."""
     from scipy.stats import qmc  # loads for a second, which only sweeps of this method are to wait for
 
+    # Unlike points drawn one by one, these leave no part of the space out.
     sequence = qmc.Sobol(len(sweep.space), scramble=True, rng=sweep.seed)
     # Whole powers of two: the sequence is even over these alone.
     places = sequence.random_base2(ceil(log2(sweep.size)))[: sweep.size]
@@ -62,6 +63,7 @@ _METHODS: Mapping[str, Callable[[SweepSpec], list[Point]]] = {
 def _unit(seed: int, number: int, path: str) -> float:
     """A number in [0, 1) that depends on these alone: another key or trial changes none of the others."""
     digest = hashlib.sha256(f"{seed}/{number}/{path}".encode()).digest()
+    # The factor: the largest of these numbers, as a float, would be 1.
     return int.from_bytes(digest[:8]) / 2**64 * (1 - 2**-53)
 
 
@@ -81,7 +83,7 @@ def _value(values: Range, at: float) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is known of a trial whose point was drawn: its newest score, and whether it is over."""
+    """A trial whose point was drawn, as far as it is known: its newest score, and whether it is over."""
 
     point: Point
     score: float | None
@@ -96,7 +98,9 @@ def suggested(sweep: SweepSpec, number: int, told: Sequence[Told]) -> Point:
     """
     import optuna
 
+    # Each draw makes a study of its own, and would log that it did.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # Other random numbers for each trial, as each is drawn by a fresh sampler; numpy's seeds end at 2**32.
     sampler = optuna.samplers.TPESampler(seed=(sweep.seed + number) % 2**32, constant_liar=True)
     study = optuna.create_study(sampler=sampler, direction=sweep.metric.goal)
     asked = {path: _distribution(values) for path, values in sweep.space.items()}

@@ -1,4 +1,4 @@
-"""What a sweep does next with its trials, decided from their scores and the states of their jobs alone.
+"""The next acts of a sweep on its trials, decided from their scores and the states of their jobs alone.
 
 With a promotion this is asynchronous successive halving (Li et al., A System for Massively Parallel Hyperparameter
 Tuning, 2020): a trial that has reached its rung goes on if it is among the best 1/reduction of those that have, and is
@@ -116,6 +116,7 @@ def decide_sweep(sweep: SweepSnapshot) -> list[SweepAct]:
         return cancels if there else [CloseSweep()]
     if sweep.state is SweepState.PAUSED:
         return [PauseTrial(one.number) for one in live if one.state is TrialState.WORKING]
+    # Before the end is looked for: a promotion may still come of the last score.
     acts = list(_running(sweep, live))
     done = all(one.state is TrialState.PAUSED and one.held and one.arrived for one in live)
     return acts if acts or not done else [EndSweep(winner_of(sweep))]
@@ -142,6 +143,7 @@ def _running(sweep: SweepSnapshot, live: Sequence[Trial]) -> Iterator[SweepAct]:
             if free <= 0:
                 continue
             free -= 1
+        # One that is still stopping, or that somebody else has paused, is looked at again once that is over.
         elif one.state is not TrialState.WORKING:
             continue
         promoted.add(one.number)

@@ -97,8 +97,11 @@ class ChannelChecks:
             url = httpx.URL(address)
         except httpx.InvalidURL:
             return "is no address"
+        # As it is looked up: a name with other letters has an ASCII form, which the resolver and the operator's list
+        # know.
         host = url.raw_host.decode("ascii")
         found = parsed(hosts.addresses(host, url.port or 80))
+        # All of them, as when an alert is sent: which one a look-up names first is its owner's choice.
         if all(self._allowed.takes(host, one) for one in found):
             return ""
-        return "leads to an address inside, to which no alerts are sent"
+        return "leads to an internal address, to which no alerts are sent"

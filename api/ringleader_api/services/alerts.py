@@ -67,6 +67,7 @@ class Alerts:
             set_at=self._now(),
         )
         with self._store.write() as session:
+            # Without the one of this name: where it is replaced, the project has no more rules than before.
             mine = select(func.count()).where(AlertRuleRow.project == project, AlertRuleRow.name != name)
             if (session.scalar(mine) or 0) >= MOST_RULES:
                 raise Conflict(

@@ -1,4 +1,4 @@
-"""What reports and runs in MLflow disclose to readers who may not read the job: no password, no address of an alert.
+"""Job files for readers who may not read the job, in reports and in MLflow: no password, no address of an alert.
 Pure."""
 
 import re
@@ -12,8 +12,9 @@ _BEHIND_SCHEME = re.compile(r"://\S+")
 
 def for_strangers(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The job file without values of `env`, without the addresses of alerts, and with URIs as `without_credentials`
-    gives them. Stored files of earlier versions may lack keys."""
+    gives them."""
     shown: dict[str, Any] = {key: _shown(value) for key, value in spec.items()}
+    # Stored files of earlier versions may lack keys.
     shown["env"] = dict.fromkeys(spec.get("env") or {}, LEFT_OUT)
     for rule in shown.get("alerts") or []:
         rule["channels"] = [_channel(one) for one in rule["channels"]]
@@ -21,7 +22,8 @@ def for_strangers(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_credentials(text: str) -> str:
-    """The text, its URIs without user, password and query: storage is opened with keys there, and links are signed."""
+    """The text, its URIs without user, password and query."""
+    # Storage is opened with keys there, and links are signed.
     return _BEHIND_SCHEME.sub(lambda found: f"://{_bare(found[0][3:])}", text)
 
 
@@ -34,7 +36,8 @@ def _shown(value: Any) -> Any:
 
 
 def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of secrets stay; who is told, and by which address, is nobody else's business."""
+    """A channel of an alert without its receiver's address."""
+    # Names of secrets stay; who is told, and by which address, is nobody else's business.
     hidden = {key: LEFT_OUT for key in ("webhook", "mail") if channel.get(key) is not None}
     return {**channel, **hidden}
 
@@ -42,5 +45,6 @@ def _channel(channel: Mapping[str, Any]) -> dict[str, Any]:
 def _bare(uri: str) -> str:
     place, query, _ = uri.partition("?")
     authority, slash, path = place.partition("/")
+    # At the last one: a password may have some of its own.
     user, at, host = authority.rpartition("@")
     return f"{LEFT_OUT + at if user else ''}{host}{slash}{path}{query and query + LEFT_OUT}"

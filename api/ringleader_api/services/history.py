@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from ringleader.wire.views import View
 from ringleader_api.store import Store
-from ringleader_api.store.tables import ClusterSample
+from ringleader_api.store.samples import ClusterSample
 
 KEPT = timedelta(days=7)
 """For how long samples are kept."""

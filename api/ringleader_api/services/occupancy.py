@@ -1,4 +1,4 @@
-"""Who takes what of the cluster: nodes with the jobs on them, the queue in its order, projects against their quotas.
+"""The occupancy of the cluster: nodes with the jobs on them, the queue in its order, projects against their quotas.
 
 Of jobs that the caller may not read it says that they are there, and not which.
 """
@@ -129,7 +129,7 @@ def _nodes(seen: Seen, jobs: Sequence[StandingClaim], named: Mapping[str, Row[An
 
 
 def _by_node(places: Iterable[tuple[str, int]]) -> Counter[str]:
-    """How many on each node: it is there once for the gang, and once more for each worker beyond that."""
+    """The number of places on each node: it is there once for the gang, and once more for each worker beyond that."""
     found: Counter[str] = Counter()
     for node, count in places:
         found[node] += count

@@ -38,9 +38,9 @@ class Allotted:
         self._quota = quota
 
     def partial(self, digest: str, who: str) -> Path:
-        """The file that an upload is received into: each sender's own, so that nobody can put wrong bytes before
-        another's."""
+        """The file that an upload is received into."""
         # A hash of the name: names of users may hold what a file name may not.
+        # Each sender's own, so that nobody can put wrong bytes before another's.
         return self._folder / f".upload-{digest}-{_mark(who)}"
 
     def check(self, who: str) -> None:

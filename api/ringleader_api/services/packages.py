@@ -71,8 +71,7 @@ class Packages:
         self._allotted = Allotted(store, self._folder, quota)
 
     def find(self, name: str) -> PackageView:
-        """The package `name`. It stays for half of `kept` at least, since whoever asks means to submit. Raises
-        NotFound."""
+        """The package `name`. It stays for half of `kept` at least. Raises NotFound."""
         digest = _digest(name)
         with self._store.read() as session:
             row = session.get(Package, digest)
@@ -81,6 +80,7 @@ class Packages:
             with self._store.write() as session:
                 row = session.get(Package, digest, with_for_update=True)
                 if row is not None:
+                    # As if it were used: whoever asks means to submit.
                     row.used_at = self._now()
         if row is None or row.given_up_at is not None or not file_of(self._home, digest).exists():
             raise NotFound(f"there is no package {name}.", hint="Upload it with PUT to this address.")
@@ -128,6 +128,7 @@ class Packages:
                 raise _begins_elsewhere(offset, stored)
             try:
                 size_bytes = await self._receive(file, stored, chunks, who)
+            # Whatever came of it would count against the sender's quota for a day.
             except (TooLarge, PackagesUsedUp):
                 _remove(partial, file)
                 raise
@@ -160,12 +161,12 @@ class Packages:
         return stored
 
     def _keep(self, partial: Path, digest: str, size_bytes: int, who: str) -> bool:
-        """Give the file its name as a package, under the lock of the row, which the removal of packages takes as
-        well."""
+        """Give the file its name as a package."""
         now = self._now()
         new = False
         with self._store.write() as session:
             # Again after the insert: it takes the lock, also where another sender's row was there first.
+            # Under the lock of the row, which the removal of packages takes as well.
             while (row := session.get(Package, digest, with_for_update=True)) is None:
                 values = {"sha256": digest, "size_bytes": size_bytes, "sender": who}
                 new = _insert(session, **values, created_at=now, used_at=now)
@@ -179,9 +180,10 @@ class Packages:
 
 
 def _insert(session: Session, **values: Any) -> bool:
-    """Insert the row; False where another sender of the same bytes was first, for whom this has waited."""
+    """Insert the row; False where another sender of the same bytes was first."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     first = dialect.insert(Package).values(values).on_conflict_do_nothing().returning(Package.sha256)
+    # By then this has waited for that sender's transaction.
     return session.scalar(first) is not None
 
 
@@ -189,6 +191,7 @@ def there(session: Session, name: str, *, hold: bool = False) -> bool:
     """Whether `sha256:…` may be referred to; with `hold` it stays so until the transaction's end."""
     digest = name.removeprefix("sha256:")
     query = select(Package.sha256).where(Package.sha256 == digest, Package.given_up_at.is_(None))
+    # A shared lock: submissions with one package do not wait for each other, only its removal waits for them.
     return session.scalar(query.with_for_update(read=True) if hold else query) is not None
 
 
@@ -241,24 +244,26 @@ def _alone(path: Path) -> Iterator[BinaryIO]:
 
 
 def _remove(path: Path, file: BinaryIO) -> None:
-    """Remove the file only while it is still this one: once it is named as a package, the next upload may have begun in
-    its place."""
+    """Remove the file only while it is still this one."""
+    # Once it is named as a package, the next upload may have begun in its place.
     if _lies_at(path, file):
         path.unlink()
 
 
 def _lies_at(path: Path, file: BinaryIO) -> bool:
-    """Whether the opened file is still the one of that name: its last holder may have stored or removed it."""
+    """Whether the opened file is still the one of that name."""
     try:
+        # Its last holder may have stored or removed it, and another one may be there.
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
 
 
 def _write(file: BinaryIO, chunk: bytes) -> None:
-    """Write all of the chunk: a disk that is nearly full takes a part without an error, and refuses the next."""
+    """Write all of the chunk."""
     left = memoryview(chunk)
     while left:
+        # A disk that is nearly full takes a part without an error, and refuses the next.
         left = left[file.write(left) :]
 
 

@@ -164,10 +164,12 @@ class Secrets:
         return Fernet(self._key())
 
     def _key(self) -> bytes:
-        """The home's key. Raises SecretsKeyTorn: from less than a whole key anybody could derive its tokens."""
+        """The home's key. Raises SecretsKeyTorn."""
         if not self._key_file.exists():
             write_once(self._key_file, Fernet.generate_key().decode())
+        # Read also where it was made above: of two processes that make one, the first one's stays.
         key = self._key_file.read_bytes().strip()
+        # From less than a whole key anybody could derive its tokens.
         if not _KEY.fullmatch(key):
             raise SecretsKeyTorn(
                 f"{self._key_file} is damaged: it holds {len(key)} bytes, not a key of 44 characters.",

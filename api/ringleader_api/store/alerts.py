@@ -23,7 +23,7 @@ class AlertRuleRow(Base):
 
 
 class AlertCursor(Base):
-    """How far a job has been looked at: a job without rules has none.
+    """The place up to which a job has been looked at: a job without rules has none.
 
     `events` and `points` are the last event and the last metric row that its rules know; `memory` is what they
     remember, by rule. `curves`: one of them looks at metrics. `due_at` is when one wants a look whatever happens.

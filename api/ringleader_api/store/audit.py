@@ -80,6 +80,7 @@ def current_actions() -> Sequence[AuditedAction]:
 
 def add_to(session: Session, actions: Iterable[AuditedAction]) -> list[AuditedAction]:
     """Add actions to the transaction that carries them out, each once."""
+    # Without a name: a log-in that has not come so far that anybody is known, which gets no row.
     fresh = [action for action in actions if action.who and not action.recorded]
     store(session, fresh, DONE)
     return fresh

@@ -115,7 +115,7 @@ class Store:
                 connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATING})"))
             if _is_newest(connection, _scripts()):
                 return
-            config = _config()
+            config = migration_config()
             # `env.py` takes this connection: the lock and the migration have to be one transaction.
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -173,8 +173,9 @@ class Store:
         self._written_s = time.monotonic()
 
     def copy_log(self) -> None:
-        """Copy what SQLite's write-ahead log holds into the database, beside the commits that go on: one that did it
-        itself would wait for the disk ten times as long, and with it all that wait for their turn to write."""
+        """Copy what SQLite's write-ahead log holds into the database, beside the commits that go on."""
+        # A commit that did it itself would wait for the disk ten times as long, and with it all that wait for their
+        # turn to write.
         if not self.shared:
             with self._looker.connect() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
@@ -186,15 +187,16 @@ class Store:
         self._engine.dispose()
 
 
-def _config() -> Config:
+def migration_config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("recursive_version_locations", "true")
     return config
 
 
 @cache
 def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
+    return ScriptDirectory.from_config(migration_config())
 
 
 def _is_newest(connection: Connection, known: ScriptDirectory) -> bool:
@@ -237,12 +239,13 @@ def _tune_sqlite(engine: Engine) -> None:
 
 
 def _tune_postgresql(engine: Engine) -> None:
-    """Escape NUL in strings, which PostgreSQL alone refuses, so that a job can always report its end."""
+    """Escape NUL in strings."""
     from psycopg.types.string import StrDumperUnknown
 
     # psycopg's own dumper of str leaves the type to the server; `StrDumper` would make every string a text.
     class Spelt(StrDumperUnknown):
         def dump(self, obj: str) -> Any:
+            # PostgreSQL alone refuses it, and a job has to be able to report its end, whatever it has printed.
             return super().dump(obj.replace("\0", "\\x00"))
 
     @event.listens_for(engine, "connect")

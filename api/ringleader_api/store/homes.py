@@ -45,8 +45,9 @@ def require_shared(store: Store, home: Path) -> None:
 
 
 def _named(session: Session, value: str) -> tuple[str, bool]:
-    """The name of the database's home, and whether this call has set it. A concurrent caller waits for us."""
+    """The name of the database's home, and whether this call has set it."""
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+    # A concurrent caller waits until our transaction is over.
     first = dialect.insert(Fact).values(name=HOME, value=value).on_conflict_do_nothing().returning(Fact.name)
     new = session.scalar(first) is not None
     return session.get_one(Fact, HOME).value, new

@@ -1,4 +1,5 @@
-"""What lists of jobs are sorted and filtered by, kept beside the jobs: attributes, metric summaries, durations."""
+"""The values by which lists of jobs are sorted and filtered, kept beside the jobs: attributes, metric summaries,
+durations."""
 
 import hashlib
 import json
@@ -47,10 +48,11 @@ def scalar_text(value: Any) -> str:
 
 
 def fitted(text: str) -> str:
-    """The text as UTF-8 carries it; of a long one a beginning and a digest: PostgreSQL indexes short rows only."""
+    """The text as UTF-8 carries it; of a long one a beginning and a digest."""
     text = utf8(text)
     if len(text) <= MAX_TEXT:
         return text
+    # PostgreSQL indexes short rows only.
     digest = hashlib.sha256(text.encode()).hexdigest()
     return f"{text[: MAX_TEXT - len(digest)]}{digest}"
 
@@ -71,6 +73,7 @@ def summarise(session: Session, job_ids: Sequence[str]) -> None:
     whole = select(*by, step.label("step"), low.label("low"), high.label("high")).where(mine).group_by(*by)
     of = whole.subquery()
     newest = and_(Metric.job_id == of.c.job_id, Metric.name == of.c.name, Metric.step == of.c.step)
+    # By the newest step, not the newest row: a step that an earlier attempt left out is stored late.
     rows = select(of.c.job_id, of.c.name, Metric.value, of.c.step, of.c.low, of.c.high).join(Metric, newest)
     columns = ["job_id", "name", "last", "last_step", "min", "max"]
     # `where`: SQLite would read ON CONFLICT behind a join as the join's condition.
@@ -89,6 +92,7 @@ def fill(read: Transaction, write: Transaction) -> None:
             if session.execute(unlisted.limit(1)).first() is None:
                 return
         with write() as session:
+            # Looked for again, under the lock: another control plane may have filled them meanwhile.
             jobs = session.execute(unlisted.with_for_update(of=Job)).all()
             rows = [
                 row for job in jobs for row in attributes_of(job.id, job.labels, job.spec.get("params", {}))

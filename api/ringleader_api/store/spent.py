@@ -1,4 +1,4 @@
-"""What the attempts of a job have spent: time, and failures of its budget, which committed steps give back."""
+"""The expenses of the attempts of a job: time, and failures of its budget, which committed steps give back."""
 
 from typing import Any
 
@@ -18,17 +18,17 @@ def together(*parts: dict[str, Any] | None) -> Spent:
 
 
 def at_least(told: dict[str, Any] | None, wall_s: float) -> dict[str, Any]:
-    """The account, raised to at least so many seconds; nobody knows what became of those that were not reported."""
+    """The account, raised to at least so many seconds."""
     spent = together(told)
+    # Only the wall time: nobody knows what became of the seconds that were not reported.
     return spent.model_copy(update={"wall_s": max(spent.wall_s, wall_s)}).model_dump()
 
 
 def failures_spent(job: Job) -> int:
     """The failures of ended attempts, less those that the present one's steps have given back, plus those it has
-    reported.
-
-    Only steps to which no attempt had come before count: one that ends each time at the same place gives nothing back.
-    """
+    reported."""
+    # Only steps to which no attempt had come before count: one that ends each time at the same place gives nothing
+    # back.
     given_back = max(0, job.step - job.furthest) // GIVES_BACK
     # Only those before are lowered: the supervisor reports its own less what its steps have given back.
     return max(0, job.failures_before - given_back) + job.failures_reported

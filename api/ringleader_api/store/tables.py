@@ -363,21 +363,6 @@ class RoleLeaseRow(Base):
     expires_at: Mapped[datetime]
 
 
-class ClusterSample(Base):
-    """What the cluster had in one minute, and what jobs held of it."""
-
-    __tablename__ = "cluster_samples"
-
-    at: Mapped[datetime] = mapped_column(primary_key=True)
-    nodes: Mapped[int]
-    cpus: Mapped[float] = mapped_column(Float)
-    gpus: Mapped[float] = mapped_column(Float)
-    held_cpus: Mapped[float] = mapped_column(Float)
-    held_gpus: Mapped[float] = mapped_column(Float)
-    jobs: Mapped[int]
-    waiting: Mapped[int]
-
-
 class Fact(Base):
     """A fact about this database, by name."""
 

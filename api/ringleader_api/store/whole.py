@@ -93,12 +93,13 @@ def _misspelt(error: SQLAlchemyError) -> bool:
 
 
 def log_failure(log: Log, event: str, error: Exception, **about: object) -> RingleaderError | None:
-    """Log the exception that is being handled: in one line where the database or its disk refuses, which lasts and is
-    no mistake of ours, with its traceback otherwise. Returns that trouble, or None."""
+    """Log the exception that is being handled, with its traceback unless the database or its disk refuses. Returns that
+    trouble, or None."""
     trouble = trouble_of(error)
     if trouble is None:
         log.exception(event, **about)
     else:
+        # In one line: such trouble lasts, and is no mistake of ours.
         log.warning(event, **about, why=trouble.message)
     return trouble
 

@@ -118,11 +118,12 @@ class Exporter:
         self._whole_at = None
 
     def _given_up(self, job_id: str) -> bool:
-        """Whether the job was deleted: a run that MLflow refuses, or has no more, must not keep it for ever."""
+        """Whether the job was deleted; then it is noted as complete."""
         with self._store.read() as session:
             if session.scalar(select(Job.deleted_at).where(Job.id == job_id)) is None:
                 return False
         with self._store.write() as session:
+            # A run that MLflow refuses, or has no more, must not keep a deleted job for ever.
             session.merge(ExportCursor(job_id=job_id, finished=True))  # also where no run could be made
         self._refused.pop(job_id, None)
         self._runs.forget(job_id)

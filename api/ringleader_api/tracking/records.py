@@ -26,8 +26,8 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 def params(job: Job) -> list[tuple[str, str]]:
-    """The job file as it was submitted, one flat key each, URIs without their credentials. `env` and `alerts` stay out:
-    they may hold secrets."""
+    """The job file as it was submitted, one flat key each, URIs without their credentials."""
+    # `env` and `alerts` may hold secrets.
     left_out = ("env", "alerts", "name", "project", "labels")
     flat = _flatten({k: v for k, v in job.submitted.items() if k not in left_out})
     found: dict[str, str] = {}
@@ -97,8 +97,8 @@ def artifact_files(events: Iterable[Event]) -> list[tuple[str, str]]:
 
 
 def _step(told: Any, before: int) -> int:
-    """The step an event names, else the one before it: the data is written by a job's own process, and may hold no
-    number, or one that MLflow cannot hold."""
+    """The step an event names, else the one before it."""
+    # The data is written by a job's own process, and may hold no number, or one that MLflow cannot hold.
     whole = isinstance(told, int) and not isinstance(told, bool) and 0 <= told < 1 << 63
     return told if whole else before
 
@@ -107,6 +107,7 @@ def score_points(job: Job) -> list[MlflowPoint]:
     """The final scores of a succeeded job, at its last step; none for any other."""
     if not job.result or job.finished_at is None:
         return []
+    # Names of their own: scores stand beside the curves, under a prefix.
     at, steps, keys = millis(job.finished_at), job.result["steps"], Keys()
     return [
         MlflowPoint(f"final_{keys[k]}", float(v), at, steps) for k, v in sorted(job.result["scores"].items())
@@ -132,11 +133,12 @@ def _key(name: str) -> str:
     to another: no part is empty, `.` or `..`."""
     parts = _FORBIDDEN.sub("_", name)[:MAX_NAME].split("/")
     cleaned = "/".join("_" * len(p) if p in (".", "..") else p for p in parts if p)
+    # MLflow takes whatever begins with two dots for a way out of its folder.
     return "__" + cleaned[2:] if cleaned.startswith("..") else cleaned or "_"
 
 
 def _free(key: str, taken: Container[str]) -> str:
-    """The key, numbered if it is taken: MLflow refuses a second value of a param, and would mix two metrics of one
-    name."""
+    """The key, numbered if it is taken."""
+    # MLflow refuses a second value of a param, and would mix two metrics of one name.
     numbered = (f"{key}_{number}" for number in count(2))
     return next(k for k in chain([key], numbered) if k not in taken)

@@ -67,8 +67,10 @@ class Registry:
             return None, f"the model {name} belongs to {f'project {owner}' if owner else 'no project'}"
         # The same again replaces itself.
         self._mlflow.put_artifact(f"{folder}/{FOLDER}/MLmodel", _description(job, run_id).encode())
+        # Not sent again after a crash behind it: the file may have gigabytes, and is never changed.
         if self._mlflow.artifact_sizes(run_id, FOLDER).get(WEIGHTS) != weights.stat().st_size:
             self._mlflow.put_file(f"{folder}/{FOLDER}/{WEIGHTS}", weights)
+        # As late as can be: a version that was made cannot be made undone.
         still_mine()
         tags = {JOB_TAG: job.id, PROJECT_TAG: job.project}
         if job.result:
@@ -77,12 +79,13 @@ class Registry:
 
 
 def _description(job: Job, run_id: str) -> str:
-    """What MLflow reads of a model: that it consists of weights alone, which no flavour of its own loads."""
+    """The description of a model, as MLflow reads it."""
     return yaml.safe_dump(
         {
             "artifact_path": FOLDER,
             "run_id": run_id,
             "utc_time_created": f"{job.finished_at or job.created_at:%Y-%m-%d %H:%M:%S.%f}",
+            # A flavour that MLflow does not know: these are weights alone, which none of its own loads.
             "flavors": {"ringleader": {"weights": WEIGHTS, "entrypoint": job.spec.get("entrypoint")}},
         },
         sort_keys=False,

@@ -34,7 +34,8 @@ class MlflowRuns:
         self._keys: dict[str, records.Keys] = {}
 
     def doubt(self, job_id: str) -> None:
-        """Compare before the next batch: MLflow may have taken the last one although its answer was lost."""
+        """Compare before the next batch."""
+        # MLflow may have taken the last one although its answer was lost.
         self._certain.discard(job_id)
 
     def doubt_all(self) -> None:
@@ -112,8 +113,7 @@ class MlflowRuns:
         return keys
 
     def _events(self, cursor: ExportCursor) -> None:
-        """Copy the recoveries and artifacts behind the cursor; earlier events are read too, for the step at which each
-        recovery happened."""
+        """Copy the recoveries and artifacts behind the cursor."""
         query = select(Event).where(Event.job_id == cursor.job_id).order_by(Event.seq)
         with self._store.read() as session:
             newest = session.scalar(
@@ -121,6 +121,7 @@ class MlflowRuns:
             )
             if newest is None or newest <= cursor.event_seq:
                 return
+            # Earlier events, too: they tell the step at which a recovery happened.
             events = session.scalars(query.where(Event.type.in_((records.RECOVERED, "worker.lost")))).all()
             fresh = query.where(Event.type == records.SAVED, Event.seq > cursor.event_seq)
             made = records.artifact_files(session.scalars(fresh).all())
@@ -142,6 +143,7 @@ class MlflowRuns:
             return
         for name, file in made:
             path = saved_file(self._home, cursor.job_id, file)
+            # A job writes this folder itself, and may have put a larger file there than a session saves.
             if path is not None and path.stat().st_size <= MOST_BYTES:
                 self._mlflow.put_artifact(f"{folder}/{name}/{file}", path.read_bytes())
 
@@ -185,6 +187,7 @@ class MlflowRuns:
             setattr(cursor, name, value)
         with self._store.write() as session:
             row = session.get(ExportCursor, cursor.job_id)
+            # Gone where the job was removed meanwhile: there is nothing left to note.
             if row is not None:
                 for name, value in reached.items():
                     setattr(row, name, value)

@@ -10,9 +10,11 @@ import type {
   Job,
   JobGroups,
   JobPage,
+  KeptCheckpoint,
   LogLine,
   Problem,
   Sweep,
+  SystemSeries,
   Trial,
   Worker,
 } from "./wire";
@@ -122,6 +124,11 @@ export async function workers(id: string, signal?: AbortSignal): Promise<Worker[
   return items(await read<Worker[] | { items: Worker[] }>(`${jobPath(id)}/workers`, { signal }));
 }
 
+/** What a job's workers and nodes used between two Unix times. */
+export async function system(id: string, between: { from?: number; to?: number }, signal?: AbortSignal): Promise<SystemSeries[]> {
+  return (await read<{ series: SystemSeries[] }>(`${jobPath(id)}/system${queryText(between)}`, { signal })).series;
+}
+
 export function artifacts(id: string, signal?: AbortSignal): Promise<Artifact[]> {
   return all<Artifact>(`${jobPath(id)}/artifacts`, signal);
 }
@@ -131,9 +138,19 @@ export function artifactUrl(id: string, name: string): string {
   return `${BASE}${jobPath(id)}/artifacts/${encodeURIComponent(name)}`;
 }
 
-/** Where a report on a job lies. */
-export function reportUrl(id: string): string {
-  return `${BASE}${jobPath(id)}/report`;
+/** Those that a job could begin with, newest first. */
+export async function checkpoints(id: string, signal?: AbortSignal): Promise<KeptCheckpoint[]> {
+  return (await read<{ items: KeptCheckpoint[] }>(`${jobPath(id)}/checkpoints`, { signal })).items;
+}
+
+/** Where a link leads that downloads the weights of a checkpoint. */
+export function weightsUrl(id: string, name: string): string {
+  return `${BASE}${jobPath(id)}/checkpoints/${encodeURIComponent(name)}/weights`;
+}
+
+/** Where a report on a job lies; the query says how its curves are drawn. */
+export function reportUrl(id: string, query: string): string {
+  return `${BASE}${jobPath(id)}/report${query}`;
 }
 
 /** Where a job's metrics lie as an event file of TensorBoard. */
@@ -190,6 +207,11 @@ export function submit(spec: unknown, key: string): Promise<Job> {
   return read<Job>("/jobs", { method: "POST", body: spec, headers: { "Idempotency-Key": key } });
 }
 
+/** A key for one submission. */
+export function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** What admission would say now; nothing is stored. */
 export function preview(spec: unknown): Promise<Admission> {
   return read<Admission>("/jobs?dry_run=true", { method: "POST", body: spec });
@@ -213,6 +235,15 @@ export async function remove(id: string): Promise<void> {
 
 export function resize(id: string, min: number, max: number): Promise<Job> {
   return merge(id, { workers: { min, max } });
+}
+
+export function prioritize(id: string, priority: number): Promise<Job> {
+  return merge(id, { priority });
+}
+
+/** Injects a fault; `worker` is a member's id, null for the supervisor. */
+export function injectFault(id: string, fault: string, worker: string | null, forS: number): Promise<{ effect: string }> {
+  return read(`${jobPath(id)}/faults`, { method: "POST", body: { fault, worker, for_s: forS } });
 }
 
 /** Sets labels; null removes one. */

@@ -37,6 +37,11 @@ describe("the frame around every view", () => {
   });
 });
 
+test("a view is there when the page before it is left", async () => {
+  expect(await shownAt("/jobs/1")).toContain('class="skeleton');
+  expect(await shownAt("/compare")).toContain("<h1>");
+});
+
 test("every path has its view", async () => {
   const place = async (path: string): Promise<string> => {
     const { location, matches } = (await at(path)).state;

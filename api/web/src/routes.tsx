@@ -10,11 +10,13 @@ import {
   useLocation,
   type RouterHistory,
 } from "@tanstack/react-router";
+import type { ReactNode } from "react";
 import { parseQuery, queryText } from "./address";
 import { alertsAsked } from "./alerts";
 import { askedOf } from "./jobs/asked";
 import { Frame } from "./parts/Frame";
 import { Empty } from "./parts/Notice";
+import { begunWith } from "./submit/begun";
 import { orderOf } from "./sweeps/order";
 import { JobsView } from "./views/JobsView";
 
@@ -43,10 +45,10 @@ const JobView = lazyRouteComponent(() => import("./views/JobView"), "JobView");
 const job = createRoute({
   getParentRoute: () => root,
   path: "/jobs/$id",
-  component: function OneJob() {
+  component: loading(JobView, function OneJob() {
     const { id } = job.useParams();
     return <JobView key={id} id={id} query={useLocation({ select: (at) => at.searchStr })} />;
-  },
+  }),
 });
 
 const CompareView = lazyRouteComponent(() => import("./views/CompareView"), "CompareView");
@@ -54,9 +56,9 @@ const CompareView = lazyRouteComponent(() => import("./views/CompareView"), "Com
 const compare = createRoute({
   getParentRoute: () => root,
   path: "/compare",
-  component: function Compare() {
+  component: loading(CompareView, function Compare() {
     return <CompareView query={useLocation({ select: (at) => at.searchStr })} />;
-  },
+  }),
 });
 
 const sweeps = createRoute({
@@ -71,20 +73,21 @@ const sweep = createRoute({
   getParentRoute: () => root,
   path: "/sweeps/$id",
   validateSearch: orderOf,
-  component: function OneSweep() {
+  component: loading(SweepView, function OneSweep() {
     const { id } = sweep.useParams();
     return <SweepView key={id} id={id} order={sweep.useSearch()} />;
-  },
+  }),
 });
 const SubmitView = lazyRouteComponent(() => import("./views/SubmitView"), "SubmitView");
 
 const submit = createRoute({
   getParentRoute: () => root,
   path: "/submit",
-  validateSearch: ({ from }: Record<string, unknown>) => ({ from: typeof from === "string" && from !== "" ? from : undefined }),
-  component: function Submit() {
-    return <SubmitView from={submit.useSearch().from} />;
-  },
+  validateSearch: begunWith,
+  component: loading(SubmitView, function Submit() {
+    const { from, begin } = submit.useSearch();
+    return <SubmitView key={`${from} ${begin}`} from={from} begin={begin} />;
+  }),
 });
 
 const cluster = createRoute({
@@ -105,9 +108,9 @@ const alerts = createRoute({
   getParentRoute: () => root,
   path: "/alerts",
   validateSearch: alertsAsked,
-  component: function Alerts() {
+  component: loading(AlertsView, function Alerts() {
     return <AlertsView asked={alerts.useSearch()} />;
-  },
+  }),
 });
 
 export function newRouter(history?: RouterHistory) {
@@ -126,6 +129,12 @@ declare module "@tanstack/react-router" {
   interface Register {
     router: ReturnType<typeof newRouter>;
   }
+}
+
+/** A component that shows this view: the router has the view loaded before it leaves the page that one sees. What is drawn
+    without it React would show 300 ms later, behind a fallback. */
+function loading(view: { preload?: () => Promise<void> | undefined }, shows: () => ReactNode) {
+  return Object.assign(shows, { preload: () => view.preload?.() });
 }
 
 function Around() {

@@ -61,6 +61,15 @@ export interface Artifact {
   size_bytes: number;
 }
 
+/** A checkpoint that is whole and still there; `step` global steps are in it. */
+export interface KeptCheckpoint {
+  step: number;
+  uri: string;
+  size_bytes: number;
+  attempt: number;
+  at: string;
+}
+
 /** What a job has cost so far, over all its attempts. */
 export interface Totals {
   attempts: number;
@@ -170,6 +179,22 @@ export interface Worker {
   state: string;
   generation: number;
   shards: [number, number];
+  /** What it and all that it has started use: of one core, and bytes. Null or left out: not measured. */
+  cpu_percent?: number | null;
+  memory_bytes?: number | null;
+  gpu_memory_bytes?: number | null;
+}
+
+/** What a worker or node used, by columns: each sample stands for so many seconds that ended at its Unix time. */
+export interface SystemSeries {
+  kind: "worker" | "node";
+  id: string;
+  node: string;
+  times: number[];
+  spans_s: number[];
+  figures: Record<string, (number | null)[]>;
+  /** The figures that nobody measured, and why. */
+  unmet: Record<string, string>;
 }
 
 export interface LogLine {
@@ -210,6 +235,10 @@ export interface Problem {
 /** Whether another library's engine runs the program, of whose steps and bits nothing is known. */
 export function isHosted(spec: Record<string, unknown>): boolean {
   return spec.framework === "torchrun" || spec.framework === "ray_train_hosted";
+}
+
+export function priorityOf(spec: Record<string, unknown>): number {
+  return typeof spec.priority === "number" ? spec.priority : 0;
 }
 
 /** The bounds a job file asks for, with the defaults of the job file. */

@@ -27,7 +27,7 @@ def check_no_gradient_lines(place: CodeLine, hint: str, kept: Collection[str] = 
         number, what = found
         raise StepMisuse(
             f"{Path(place[0].co_filename).name}:{number}: {what} in a loop's body: between backward and step no "
-            f"worker has the whole gradient, and behind the step it is applied.",
+            f"worker has the whole gradient, and after the step it is applied.",
             hint=hint,
         )
 

@@ -47,9 +47,8 @@ class Committer:
         self._written.setdefault(saved.position, {})[saved.number] = saved
 
     def settle(self, step: float) -> CheckpointMade | None:
-        """Commit the newest complete checkpoint up to `step`, at which all is settled; older ones are dropped. Of two
-        at one step the later generation's has finished more, as an evaluation behind that step. May be called again
-        where it fails."""
+        """Commit the newest complete checkpoint up to `step`, at which all is settled; older ones are dropped. May be
+        called again where it fails."""
         complete = [
             parts
             for parts in self._written.values()
@@ -57,6 +56,7 @@ class Committer:
         ]
         if not complete:
             return None
+        # Of two at one step the later generation's has finished more, as an evaluation behind that step.
         parts = max(complete, key=lambda parts: parts[0].position.order)
         first = parts[0]
         committed = self._commit(first.position, [parts[number] for number in range(first.count)])
@@ -65,6 +65,7 @@ class Committer:
         return committed
 
     def _commit(self, position: CheckpointPosition, parts: list[SavedPart]) -> CheckpointMade:
+        # In the order of writers, whoever was done first: the manifest is the same.
         pieces = tuple(piece for saved in parts for piece in saved.pieces)
         # Before the manifest: on several nodes one path may lead to a folder of each node's own.
         self._folder.check_there(position.name, pieces)
@@ -75,8 +76,7 @@ class Committer:
         return CheckpointMade(manifest, self._folder.place_of(position.name), copied_s, removed, why)
 
     def _make_room(self, position: CheckpointPosition) -> tuple[tuple[str, ...], str]:
-        """Remove old checkpoints; returns their names, and why more could not go. No error is raised: the new one
-        exists, whatever becomes of them, and the next one tries again."""
+        """Remove old checkpoints; returns their names, and why more could not go."""
         folder, gone = self._folder, list[str]()
         try:
             thinned = folder.thin_out(self._keep, but=position.name, last=position.final)
@@ -84,5 +84,6 @@ class Committer:
             for name in chain(folder.set_aside(position), thinned):
                 gone.append(name)
         except Exception as error:  # of whatever file system
+            # Not raised: the new checkpoint exists, whatever becomes of the old ones, and the next one tries again.
             return tuple(gone), f"{type(error).__name__}: {error}"
         return tuple(gone), ""

@@ -211,7 +211,8 @@ def _spoken(places: Mapping[str, _Place]) -> Mapping[str, _Place]:
 
 
 def _head(spans: Mapping[str, _Span]) -> tuple[bytes, list[_Span]]:
-    """The head of the file, and the tensors behind it by size, so that every one begins where its type may."""
+    """The head of the file, and the tensors behind it by size."""
+    # The widest types first: then every tensor begins where its type may.
     order = sorted(spans, key=lambda name: (-_width(spans[name]), name))
     table, at = {}, 0
     for name in order:

@@ -180,13 +180,13 @@ class Folder:
 
     def set_aside(self, position: CheckpointPosition) -> Iterator[str]:
         """Rename the manifests of what earlier attempts have written at this step and later, so that it is no
-        checkpoint any more: the attempt of `position` could not read it, and began before it. The files stay until
-        `thin_out` removes them.
+        checkpoint any more. The files stay until `thin_out` removes them.
 
         Yields:
             each name once it is done.
         """
         for name in self.names():
+            # The attempt of `position` could not read it, and began before it.
             if position.outdoes(name):
                 self._fs.move(f"{self._root}/{name}/{MANIFEST}", f"{self._root}/{name}/{SET_ASIDE}")
                 yield name

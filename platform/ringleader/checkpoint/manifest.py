@@ -184,7 +184,7 @@ class Manifest:
     def encode(self) -> bytes:
         """Encode it as JSON that holds the checksum of itself."""
         body = asdict(self) | {"format": FORMAT}
-        if not self.position.final:  # a reader of before does not know it
+        if not self.position.final:  # a reader of an earlier version does not know it
             del body["position"]["final"]
         return json.dumps({"sha256": _digest(body), "manifest": body}, indent=1).encode()
 

@@ -174,7 +174,8 @@ def serve(descriptor: int, parent: int) -> None:
 
 
 def give_way() -> None:
-    """Give the calling thread the lowest priority; on Linux alone, where each thread has its own."""
+    """Give the calling thread the lowest priority."""
+    # On Linux alone, where each thread has a priority of its own: elsewhere it would be the whole process's.
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, LEAST_URGENT)
@@ -215,7 +216,7 @@ def _start() -> tuple["subprocess.Popen[bytes]", Line]:
 
 @contextmanager
 def _watched(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Kill a process that stays stopped: neither sending an order nor waiting for the answer has a deadline itself."""
+    """Kill a process that stays stopped."""
     over = threading.Event()
 
     def watch() -> None:
@@ -225,6 +226,7 @@ def _watched(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             if before and stopped:
                 process.kill()
 
+    # On a thread: neither sending an order nor waiting for the answer has a deadline itself.
     watcher = threading.Thread(target=watch, name="ringleader-saver-watch", daemon=True)
     watcher.start()
     try:

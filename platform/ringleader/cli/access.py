@@ -40,8 +40,9 @@ def _roles(_context: click.Context, _option: click.Parameter, given: Sequence[st
 
 
 def _limit(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """Parse a number, or `none` for no limit, which is infinity here: None means that the option was not given."""
+    """Parse a number, or `none` for no limit, which is infinity here."""
     if text is None or text == "none":
+        # None means that the option was not given.
         return None if text is None else inf
     try:
         limit = float(text)

@@ -26,7 +26,7 @@ class FaultUnknown(RingleaderError):
     "--faults", default="kill", help=f"Comma-separated faults, kill by default: {', '.join(FAULTS)}."
 )
 @click.option(
-    "--acts", type=click.IntRange(min=1), default=10, help="Number of faults that happen (default 10)."
+    "--acts", type=click.IntRange(min=1), default=10, help="Number of faults to inject (default 10)."
 )
 @click.option(
     "--every-s", type=click.FloatRange(min=0.1), default=5.0, help="Mean seconds between faults (default 5)."
@@ -43,7 +43,7 @@ def chaos(
 ) -> int:
     """Inject faults into a running JOB and report how it recovers.
 
-    Requires the role operator, and `debug: {faults: true}` in the job file or a control plane that allows faults, as
+    Requires the operator role, and `debug: {faults: true}` in the job file or a control plane that allows faults, as
     with `ringleader up`. Exit code 1 if the job lost steps or failed.
     """
     found = find_job(session.client(), job)

@@ -13,7 +13,7 @@ from ringleader.errors import ApiProblem, ApiUnreachable
 
 @click.command()
 @click.option(
-    "--jobs", is_flag=True, help="Show which job takes what of each node, and the queue in its order."
+    "--jobs", is_flag=True, help="Show what each job uses on each node, and the queue in its order."
 )
 @with_output
 def cluster(session: CommandSession, jobs: bool) -> None:

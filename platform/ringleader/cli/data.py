@@ -25,7 +25,7 @@ class NotInspected(RingleaderError):
 
 @click.group()
 def data() -> None:
-    """Look at files to train on."""
+    """Inspect data files."""
 
 
 @data.command("inspect")
@@ -56,7 +56,7 @@ def inspect_data(
 
 
 def inspect(uri: str, kind: str, batch: int, shards: int, window: int | None = None) -> dict[str, Any]:
-    """The contents of files, read by a process of its own: the command line loads neither numpy nor torch.
+    """The contents of files.
 
     Raises:
         NotInspected: with the reason.
@@ -65,6 +65,7 @@ def inspect(uri: str, kind: str, batch: int, shards: int, window: int | None = N
         # In a file: what reads may print anything on standard output.
         answer = Path(place) / "answer.json"
         numbers = [str(batch), str(shards), "" if window is None else str(window)]
+        # Read by a process of its own: the command line loads neither numpy nor torch.
         command = [sys.executable, "-m", ENGINE, uri, str(answer), kind, *numbers]
         try:
             ended = subprocess.run(

@@ -1,6 +1,7 @@
 """Commands on jobs: list, describe, resize, prioritize, label, pause, resume, cancel, export, delete."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,17 @@ from ringleader.cli.output import CommandSession, ago, number, pairs, table, wit
 from ringleader.cli.terminal.completion import JOB, JobName, states
 from ringleader.cli.terminal.exchange_text import exchange_text, way_text
 from ringleader.cli.terminal.listing import groups_text, jobs_text, steps
+from ringleader.cli.terminal.system_text import uses_text
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
-from ringleader.spec.program.framework import CHOSEN, HOSTED, chosen_in, why_other_bits
+from ringleader.spec.program.framework import HOSTED, chosen_in, why_other_bits
+from ringleader.wire.artifacts import report_name
 from ringleader.wire.states import State
 from ringleader.wire.views import Totals, Why
 
 LAST_EVENTS = 8
+PLACE = "A step, seconds since the start, or a time: Unix seconds or 2026-11-20T12:00, in UTC."
 _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"}
 
 
@@ -36,14 +40,14 @@ _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"
     "--sort",
     metavar="ORDER",
     help="submitted_at, name, state, owner, project, priority, finished_at, duration, or metric:NAME:last, min or max; "
-    "with a leading - the greatest first.",
+    "with a leading - in descending order.",
 )
 @click.option(
     "--metric",
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="Show the latest value of this metric, of groups the lowest and the highest, too; repeatable.",
+    help="Show the latest value of this metric; with --group-by also the lowest and highest; repeatable.",
 )
 @click.option(
     "--group-by",
@@ -166,8 +170,8 @@ def resume(session: CommandSession, job: str) -> None:
 def export(session: CommandSession, job: str, out: Path | None, tensorboard: Path | None) -> None:
     """Save JOB's weights, or its metrics for TensorBoard.
 
-    The weights are a safetensors file of the final ones, or of those of the latest checkpoint. Of the metrics each step
-    is there once, however often you export.
+    Weights are saved as a safetensors file: the final weights, or those of the latest checkpoint. Repeated exports of
+    metrics do not duplicate steps.
     """
     ways = [(Job.export, out), (Job.tensorboard, tensorboard)]
     asked = [(save, place) for save, place in ways if place is not None]
@@ -189,28 +193,45 @@ def export(session: CommandSession, job: str, out: Path | None, tensorboard: Pat
     help="Compare this metric; repeatable. Default: all.",
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option(
+    "--x",
+    "axis",
+    type=click.Choice(["step", "wall", "relative"]),
+    default="step",
+    help="Draw curves by steps (the default), the time of day, or the time since each job started.",
+)
+@click.option("--from", "first", metavar="X", help=f"Draw curves from here. {PLACE}")
+@click.option("--to", "last", metavar="X", help="Draw curves up to here.")
 @with_output
 def report(
-    session: CommandSession, jobs: tuple[str, ...], metrics: tuple[str, ...], out: Path | None
+    session: CommandSession,
+    jobs: tuple[str, ...],
+    *,
+    metrics: tuple[str, ...],
+    out: Path | None,
+    axis: str,
+    first: str | None,
+    last: str | None,
 ) -> None:
     """Save JOB, or several side by side, as one HTML file.
 
-    The file needs no other and runs no script: send it to anyone. Default: report-JOB.html, or comparison.html for
-    several.
+    The file needs no other and runs no script: send it to anyone. Default: report-JOB.html, or comparison-….html with
+    the ends of the jobs' IDs for several.
     """
     client = session.client()
+    ends = [None if text is None else _place(text, axis) for text in (first, last)]
     found = [find_job(client, job) for job in jobs]
-    if len(found) > 1:
-        path = client.report([job.id for job in found], out or Path("comparison.html"), *metrics)
+    ids = list(dict.fromkeys(job.id for job in found))
+    path = out or Path(report_name(ids))
+    if len(ids) > 1:
+        client.report(ids, path, *metrics, axis=axis, first=ends[0], last=ends[1])
     elif metrics:
         raise click.UsageError(
             "--metric chooses what several jobs are compared by; the report of one has all."
         )
     else:
-        path = found[0].report(out or Path(f"report-{found[0].id}.html"))
-    session.show(
-        {"ids": [job.id for job in found], "path": str(path)}, f"{path}, {path.stat().st_size} bytes"
-    )
+        found[0].report(path, axis=axis, first=ends[0], last=ends[1])
+    session.show({"ids": ids, "path": str(path)}, f"{path}, {path.stat().st_size} bytes")
 
 
 @click.command()
@@ -221,6 +242,20 @@ def delete(session: CommandSession, job: str) -> None:
     found = find_job(session.client(), job)
     found.delete()
     session.show({"id": found.id, "deleted": True}, f"{found.id}: deleted")
+
+
+def _place(text: str, axis: str) -> float:
+    """A place on the axis: a number, or with `wall` a time."""
+    try:
+        return float(text)
+    except ValueError:
+        if axis != "wall":
+            raise click.UsageError(f"{text!r} is no number. {PLACE}") from None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"{text!r} is neither a number nor a time. {PLACE}") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def _label(text: str) -> tuple[str, str | None]:
@@ -249,19 +284,15 @@ def _description(job: Job) -> str:
         "at risk": "" if view.state.ended else _at_risk(view.progress.step, events),
         "created": f"{view.created_at:%Y-%m-%d %H:%M:%S} ({ago(view.created_at)} ago)",
         "entrypoint": view.spec.get("entrypoint"),
-        "framework": framework_text(view.spec) or framework_text(_chosen_on_node(events)),
+        "framework": framework_text(view.spec),
         "surplus": view.surplus,
         "reproducible": _reproducible(view.spec),
         "page": job.url,
         "MLflow run": view.tracking.run_id,
     }
-    parts = (pairs(facts), _warnings(events), _exchange(events), _result(job), _recent(events))
+    uses = "" if view.state.ended else uses_text(job.workers())
+    parts = (pairs(facts), _warnings(events), uses, _exchange(events), _result(job), _recent(events))
     return "\n".join(part for part in parts if part)
-
-
-def _chosen_on_node(events: list[Event]) -> dict[str, object]:
-    """What the newest attempt has found `framework: auto` to be, where nothing had chosen before."""
-    return next((event.data for event in reversed(events) if event.type == CHOSEN), {})
 
 
 def _totals(totals: Totals, *, hosted: bool) -> str:

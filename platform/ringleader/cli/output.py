@@ -87,9 +87,11 @@ class OutageNotes:
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print the text; on a terminal with control characters escaped, because a job's output may hold any."""
+    """Print the text, on a terminal with control characters escaped."""
     stream = sys.stderr if err else sys.stdout
+    # A job's output may hold any.
     shown = plain(text) if stream.isatty() else text
+    # A character that the stream cannot hold is spelt out, rather than end the command with an error.
     encoding = stream.encoding or "utf-8"
     click.echo(shown.encode(encoding, "backslashreplace").decode(encoding), err=err)
 
@@ -147,6 +149,7 @@ def table(
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     widths = narrowed(widths, width) if width else widths
     return "\n".join(
+        # Not strict: where there is no room for them, `narrowed` has left the last columns out.
         "  ".join(_fill(c, w, right=r) for c, w, r in zip(line, widths, right, strict=False)).rstrip()
         for line in lines
     )

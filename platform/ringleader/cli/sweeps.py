@@ -18,8 +18,12 @@ SWEEP = click.argument("sweep")
 
 @click.command()
 @click.argument("file", type=JOB_FILE)
-@click.option("--working-dir", type=FOLDER, help="Folder to package, instead of the template's working_dir.")
-@click.option("--dry-run", is_flag=True, help="Show the first trials, without making the sweep.")
+@click.option(
+    "--working-dir",
+    type=FOLDER,
+    help="Folder to package, instead of the working_dir of the sweep's template.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the first trials without creating the sweep.")
 @click.option(
     "-f", "--follow", is_flag=True, help="Print its progress until it ends; the exit code says how."
 )

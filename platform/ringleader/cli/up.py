@@ -30,7 +30,7 @@ CPUS = click.option(
     type=click.IntRange(min=1),
     default=DEFAULT_CPUS,
     show_default=True,
-    help="Logical CPUs for jobs; at least 4 by default, so that three workers fit on a two-core machine.",
+    help="Logical CPUs for jobs. The default is never below 4, so that three workers fit on a two-core machine.",
 )
 
 

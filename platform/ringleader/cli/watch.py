@@ -10,6 +10,7 @@ from ringleader.cli.jobs import gist
 from ringleader.cli.output import CommandSession, OutageNotes, log_text, number, table, with_output
 from ringleader.cli.submit import EXIT_DETACHED
 from ringleader.cli.terminal.completion import JOB
+from ringleader.cli.terminal.system_text import USES, use_cells
 from ringleader.client import Event, Job
 from ringleader.client.records import as_json
 from ringleader.errors import RingleaderError
@@ -17,7 +18,7 @@ from ringleader.errors import RingleaderError
 
 @click.command()
 @JOB
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new output until the job ends.")
 @with_output
 def logs(session: CommandSession, job: str, follow: bool) -> int:
     """Print the logs of JOB's workers."""
@@ -27,7 +28,7 @@ def logs(session: CommandSession, job: str, follow: bool) -> int:
 
 @click.command()
 @JOB
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new output until the job ends.")
 @with_output
 def events(session: CommandSession, job: str, follow: bool) -> int:
     """Print the events of JOB."""
@@ -39,10 +40,13 @@ def events(session: CommandSession, job: str, follow: bool) -> int:
 @JOB
 @with_output
 def workers(session: CommandSession, job: str) -> None:
-    """List JOB's workers."""
+    """List JOB's workers, and what each uses: CPU in percent of one core, memory with all that it has started."""
     found = find_job(session.client(), job).workers()
-    header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS")
-    rows = ((w.id, w.role, w.rank, w.pid, w.node, w.state, w.generation, _span(w.shards)) for w in found)
+    header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS", *USES)
+    rows = (
+        (w.id, w.role, w.rank, w.pid, w.node, w.state, w.generation, _span(w.shards), *use_cells(w))
+        for w in found
+    )
     session.show([as_json(w) for w in found], lambda: table(header, rows, empty="no workers"))
 
 
@@ -50,7 +54,11 @@ def workers(session: CommandSession, job: str) -> None:
 @JOB
 @click.argument("name", required=False)
 @click.option(
-    "--max-points", type=click.IntRange(min=4), default=40, show_default=True, help="Most points to show."
+    "--max-points",
+    type=click.IntRange(min=4),
+    default=40,
+    show_default=True,
+    help="Maximum number of points.",
 )
 @with_output
 def metrics(session: CommandSession, job: str, name: str | None, max_points: int) -> None:

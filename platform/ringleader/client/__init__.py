@@ -2,7 +2,18 @@
 
 from ringleader.client.client import Client
 from ringleader.client.job import Job
-from ringleader.client.records import Event, LogLine, Point, Result, Worker
+from ringleader.client.records import Event, LogLine, Point, Result, SystemSeries, Worker
 from ringleader.client.sweeps import Sweep, Sweeps
 
-__all__ = ["Client", "Event", "Job", "LogLine", "Point", "Result", "Sweep", "Sweeps", "Worker"]
+__all__ = [
+    "Client",
+    "Event",
+    "Job",
+    "LogLine",
+    "Point",
+    "Result",
+    "Sweep",
+    "Sweeps",
+    "SystemSeries",
+    "Worker",
+]

@@ -119,6 +119,7 @@ def _import_of(name: str, value: Any, trees: list[ast.Module]) -> tuple[str, str
             if isinstance(node, ast.ImportFrom) and not node.level and node.module in sys.modules:
                 for alias in node.names:
                     given = name if alias.name == "*" else alias.name
+                    # Only where it still is the value: a later cell may have given the name another one.
                     if (alias.asname or given) == name and _is_there(node.module, given, value):
                         return f"from {node.module} import {given} as {name}", node.module
     if isinstance(value, ModuleType) and value.__name__ != "__main__":
@@ -145,6 +146,7 @@ def _is_there(module: str, name: str, value: Any) -> bool:
 
 def _source_of(name: str, value: Any, trees: list[ast.Module]) -> str | None:
     """The definition as it was written: of a function by its code, of a class the newest of that name."""
+    # Below its decorators: their wrappers are functions of other modules, and what the cell wrote is in there.
     function = inspect.unwrap(value) if callable(value) and not isinstance(value, type) else value
     if inspect.isfunction(function) and function.__module__ == "__main__":
         if function.__qualname__ == "<lambda>":

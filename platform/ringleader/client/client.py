@@ -208,20 +208,31 @@ class Client:
         bounds = {"from": first, "to": last, "max_points": max_points}
         return Comparison.model_validate(self._api.get("/curves", {**wanted, **bounds}))
 
-    def report(self, jobs: Iterable[str], path: str | Path, *names: str) -> Path:
+    def report(
+        self,
+        jobs: str | Iterable[str],
+        path: str | Path,
+        *names: str,
+        axis: str = "step",
+        first: float | None = None,
+        last: float | None = None,
+    ) -> Path:
         """Fetch a comparison of several jobs as one HTML file, which needs no other and runs no script.
 
         Args:
-            jobs: ids; those that cannot be read are named in the file as left out.
+            jobs: ids, or the id of one job; those that cannot be read are named in the file as left out.
             path: the file to write.
             names: metrics; without one, all that the jobs have, 20 at most.
+            axis: by what curves are drawn, and the unit of `first` and `last`, as in `curves`.
 
         Raises:
             ApiProblem: too many jobs or metrics.
             ApiUnreachable: the connection broke.
         """
-        wanted = {"jobs": ",".join(jobs), "names": ",".join(names) or None}
-        return fetch(self._api, "/curves/report", Path(path), wanted)
+        ids = [jobs] if isinstance(jobs, str) else jobs
+        wanted = {"jobs": ",".join(ids), "names": ",".join(names) or None}
+        drawn = {"axis": axis, "from": first, "to": last}
+        return fetch(self._api, "/curves/report", Path(path), {**wanted, **drawn})
 
     @property
     def access(self) -> Access:
@@ -238,7 +249,7 @@ class Client:
         return dict(self._api.get("/cluster"))
 
     def occupancy(self) -> OccupancyView:
-        """Who takes what of the cluster: `nodes` with the jobs on them, the `queue` in the order in which it is served,
+        """The occupancy of the cluster: `nodes` with the jobs on them, the `queue` in the order in which it is served,
         `projects` against their quotas, and what the autoscaler was asked for (`growing`).
 
         Jobs of projects that one may not read are there without their names. Without a cluster in reach, `trouble` says

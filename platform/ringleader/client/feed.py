@@ -102,14 +102,13 @@ def _streamed(api: Api, path: str, after: int, ended: Callable[[], bool]) -> Ite
 
 
 def messages(chunks: Iterator[bytes]) -> Iterator[str | None]:
-    """The data of each server-sent event; None for a keep-alive comment.
-
-    Lines end at LF or CR LF: str.splitlines would also cut at U+2028. A lone CR, which the specification allows, no
-    control plane sends.
-    """
+    """The data of each server-sent event; None for a keep-alive comment."""
     rest = b""
     data: list[str] = []
     for chunk in chunks:
+        # With the rest before it: a chunk may end between CR and LF, or in the middle of a character.
+        # Not by str.splitlines, which would also cut at U+2028. A lone CR, which the specification allows, no control
+        # plane sends.
         *lines, rest = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n")
         for line in lines:
             if line.startswith(b":"):

@@ -147,9 +147,10 @@ class Api:
 
 
 def pauses() -> Iterator[float]:
-    """Seconds between tries: ever longer, with jitter, so that clients do not all try at the same moments."""
+    """Seconds between tries, ever longer."""
     pause_s = _FIRST_PAUSE_S
     while True:
+        # With jitter, so that clients do not all try at the same moments.
         yield pause_s * (0.5 + random.random() / 2)  # noqa: S311 (jitter)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

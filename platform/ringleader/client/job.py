@@ -4,13 +4,14 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urljoin
 
 from ringleader.client import feed
 from ringleader.client.http import Api
-from ringleader.client.records import Event, LogLine, Point, Result, Worker
+from ringleader.client.records import Event, LogLine, Point, Result, SystemSeries, Worker
 from ringleader.client.transfers import fetch
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, RingleaderError, WaitTimeout
 from ringleader.wire.artifacts import event_file_name
@@ -156,6 +157,13 @@ class Job:
     def metric_names(self) -> list[str]:
         return list(self._api.get(self._path("/metrics"))["names"])
 
+    def system(self, since: datetime | None = None, max_points: int | None = None) -> list[SystemSeries]:
+        """What the job's nodes and workers used, every five seconds, coarser the older; of each at most `max_points`,
+        those since then."""
+        first = since.timestamp() if since is not None else None
+        answer = self._api.get(self._path("/system"), {"from": first, "max_points": max_points})
+        return [SystemSeries.read(item) for item in answer["series"]]
+
     def events(
         self, follow: bool = False, after: int = 0, *, reached: Callable[[bool], None] | None = None
     ) -> Iterator[Event]:
@@ -202,14 +210,21 @@ class Job:
         below = "/artifacts/weights" if ended else "/checkpoints/newest/weights"
         return fetch(self._api, self._path(below), Path(path))
 
-    def report(self, path: str | Path) -> Path:
+    def report(
+        self, path: str | Path, *, axis: str = "step", first: float | None = None, last: float | None = None
+    ) -> Path:
         """Fetch a report on the job as it is now: one HTML file that needs no other and runs no script.
+
+        Args:
+            axis: by what curves are drawn, and the unit of `first` and `last`: "step", "wall" (Unix seconds) or
+                "relative" (seconds since the start).
 
         Raises:
             ApiUnreachable: the connection broke.
             NotWritten: the file cannot be written.
         """
-        return fetch(self._api, self._path("/report"), Path(path))
+        drawn = {"axis": axis, "from": first, "to": last}
+        return fetch(self._api, self._path("/report"), Path(path), drawn)
 
     def tensorboard(self, folder: str | Path) -> Path:
         """Fetch the metrics as an event file of TensorBoard: each settled step once. It lies in a folder of the job's

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
-from ringleader.wire import views
+from ringleader.wire import system, views
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker or server of a running job; `shards` is [start, stop) of the logical shards it owns."""
+    """A worker or server of a running job; `shards` is [start, stop) of the logical shards it owns.
+
+    What its process and all that this has started use was measured a few seconds ago; None: not yet, or not there.
+    `cpu_percent` is of one core.
+    """
 
     id: str
     role: str
@@ -20,11 +24,41 @@ class Worker:
     state: str
     generation: int
     shards: tuple[int, int]
+    cpu_percent: float | None = None
+    memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
 
     @classmethod
     def read(cls, source: Any) -> Self:
         view = views.WorkerView.model_validate(source)
         return cls(**{f.name: getattr(view, f.name) for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSeries:
+    """What one worker or node of a job used, by columns.
+
+    Attributes:
+        kind: worker or node.
+        times, spans_s: each sample stands for so many seconds that ended then; where the next one begins later,
+            nothing was measured.
+        figures: by name; None where a sample has no such figure.
+        unmet: the figures that were never measured, and why.
+    """
+
+    kind: str
+    id: str
+    node: str
+    times: list[datetime]
+    spans_s: list[float]
+    figures: dict[system.Figure, list[float | None]]
+    unmet: dict[system.Figure, str]
+
+    @classmethod
+    def read(cls, source: Any) -> Self:
+        view = system.SystemSeries.model_validate(source)
+        times = [datetime.fromtimestamp(at, UTC) for at in view.times]
+        return cls(view.kind, view.id, view.node, times, view.spans_s, view.figures, view.unmet)
 
 
 @dataclass(frozen=True, slots=True)

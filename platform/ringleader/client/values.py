@@ -28,8 +28,8 @@ class Source:
 
 
 def source_of(value: Any) -> Source | None:
-    """The value as source; None where it, or something in it, cannot be written down. Imports nothing: a module that is
-    not loaded has made none of the values."""
+    """The value as source; None where it, or something in it, cannot be written down."""
+    # Nothing is imported for it: a module that is not loaded has made none of the values.
     spelling = _Spelling()
     try:
         return Source(spelling.of(value), frozenset(spelling.modules))

@@ -195,8 +195,9 @@ class Buckets:
         return self._kept_views(bucket, row)[member]
 
     def _kept_views(self, bucket: Bucket, row: int) -> list[Tensor]:
-        """The members' parts of a row that they share. Views are kept, because making them anew costs 45 µs each."""
+        """The members' parts of a row that they share."""
         flat, place = bucket.row(row), (bucket.number, row)
+        # Kept, as making views anew costs 45 µs each.
         known = self._views.get(place)
         if known is None or known[0] is not flat:
             known = self._views[place] = flat, self.views(bucket, flat)
@@ -243,8 +244,8 @@ class Buckets:
         self._hooks, self._unhooked = [], []
 
     def _attach(self) -> None:
-        """Hook every parameter that can be hooked: torch refuses hooks on frozen ones, which the program may unfreeze
-        later."""
+        """Hook every parameter that can be hooked."""
+        # torch refuses hooks on frozen ones, which the program may unfreeze later.
         frozen = [number for number in self._unhooked if not self.parameters[number].requires_grad]
         self._hooks += [self._hook(number) for number in self._unhooked if number not in frozen]
         self._unhooked = frozen
@@ -283,11 +284,12 @@ class Buckets:
         self._place(bucket, k, gradient)
 
     def _place(self, bucket: Bucket, member: int, gradient: Tensor | None) -> None:
-        """Put a gradient (None: zeros) into its row. The first add is done on the way: one pass over memory less."""
+        """Put a gradient (None: zeros) into its row."""
         self._reached[bucket.members[member]] = True
         if gradient is not None and gradient.is_cuda and not bucket.alone:
             # A kernel for each small one would take longer than its backward.
             self._waiting.setdefault(bucket.number, []).append((member, gradient))
+        # The first add is done on the way: one pass over memory less.
         elif self._adds:
             # Zeros are added too: -0.0 + 0.0 is 0.0, whoever owns the slice.
             self.view(bucket, member, self._row - 1).add_(0.0 if gradient is None else gradient)
@@ -319,7 +321,8 @@ class Buckets:
 
 def laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     """The gradient, or an entry of an optimiser's state, in its parameter's memory layout, as autograd and optimisers
-    create it: fused optimisers walk memory alone."""
+    create it."""
+    # Fused optimisers walk memory alone: another layout would pair elements that do not belong together.
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)
@@ -349,8 +352,8 @@ def _ignore(_: Bucket) -> None:
 
 
 def _can_be_a_row(gradient: Tensor, dtype: torch.dtype) -> bool:
-    """Whether sums may be made in the gradient's memory: not where autograd shares it with another parameter, as for
-    both `a` and `b` of `a.view(-1) + b.view(-1)`."""
+    """Whether sums may be made in the gradient's memory."""
+    # Not where autograd shares it with another parameter, as for both `a` and `b` of `a.view(-1) + b.view(-1)`.
     return gradient.is_contiguous() and gradient.dtype == dtype and holders(gradient) == 1
 
 
@@ -373,6 +376,7 @@ def _groups(
     """Group each owner's parameters in `dense`, last first, and order the groups by the one that is ready last."""
     groups: list[list[int]] = []
     filling: dict[tuple[torch.dtype, torch.device, int], list[int]] = {}
+    # As a backward reaches them: the last parameters' gradients come first and fill a bucket together.
     for number in reversed(dense):
         parameter = parameters[number]
         if parameter.nbytes >= alone_bytes:
@@ -396,5 +400,6 @@ def _bucket(
     starts = [0]
     for number in group:
         starts.append(starts[-1] + parameters[number].numel())
+    # Empty: it stands for type and device, and must not keep a parameter's memory.
     like = parameters[group[0]].detach().new_empty(0)
     return Bucket(order, tuple(group), tuple(starts), like, owner, arena)

@@ -39,6 +39,7 @@ class TraceFile:
         # Kept over restarts of the supervisor: all times in the raw files count from it.
         self._begun_ns: int = before.get("begun_ns", time.time_ns())
         self._workers: dict[str, int] = before.get("workers", {})
+        # Before it is opened to append: an event behind half a line would spoil the whole document.
         _drop_torn_line(self._raw)
         self._file: TextIO = self._raw.open("a", encoding="utf-8")
         self._counts = [0, 0]

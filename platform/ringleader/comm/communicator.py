@@ -198,8 +198,8 @@ class Communicator:
 
     @contextmanager
     def as_one(self, name: str) -> Iterator[None]:
-        """Record everything exchanged meanwhile as one span of the timeline: thousands would leave no room for the
-        step's."""
+        """Record everything exchanged meanwhile as one span of the timeline."""
+        # One by one, thousands of transfers would leave no room for those of the steps.
         timeline, self._timeline = self._timeline, NO_TIMELINE
         since, blocked_s = time.perf_counter(), self.blocked_s
         try:
@@ -313,12 +313,12 @@ def end_process(why: str) -> NoReturn:
 def _attempt(
     ticket: Ticket, run: Callable[[Scratch], None], scratch: Scratch, rank: int
 ) -> ExchangeBroken | None:
-    """Run a job; returns its error, made anew because the original's traceback would keep the transfers' memory and
-    sockets alive."""
+    """Run a job; returns its error, made anew."""
     try:
         run(scratch)
         return None
     except ExchangeBroken as error:
+        # Not the error itself: its traceback would keep the transfers' memory and sockets alive.
         rank, why = error.rank, error.why
     # Of any kind: a lane that ended without notice would leave the training thread waiting.
     except Exception as error:
@@ -342,8 +342,7 @@ def _again(error: ExchangeBroken) -> ExchangeBroken:
 
 
 def _behind(rows: Sequence[Tensor], run: Callable[[Scratch], None]) -> Callable[[Scratch], None]:
-    """`run` behind the device's pending work on `rows`. It has a stream of its own: on the caller's it would wait for
-    all that this is given meanwhile, the rest of a backward for one. On the CPU `run` itself."""
+    """`run` behind the device's pending work on `rows`; on the CPU `run` itself."""
     if not rows or not rows[0].is_cuda:
         return run
     made: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -352,6 +351,7 @@ def _behind(rows: Sequence[Tensor], run: Callable[[Scratch], None]) -> Callable[
 
     def run_behind(scratch: Scratch) -> None:
         made.synchronize()
+        # One of its own: on the caller's it would wait for all that this is given meanwhile, as the rest of a backward.
         stream = scratch.stream(rows[0].device)
         try:
             with torch.cuda.stream(stream):

@@ -13,8 +13,8 @@ Transfers = dict[int, list[tuple[Span, Work]]]
 
 
 class Scratch:
-    """What one thread reuses from bucket to bucket: memory for chunks in flight, in numbered slots, and a stream of
-    each device."""
+    """The means that one thread reuses from bucket to bucket: memory for chunks in flight, in numbered slots, and a
+    stream of each device."""
 
     def __init__(self) -> None:
         self._slots: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)

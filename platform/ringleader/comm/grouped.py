@@ -67,5 +67,6 @@ def _operands(
 
 
 def _filled(messages: Messages) -> Messages:
-    """The messages that are not empty: a bucket may have fewer elements than ranks."""
+    """The messages that are not empty."""
+    # A bucket may have fewer elements than there are ranks.
     return [(values, peer) for values, peer in messages if values.numel()]

@@ -126,8 +126,9 @@ def _opened(payload: Tensor, seal: Seal, known: frozenset[tuple[str, str]] | Non
 
 
 def _own(place: Tensor, kind: Kind) -> Any:
-    """A copy of one tensor, so that keeping it does not keep the whole payload. On its device, if there is one here."""
+    """A copy of one tensor. On its device, if there is one here."""
     *_, device, array = kind
+    # A copy, so that keeping it does not keep the whole payload.
     if array:
         return place.clone().numpy()
     return place.to(device if device == "cpu" or torch.cuda.is_available() else "cpu", copy=True)

@@ -45,11 +45,9 @@ def no_rows(table: Tensor) -> SparseRows:
 
 
 def rows_of(gradient: Tensor) -> SparseRows:
-    """The rows of a sparse gradient; those that occur more than once are added in the order in which they occur.
-
-    Not by `coalesce`, which sorts in an order that depends on the kind of processor.
-    """
+    """The rows of a sparse gradient; those that occur more than once are added in the order in which they occur."""
     # The raw ones: `indices()` refuses a gradient that was not coalesced.
+    # Not by `coalesce`, which sorts in an order that depends on the kind of processor.
     indices, values = gradient._indices()[0], gradient._values()
     # Only on the CPU does index_add_ go in the order of its index; on a device its adds race.
     if values.device.type == "cpu":

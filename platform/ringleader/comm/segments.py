@@ -45,8 +45,7 @@ class Segment:
 
     @staticmethod
     def create(nbytes: int) -> "Segment":
-        """A segment of zeros. Its pages are reserved now: a node without room fails here and not with a signal at
-        first touch.
+        """A segment of zeros.
 
         Raises:
             OSError: the node has no memory left.
@@ -54,6 +53,7 @@ class Segment:
         # Not inherited by programs that the job starts: they would keep the memory from being freed.
         descriptor = os.memfd_create(NAME, os.MFD_CLOEXEC)
         try:
+            # The pages are reserved now: a node without room fails here and not with a signal at first touch.
             os.posix_fallocate(descriptor, 0, nbytes)
             return Segment(mmap.mmap(descriptor, nbytes), descriptor)
         except BaseException:

@@ -115,14 +115,15 @@ class SharedWeights:
         return weights.memory
 
     def move_out(self) -> None:
-        """Give settled parameters memory of their own: peers that share the arena may still be reading what was
-        published there, and the program is about to change the weights."""
+        """Give settled parameters memory of their own."""
+        # Peers that share the arena may still be reading what was published there, and the program is about to change
+        # the weights.
         for weights in self.buckets.values():
             weights.move_out()
 
     def bring_back(self) -> None:
-        """Move parameters back into memory that the program still holds, before it runs: what it holds then shows
-        their values, as in one process."""
+        """Move parameters back into memory that the program still holds, before it runs."""
+        # What the program holds then shows the parameters' values, as in one process.
         for weights in self.buckets.values():
             weights.bring_back()
 

@@ -94,6 +94,7 @@ class BlockReader:
     def _load(self, block: int, waiting: "Future[DecodedBlock]") -> DecodedBlock:
         try:
             decoded = DecodedBlock(self._source.read(block, self._columns))
+        # Whatever ends this read: threads that wait for the same block would otherwise wait for ever.
         except BaseException as error:
             waiting.set_exception(error)
             with self._lock:
@@ -116,6 +117,7 @@ class BlockReader:
 
     def _make_room(self, size_bytes: int, newest: int) -> None:
         """Let go of what is not wanted, oldest first, until so much more fits."""
+        # With the newest: a block larger than the whole cache would go at once, and be read again for its next row.
         wanted = {*self._ahead, newest}
         for block in [block for block in self._held if block not in wanted]:
             if self._size_bytes + size_bytes <= self._cache_bytes:
@@ -133,11 +135,14 @@ class BlockReader:
                 self._load(block, waiting)
             except Exception:  # whoever asks for the block reads it again, and gets the error
                 with self._lock:
+                    # It is still missing: this loop would try it again without end.
                     self._ahead = tuple(other for other in self._ahead if other != block)
 
     def _next(self) -> "tuple[int, Future[DecodedBlock]] | None":
         """Begin the next block; None: there is no room for one, or nothing is missing, and the thread ends."""
         with self._lock:
+            # The first one alone: were a smaller one behind it begun instead, it would take the room that this one
+            # waits for.
             block = next(filter(self._missing, self._ahead), None)
             if block is not None and (block in self._now or self._fits(block)):
                 waiting = self._reading[block] = Future()
@@ -148,6 +153,7 @@ class BlockReader:
 
     def _fits(self, block: int) -> bool:
         """Whether there is room for a block beside those that are wanted sooner."""
+        # With those that other threads are reading: they will be in memory, and no size of them is known yet.
         size_bytes = self._estimate(block) + sum(map(self._estimate, self._reading))
         self._make_room(size_bytes, block)
         return self._size_bytes + size_bytes <= self._cache_bytes
@@ -155,4 +161,5 @@ class BlockReader:
     def _estimate(self, block: int) -> int:
         """The size of a block, from those that were read."""
         rows = int(self._source.block_rows[block])
+        # Nothing is known before the first block was read: it counts as nothing, and so is begun.
         return self._read_bytes * rows // max(1, self._read_rows)

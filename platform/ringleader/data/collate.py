@@ -16,6 +16,7 @@ def collate(rows: Sequence[Any]) -> Any:
     """
     try:
         return default_collate(list(rows))
+    # In this order: something that torch does not stack, tensors of other shapes, dicts with other keys.
     except (TypeError, RuntimeError, KeyError) as error:
         raise DatasetUnsupported(
             f"the rows of a slice cannot be stacked into a batch: {error}.",

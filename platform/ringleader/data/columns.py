@@ -17,6 +17,7 @@ def values_of(column: pa.Array) -> list[Any]:
     else as it is."""
     values: list[Any] = column.to_pylist()
     kind = column.type
+    # As tensors: of Python's floats `default_collate` would make float64, whatever the column's type is.
     if pa.types.is_floating(kind):
         return list(torch.tensor(values, dtype=_dtype(kind)).unbind())
     leaf = _leaf(kind)
@@ -48,6 +49,7 @@ def rows_in(column: pa.Array) -> np.ndarray | pa.Array | None:
         if len(sizes) != 1 or column.null_count:
             return None
         shape += sizes
+    # A copy where there has to be one: Arrow keeps booleans as bits.
     numbers: np.ndarray = column.to_numpy(zero_copy_only=False)
     return numbers.reshape(shape)
 
@@ -101,6 +103,8 @@ class ColumnStack:
         if self._found is None:
             return [self._texts[place] for place in places.tolist()]
         found = self._found[places]
+        # Single numbers alone: row by row they would be Python's integers, which torch makes int64 of. Lists would be
+        # tensors of the column's own type.
         if found.ndim == 1 and found.dtype.kind in "iu":
             found = found.astype(np.int64)
         return torch.from_numpy(found)

@@ -94,6 +94,7 @@ class NodeCopies:
                 kept = _kept_name(arrow, digest, info.mtime_ns)
                 made = arrow if arrow.exists() or (kept and self._taken(arrow, kept)) else None
                 if made is None:
+                    # The Parquet file stays beside what is made of it until that is whole.
                     self._kept.make_room((1 + DECODED) * size)
                     if not copy.exists():
                         _fetch(filesystem, path, size, copy)
@@ -144,7 +145,8 @@ class NodeCopies:
 
     @contextmanager
     def _alone(self, copy: Path, source: str) -> Iterator[None]:
-        """Run the block in one worker at a time; the system takes the lock from a worker that dies."""
+        """Run the block in one worker at a time."""
+        # A lock, which the system takes from a worker that dies.
         place = os.open(copy.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             size, since = -1, monotonic()
@@ -173,6 +175,7 @@ def remove_unused(folder: Path) -> None:
     except OSError:
         return
     try:
+        # `lockf`, whose locks are the process's: that of this worker, which is the last to leave, does not stop itself.
         fcntl.lockf(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Renamed under the lock, removed without it: a worker that opens the mark meanwhile sees that it moved.
         folder.rename(gone)
@@ -207,6 +210,7 @@ def _use(folder: Path) -> None:
 def _own(base: Path) -> None:
     """Make the folder of all copies, which no other user may look into."""
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Scratch may be a folder such as /tmp, where another account can make this one first, or a link elsewhere.
     if base.is_symlink() or base.stat().st_uid != os.getuid():
         raise CopyFailed("any file", f"{base} belongs to another account")
 
@@ -228,7 +232,7 @@ def _is(mark: int, path: Path) -> bool:
 
 
 def _fetch(filesystem: pafs.FileSystem, path: str, size: int, copy: Path) -> None:
-    """Copy under another name, read it back, and rename: a copy that is there is whole.
+    """Copy under another name, read it back, and rename.
 
     Raises:
         OSError: saying what is wrong.
@@ -245,6 +249,7 @@ def _fetch(filesystem: pafs.FileSystem, path: str, size: int, copy: Path) -> Non
             raise OSError(
                 f"the {partial.stat().st_size} bytes written differ from the {size} bytes of the source"
             )
+        # Only now under its name: a copy that is there is whole.
         partial.replace(copy)
     finally:
         partial.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 
 def decoded_per_row(*, rows: int, blocks: int, size_bytes: int, cache_bytes: int, at_once: int) -> float:
-    """How many rows are decoded for each one that is used, about: 1 where all blocks stay in memory.
+    """The number of rows that are decoded for each one that is used, about: 1 where all blocks stay in memory.
 
     Args:
         size_bytes: of all blocks, decoded.

@@ -106,14 +106,13 @@ class FileDataset(Dataset[Row]):
         return self._kept is not None
 
     def block_bytes(self) -> int:
-        """What a block takes in memory, in the mean, as far as its source tells; 0 where it does not."""
+        """The bytes that a block takes in memory, in the mean, as far as its source tells; 0 where it does not."""
         told = getattr(self._source, "decoded_bytes", None)
         return 0 if told is None else told(self._columns) // len(self._ends)
 
     def decoded_per_row(self, at_once: int) -> float:
-        """How many rows are decoded for each one used, about, where rows are shuffled one by one and so many are read
-        together: 1 where all stay in memory or are decoded on disk, or the source does not tell its
-        size."""
+        """The number of rows decoded for each one used, about, where rows are shuffled one by one and so many are read
+        together: 1 where all stay in memory or are decoded on disk, or the source does not tell its size."""
         if self._kept is not None or not isinstance(self._source, ParquetSource) or self._source.copied:
             return 1.0
         return decoded_per_row(
@@ -151,6 +150,7 @@ class FileDataset(Dataset[Row]):
         if not rows or not FileDataset.by_column(self):
             return default_collate(self.__getitems__(rows))  # type: ignore[no-any-return]
         numbers = self._positions(rows)
+        # By block, so that each is asked for once, however rows are shuffled.
         order = np.argsort(numbers, kind="stable")
         columns = {name: ColumnStack(len(numbers)) for name in self._columns}
         for block, taken in self._parts(numbers[order]):
@@ -186,6 +186,7 @@ class FileDataset(Dataset[Row]):
         left = iter(rows)
         for block, taken in self._parts(np.asarray(rows, np.int64)):
             members = list(islice(left, len(taken)))
+            # Before any Python object is made: a block has thousands of rows, and often few of them are wanted.
             found = block.batch.take(pa.array(taken))
             values = {name: self._values(name, found.column(name), members) for name in self._columns}
             loaded.update({row: {name: values[name][i] for name in values} for i, row in enumerate(members)})

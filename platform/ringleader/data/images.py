@@ -13,6 +13,7 @@ def decode_image(encoded: bytes) -> Tensor:
     with Image.open(io.BytesIO(encoded)) as image:
         pixels = np.array(image if image.mode in {"L", "RGB"} else image.convert("RGB"))  # (H, W[, 3])
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    # Turned alone, the tensor would still have its channels last in memory.
     return torch.from_numpy(np.ascontiguousarray(planes))
 
 

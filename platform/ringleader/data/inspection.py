@@ -26,6 +26,7 @@ def contents(source: Source) -> dict[str, Any]:
     rows, blocks = int(source.block_rows.sum()), len(source.block_rows)
     first = source.read(0, None)
     largest = int(source.block_rows.max())
+    # From one block, as reading all of a large set would take long: others have about as many bytes a row.
     block_bytes = first.nbytes * largest // first.num_rows
     again = decoded_per_row(
         rows=rows, blocks=blocks, size_bytes=block_bytes * blocks, cache_bytes=CACHE_BYTES, at_once=SLICE_ROWS

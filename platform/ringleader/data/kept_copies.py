@@ -49,9 +49,11 @@ class KeptCopies:
             with suppress(OSError):  # another job's worker removes some too
                 found = kept.stat()
                 # The time of a change of its links: when a job last took it, or left it.
+                # A second name is that in the folder of a job, which needs the bytes whether this one goes or not.
                 unused += [(found.st_ctime_ns, found.st_size, kept)] if found.st_nlink == 1 else []
         taken_bytes = sum(size for _, size, _ in unused)
         for _, size, kept in sorted(unused):
+            # Asked each time: other processes write to this disk, and remove from it.
             disk = shutil.disk_usage(self._folder)
             if taken_bytes <= self._share * disk.total and disk.free >= bytes_needed:
                 return

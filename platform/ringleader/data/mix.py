@@ -45,6 +45,7 @@ class Mix(Dataset[Any]):
         for number, count in enumerate(counts.tolist()):
             places = np.flatnonzero(self._pattern == number)
             self._before[places] = np.arange(count)
+            # The place of its last row: the pass has to last until then.
             rounds, rest = divmod(int(self._sizes[number]) - 1, count)
             lengths.append(rounds * SHARES + int(places[rest]) + 1)
         self._counts = counts
@@ -105,6 +106,7 @@ def _thousandths(weights: Mapping[str, float]) -> list[int]:
     # Of decimal fractions: 0.7 / (0.7 + 0.3) need not be 0.7.
     exact = [weight / math.fsum(weights.values()) * SHARES for weight in weights.values()]
     shares = [math.floor(round(each, 9)) for each in exact]
+    # By number where rests are equal: all workers have to come to the same shares.
     rests = sorted(range(len(exact)), key=lambda n: (shares[n] - exact[n], n))
     for number in rests[: SHARES - sum(shares)]:
         shares[number] += 1

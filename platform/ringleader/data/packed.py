@@ -83,6 +83,7 @@ class PackedSource:
         if not sequences:
             raise ValueError(f"column {column!r} has {self.tokens} tokens: no sequence of {length}")
         # The sequences before each block of documents: one that began in an earlier block is of that.
+        # At most as many as there are: with `drop_rest` the last tokens are in none.
         firsts = np.minimum(-(-self._edges // length), sequences)
         rows = np.diff(firsts)
         self._blocks = np.flatnonzero(rows)
@@ -99,6 +100,7 @@ class PackedSource:
         filled = shape[0] * shape[1] - len(tokens)
         tokens = np.pad(tokens, (0, filled), constant_values=self._pad).reshape(shape)
         documents = np.pad(documents, (0, filled), constant_values=PADDING).reshape(shape)
+        # Before the first token stands a number that no document has, nor padding: so each row begins something.
         begins = np.diff(documents, axis=1, prepend=PADDING - 1) != 0
         places = np.arange(self._length)
         found = {
@@ -129,6 +131,7 @@ class PackedSource:
             found, document_ends = self._tokens(block)
             low, high = at - begins, min(end, ends) - begins
             tokens.append(found[low:high].astype(np.int64))
+            # `right` passes over empty documents, which end where the one before them does.
             documents.append(before + np.searchsorted(document_ends, np.arange(low, high), side="right"))
             before += len(document_ends)
             block += 1

@@ -33,7 +33,8 @@ class BlockUnreadable(RingleaderError):
 
     @classmethod
     def of(cls, place: str, error: Exception) -> Self:
-        """What a file system or a decoder raised: the hint tells a server that refuses or fails from a damaged file."""
+        """The error for what a file system or a decoder raised: its hint tells a server that refuses or fails from a
+        damaged file."""
         if isinstance(error, FileNotFoundError):
             return cls(place, "its file is no longer there")
         why = error.why if isinstance(error, FileUnreadable) else said(error)

@@ -103,8 +103,7 @@ def _through_fsspec(scheme: str, uri: str) -> tuple[pafs.FileSystem, str]:
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    """A bound on the silence of web servers, which may otherwise last five minutes for each request, and cuts off large
-    files that take longer; not where fsspec's own configuration says something."""
+    """A bound on the silence of web servers; not where fsspec's own configuration says something."""
     if scheme not in WEB:
         return {}
     import aiohttp
@@ -112,6 +111,8 @@ def _options(scheme: str) -> dict[str, Any]:
 
     if "client_kwargs" in fsspec.config.conf.get(scheme, {}):
         return {}
+    # On silence and not on the whole, as by default: that lasts five minutes for each request, and cuts off large files
+    # that take longer.
     return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)}}
 
 
@@ -145,4 +146,5 @@ def _told() -> Iterator[None]:
         answer = error.__cause__
         if answer is None or getattr(answer, "status", None) in GONE:
             raise
+        # Not a file that is missing: whoever asks would leave it out, or say that it was never there.
         raise OSError(said(answer)) from error

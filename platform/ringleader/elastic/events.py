@@ -21,33 +21,42 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
-    """A worker waits for a plan.
+class ParkReport:
+    """A worker's report while it waits for a plan.
 
     Attributes:
-        generation: the one it leaves, 0 before its first.
-        applied: transactions it has applied (steps and evaluations).
-        step: global steps it has applied; negative for a new server, which has not got its part of the state.
-        phases: phases of the next step that it has applied.
-        why: empty at a planned boundary, before its first plan, and where a shadow has the state of that boundary.
+        generation: the one it leaves; 0 before its first.
+        applied: transactions it has applied, steps and finished evaluations, as `Plan.start_step` counts them.
+        step: global steps it has applied; for a server those in its part of the state, -1 while it lacks that part.
+            Where items are leased, for display only.
+        why: empty at a planned boundary, before the first plan, and where a shadow has the state of that boundary;
+            else the sentence of the broken exchange.
         followed: the number of the last pair in which it followed a member, 0 before any.
-        astray: what a shadow holds that differs from the member that it followed to this boundary.
+        astray: what differs from the state of the member that it followed to its boundary: it has to be healed.
         call: the number of the session call that its program has reached.
-        caught_up: a shadow has run the program's lines up to the call of the member that it asked, and there is nothing
-            to follow.
+        caught_up: before its first seat it has run the program's lines up to the call of a member, and has nothing to
+            follow.
+        phases: phases of the next step that it has applied.
     """
 
-    worker: str
     generation: int
     applied: int
     step: int
     why: str
-    now: float
     followed: int = 0
     astray: str = ""
     call: int = 0
     caught_up: bool = False
     phases: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A worker waits for a plan."""
+
+    worker: str
+    now: float
+    report: ParkReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ def note(state: Membership, event: ev.Event) -> Decision:  # noqa: PLR0911, PLR0
 
 
 def end(state: Membership, outcome: End) -> Decision:
-    """End the attempt. Losses to the cluster while it was being preempted do not matter: it goes on elsewhere."""
-    # A user's cancel outweighs the preemption.
+    """End the attempt, as preempted where a failure of the cluster came while it was to go on elsewhere."""
+    # A user's cancel outweighs the preemption. Losses to the cluster do not: the next attempt is elsewhere.
     goes_on = state.preempted and state.cancel_by is None
     if goes_on and (outcome.outcome == "paused" or outcome.reason in RETRIED):
         outcome = End("preempted", PREEMPTED, state.preempted, PREEMPTED_HINT)
@@ -92,8 +92,7 @@ def condemn(state: Membership, worker: str, cause: str, now: float, sign: float 
 
 
 def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") -> Decision:
-    """Note that a worker is gone for certain. Behind the final barrier the loss of one that never committed spends no
-    failure."""
+    """Note that a worker is gone for certain."""
     found = state.find(worker)
     if found is None or found.phase is Phase.FINISHED:
         return state, ()
@@ -119,7 +118,8 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     if member:
         state = replace(_break(state, now), last_loss=now, lost_in=state.generation)
         state = replace(state, recovery=(state.recovery or Recovery(now)).mark("known", now))
-    # A failure is spent only where the program may be at fault.
+    # A failure is spent only where the program may be at fault; behind the final barrier it is not, even where the lost
+    # one never committed.
     if found.proven or spared or cause in ("raised", ev.NODE_DIED) or state.closing:
         return state, ()
     return _spend(state, worker, cause)
@@ -175,45 +175,45 @@ def _move(state: Membership, worker: str, old: Phase, new: Phase, now: float) ->
 
 
 def _parked(state: Membership, event: ev.Parked) -> Decision:
-    found = state.find(event.worker)
+    found, report = state.find(event.worker), event.report
     told: tuple[Report, ...] = ()
-    if event.astray and found is not None and found.phase is Phase.FOLLOWING:
-        data = {"worker": event.worker, "what": event.astray, "why": ASTRAY}
+    if report.astray and found is not None and found.phase is Phase.FOLLOWING:
+        data = {"worker": event.worker, "what": report.astray, "why": ASTRAY}
         told = (Report("worker.astray", state.generation, data),)
     return park(state, event), told
 
 
 def park(state: Membership, event: ev.Parked) -> Membership:
-    found = state.find(event.worker)
-    if found is None or event.generation != found.generation:
+    found, report = state.find(event.worker), event.report
+    if found is None or report.generation != found.generation:
         return state  # a ghost of an earlier generation
     if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE, Phase.FOLLOWING):
         return state
     was_following = found.phase is Phase.FOLLOWING
-    in_sync = was_following and not (event.why or event.astray) and event.applied > 0
+    in_sync = was_following and not (report.why or report.astray) and report.applied > 0
     parked = replace(
-        found, phase=Phase.PARKED, why=event.why, since=event.now, in_sync=in_sync, interrupted=None
+        found, phase=Phase.PARKED, why=report.why, since=event.now, in_sync=in_sync, interrupted=None
     )
-    parked = replace(parked, caught_up=was_following and event.caught_up)
+    parked = replace(parked, caught_up=was_following and report.caught_up)
     if (
-        was_following and event.call > found.call
+        was_following and report.call > found.call
     ):  # no try to follow: it was told of lines to run, and has run them
-        parked = replace(parked, call=event.call, times_followed=max(0, found.times_followed - 1))
-    if event.astray:  # it would go astray again
+        parked = replace(parked, call=report.call, times_followed=max(0, found.times_followed - 1))
+    if report.astray:  # it would go astray again
         parked = replace(parked, times_followed=state.rules.follow_tries + 1)
     # A server without its part holds no state: it must not count as a backup of the others.
-    if event.step < 0:
+    if report.step < 0:
         state = state.put(replace(parked, generation=0, applied=0, step=0, phases=0))
     else:
-        state = state.put(replace(parked, applied=event.applied, step=event.step, phases=event.phases))
+        state = state.put(replace(parked, applied=report.applied, step=report.step, phases=report.phases))
     # A joiner parks in generation 0: whatever ended its following, the members' exchange goes on.
-    return _break(state, event.now) if event.why and event.generation else state
+    return _break(state, event.now) if report.why and report.generation else state
 
 
 def _said_before_following(state: Membership, event: ev.Parked) -> bool:
     """Whether a worker only repeats that it waits to join, and has been told whom to follow meanwhile."""
     found = state.find(event.worker)
-    return found is not None and found.phase is Phase.FOLLOWING and event.followed < found.pair
+    return found is not None and found.phase is Phase.FOLLOWING and event.report.followed < found.pair
 
 
 def _in_sync(state: Membership, event: ev.InSync) -> Membership:
@@ -267,12 +267,13 @@ def _drained(state: Membership, event: ev.Drain) -> Decision:
 
 
 def _slow(state: Membership, event: ev.Slow) -> Decision:
-    """Report a straggler. It still works, so it leaves as in a drain, between two steps, and another one comes."""
+    """Report a straggler."""
     out = _told(
         state, event.worker, "slow", step_s=event.step_s, others_s=event.others_s, evicted=event.evict
     )
     found = state.find(event.worker)
     if out and event.evict and found is not None and found.role == "worker" and not found.leaving:
+        # It still works, so it leaves as in a drain, between two steps, and another one comes.
         state = state.put(replace(found, leaving="slow"))
     return state, out
 

@@ -13,18 +13,17 @@ Decision = tuple[Membership, tuple[Instruction, ...]]
 
 
 def newest_transaction(state: Membership) -> int | None:
-    """The newest step whose state a parked member holds; None when every holder of the state is gone.
-
-    As long as no step has been committed anybody may begin from scratch. A server that has applied a step before the
-    others could does not count: the plan repeats the step, and that server does not apply it again. Nor do workers
-    whose weights are of a step that no server is left of: they have no optimiser state to go on with.
-    """
+    """The newest step whose state a parked member holds; None when every holder of the state is gone."""
     floor = state.plan.start_transaction if state.plan else 0
+    # A server that has applied a step before the others could does not count: the plan repeats the step, and that
+    # server does not apply it again. Nor do workers whose weights are of a step that no server is left of: they have no
+    # optimiser state to go on with.
     applied = [
         w.applied for w in state.members if w.phase is Phase.PARKED and w.stands <= newest_complete(state)
     ]
     step = max(applied, default=0)
-    # Short of the step from which this generation began: nobody has that state any more.
+    # Short of the step from which this generation began: nobody has that state any more. As long as no step has been
+    # committed anybody may begin from scratch.
     if step < floor or (state.committed > 0 and not applied):
         return None
     return step
@@ -33,10 +32,7 @@ def newest_transaction(state: Membership) -> int | None:
 def newest_complete(state: Membership) -> tuple[float, int]:
     """The global steps, and phases of the next, of which the parked servers together hold the whole state: those that
     every one has applied if each has a part, those that any has applied if each has a copy. No bound without servers,
-    or where steps say nothing about the state; -1 where some part is held by nobody.
-
-    Where parts have backups the others repeat what some are ahead with, rather than take it from them: a server that is
-    lost before they are level again takes nothing along that is nowhere else."""
+    or where steps say nothing about the state; -1 where some part is held by nobody."""
     rules = state.rules
     if not rules.servers or state.plan is None:
         return inf, 0
@@ -44,6 +40,8 @@ def newest_complete(state: Membership) -> tuple[float, int]:
         return -1, 0
     if rules.own_step_counts:
         return inf, 0
+    # The least of all also where parts have backups: the others repeat what some are ahead with, rather than take it
+    # from them. A server that is lost before they are level then takes nothing along that is nowhere else.
     return (max if rules.copies else min)((w.stands for w in _servers(state)), default=(inf, 0))
 
 
@@ -95,11 +93,7 @@ def form(state: Membership, start_transaction: int, now: float) -> Decision:
 
 
 def _choose(state: Membership, start_transaction: int, cause: str) -> tuple[WorkerState, ...]:
-    """The workers of the plan in rank order: those that stay keep their order, joiners stand behind them.
-
-    A worker that has to leave stays for one more generation where `workers_min` or the newest state depends on it; of
-    several those that can stay longest.
-    """
+    """The workers of the plan in rank order: those that stay keep their order, joiners stand behind them."""
     stay = [w for w in state.members if w.phase is Phase.PARKED and w.role == "worker"]
     if state.closing or cause == SHORT or (state.pausing and stay):
         return tuple(stay)
@@ -112,6 +106,7 @@ def _choose(state: Membership, start_transaction: int, cause: str) -> tuple[Work
     chosen += [w for w in joiners if not state.due(w)][: max(0, state.workers_min - len(chosen))]
     # Those that can stay longest first; without a deadline that is for ever.
     leaving = sorted((w for w in stay if w.leaving), key=lambda w: -(w.deadline or inf))
+    # A worker that has to leave stays for one more generation where `workers_min` or the newest state depends on it.
     needed = max(0, state.workers_min - len(chosen))
     if state.plan and not state.rules.servers and not any(_holds(w, start_transaction) for w in chosen):
         # Stable: among those that hold it, the one that can stay longest is still first.
@@ -123,12 +118,13 @@ def _choose(state: Membership, start_transaction: int, cause: str) -> tuple[Work
 
 
 def _choose_servers(state: Membership, start_transaction: int, cause: str) -> tuple[WorkerState, ...]:
-    """The servers of the plan: all that are parked, but a new one only when servers can heal it, which alone have the
-    optimiser's state, and none of them is ahead of the others."""
+    """The servers of the plan: all that are parked, but a new one only when servers can heal it, and none of them is
+    ahead of the others."""
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
     servers = tuple(w for w in servers if not w.ready or state.due(w))
     torn = any(not w.ready and w.stands > newest_complete(state) for w in servers)
-    # While servers stand at different steps a new one waits: the step is repeated first.
+    # By servers: they alone have the optimiser's state. While they stand at different steps a new one waits: the step
+    # is repeated first.
     healed = any(_holds(w, start_transaction) for w in servers) and not torn
     if not (state.closing or cause == SHORT) and (start_transaction == 0 or healed):
         return servers
@@ -145,9 +141,10 @@ def _heals(
     start_transaction: int,
     complete: tuple[float, int],
 ) -> tuple[tuple[str, str], ...]:
-    """Pairs of (receiver, donor). Before the first step everybody takes the state of one member, so that all are equal
-    even if the user's function is unseeded; later donors take turns. A server that is ahead is no donor."""
+    """Pairs of (receiver, donor). Before the first step everybody takes the state of one member; later donors take
+    turns. A server that is ahead is no donor."""
     if start_transaction == 0:
+        # One donor for all, so that all are equal even if the user's function is unseeded.
         donors = [w for w in (*servers, *workers) if w.stands <= complete][:1]
         # Everybody, also those with equal weights: that they are equal is not known before the first step.
         behind = [w for w in (*workers, *servers) if w is not donors[0]]

@@ -100,6 +100,7 @@ def _staff_workers(state: Membership, now: float) -> Decision:
 def _start(state: Membership, role: Role, slots: Sequence[int], now: float) -> Decision:
     out: tuple[Instruction, ...] = ()
     for slot in slots:
+        # A number is given once: a late word of a lost worker is never taken for its replacement's.
         name = f"{role[0]}{state.named}"
         worker = WorkerState(id=name, role=role, phase=Phase.STARTING, since=now, slot=slot)
         state = replace(state, workers=(*state.workers, worker), named=state.named + 1)
@@ -126,8 +127,8 @@ def _retire(state: Membership, staff: tuple[WorkerState, ...], count: int, now: 
 
 
 def _close(state: Membership, now: float) -> Decision:
-    """End the attempt once everybody passed the final barrier. Whoever was lost behind a member that passed it had
-    passed all steps too."""
+    """End the attempt once everybody passed the final barrier."""
+    # Whoever was lost behind a member that passed it had passed all steps too.
     if not state.trained or any(m.phase is Phase.ACTIVE for m in state.members):
         return state, ()  # a server may still have records to hand out
     digests: dict[str, str] = {}
@@ -141,11 +142,11 @@ def _close(state: Membership, now: float) -> Decision:
 
 def _interrupt(state: Membership, now: float) -> Decision:
     """Interrupt every member that still computes after a failure, so that it parks. Interrupt shadows as well then, and
-    where too few are left to go on: nothing more will come from their donors, and the group waits for those that still
-    run lines."""
+    where too few are left to go on."""
     stuck = state.plan is not None and _all_stand(state, now) and len(state.pool) < state.workers_min
     # Not on a planned boundary: there members park by themselves, with nothing broken.
     halted = {Phase.ACTIVE} if state.broken else set()
+    # Shadows too: nothing more will come from their donors, and the group waits for those that still run lines.
     halted |= {Phase.FOLLOWING} if state.broken or stuck else set()
     out: tuple[Instruction, ...] = ()
     for worker in state.where(lambda w: w.phase in halted and w.interrupted is None):
@@ -276,6 +277,7 @@ def _secure(state: Membership, start_transaction: int, now: float) -> Decision:
 
 def _count_futile(state: Membership, now: float) -> Membership:
     """Count exchanges that break again and again although everybody lives: a new plan does not mend that."""
+    # A loss explains the break, and the next plan goes on without whoever was lost.
     if not state.broken or state.lost_in == state.generation:
         return replace(state, futile=0)
     return replace(state, futile=state.futile + 1, futile_since=state.futile_since if state.futile else now)

@@ -20,9 +20,9 @@ def expendable(state: Membership, worker: WorkerState) -> bool:
 
 
 def set_back(state: Membership, role: Role, now: float) -> Membership:
-    """Note that a newcomer was lost. Those that had been started with it count as one: a node takes all of them
-    along."""
+    """Note that a newcomer was lost."""
     before = _setback(state, role)
+    # Those that had been started with it count as one: a node takes all of them along.
     if now < before.until:
         return state
     # The exponent is bounded: a float overflows beyond 2^1023.

@@ -31,6 +31,7 @@ def spend_failed(state: Membership) -> Decision:
     failed = sorted((m for m in state.members if m.why not in ("", UNREACHED)), key=lambda m: m.since)
     if not failed or state.lost_in == state.generation:
         return state, ()
+    # The first to fail says why: the others' programs may have failed for want of it.
     first, most = failed[0], state.rules.max_failures
     state = replace(state, failures=state.spent + 1, failed_at=state.committed)
     rank = state.plan.rank_of(first.id) if state.plan else None
@@ -44,7 +45,8 @@ def spend_failed(state: Membership) -> Decision:
 
 
 def awaits_others(state: Membership, now: float) -> bool:
-    """Whether members that stand still wait for workers that are starting: another plan would cost another start."""
+    """Whether members that stand still wait for workers that are starting."""
     since = max((m.since for m in state.members), default=state.last_loss)
     starting = state.where(lambda w: w.role == "worker" and w.phase is Phase.STARTING)
+    # A plan without them would be followed by another one at once, and each costs a start of the program.
     return bool(starting) and now - since < state.rules.grace_s

@@ -75,12 +75,12 @@ def _hear(state: Membership, worker: WorkerState, found: ev.WorkerFound, now: fl
     parked = found.parked
     if parked is None:
         return state
-    if worker.phase is Phase.ACTIVE and parked.generation < worker.generation:
+    report = parked.report
+    if worker.phase is Phase.ACTIVE and report.generation < worker.generation:
         # As if it had taken the plan and not met the others. Who never was a member has nothing that counts.
-        new = not parked.generation and state.plan is not None and state.plan.start_transaction > 0
-        parked = replace(
-            parked, generation=worker.generation, step=-1 if new else parked.step, why=UNREACHED, now=now
-        )
+        new = not report.generation and state.plan is not None and state.plan.start_transaction > 0
+        missed = replace(report, generation=worker.generation, step=-1 if new else report.step, why=UNREACHED)
+        parked = replace(parked, now=now, report=missed)
     return park(state, parked)
 
 

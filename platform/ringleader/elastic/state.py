@@ -336,10 +336,9 @@ class Membership:
         return tuple(w for w in (*stay, *self.where(lambda w: w.ready)) if w.role == "worker")
 
     def due(self, worker: WorkerState) -> bool:
-        """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait. A
-        generation that broke says nothing about those that follow its members. A server needs what servers have
-        recorded of optimisers' states, which no worker can tell it."""
+        """Whether a ready worker joins at the next boundary: it has the state, or must be given it while all wait."""
         asks = self.rules.joiners_follow and self.plan is not None
+        # A generation that broke says nothing about those that follow its members.
         asks = asks and (self.broken or worker.times_followed < self.rules.follow_tries)
         return worker.role == "server" or worker.in_sync or worker.caught_up or not asks
 

@@ -37,6 +37,7 @@ class ScheduleChoice:
 
     def go_by(self, costs: ClusterCosts | None) -> None:
         self.costs = costs
+        # Steps that are kept belong to schedules chosen by the costs before.
         self._steps.clear()
 
     def forget(self) -> None:
@@ -47,6 +48,7 @@ class ScheduleChoice:
         """The name of what sums the bucket for `auto` on devices that reach each other; empty elsewhere."""
         if not self._on_devices or not bucket.like.is_cuda or self._algorithm != AUTO:
             return ""
+        # The library is quicker, but adds in an order that depends on the world.
         return ON_DEVICE if self._same_bits else NATIVE
 
     def steps(self, part: RankPart, bucket: Bucket) -> tuple[str, tuple[Step, ...]]:
@@ -91,6 +93,7 @@ def told(algorithm: str, chosen: Iterable[tuple[str, int]], costs: ClusterCosts 
 
 def _costs(costs: ClusterCosts) -> dict[str, Any]:
     inside = _link(costs.inside)
+    # `probe` lets one kind of link stand in for the other where members have only one.
     between = {} if costs.between == costs.inside else {"between_nodes": _link(costs.between)}
     return {"inside": inside, **between, "add_bytes_per_s": _per_s(costs.add_s_per_byte)}
 

@@ -101,7 +101,8 @@ class CodedSums:
         self._residuals.commit()
 
     def abandon(self) -> None:
-        """Give up the residuals of the step: the communication thread, which did not end, may still write into them."""
+        """Give up the residuals of the step, and their memory."""
+        # The communication thread, which did not end, may still write into it.
         self._residuals.abandon()
 
     def alone(self, bucket: Bucket) -> None:
@@ -157,6 +158,7 @@ class CodedSums:
 
 def _runs(bucket: Bucket, parameters: Sequence[Parameter], name: str) -> list[CodecRun]:
     """The runs of a bucket: each coded parameter by itself, neighbours that are not coded together."""
+    # PowerSGD is not among them: it sums factors, and nothing encodes its runs one by one.
     codec: Codec = CODECS.get(name, RAW)
     runs: list[CodecRun] = []
     for member, number in enumerate(bucket.members):
@@ -218,6 +220,7 @@ class _Sum:
         for peer in peers:
             for message in owned[peer]:
                 self._send(self._encode(message, self._row), [peer], PARTIALS)
+        # Before the own sum is made: a quicker peer may have sent its result by then.
         results = [(m, self._receive(m, peer, RESULTS)) for peer in peers for m in owned[peer]]
         for k, message in enumerate(owned[rank]):
             self._add(message, {peer: arriving[k] for peer, arriving in partials.items()})
@@ -276,6 +279,7 @@ class _Sum:
     def _slot(self, message: CodedMessage) -> Tensor:
         """Memory for a message, which is this bucket's until all its transfers are done."""
         self._slots += 1
+        # By its dtype apart from the slots of `_add` and `_encode`, which have the same numbers.
         return self._scratch.slot(self._slots, message.nbytes, like=self._wire)
 
 

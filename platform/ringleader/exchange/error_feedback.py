@@ -44,11 +44,13 @@ class ErrorFeedback:
             self._owed[name] = torch.zeros_like(like)
         made = self._made.get(name)
         if made is None:
+            # Not zeroed: `keep` writes every span of it before the step is committed.
             made = self._made[name] = self._spare.pop(name) if name in self._spare else torch.empty_like(like)
         return ParameterResidual(self._owed[name], made, joins)
 
     def commit(self) -> None:
-        """Commit the residuals that were made: their step is part of the weights."""
+        """Commit the residuals that were made."""
+        # Not before: only now is their step part of the weights.
         for name, made in self._made.items():
             # Two tensors a parameter, swapped: a step allocates nothing.
             self._spare[name] = self._owed[name]
@@ -61,7 +63,8 @@ class ErrorFeedback:
         self._made = {}
 
     def abandon(self) -> None:
-        """Roll back without using the memory again: a thread may still write into it."""
+        """Roll back without using the memory again."""
+        # Not into `_spare`, as `roll_back` has it: a thread may still write there.
         self._made = {}
 
 

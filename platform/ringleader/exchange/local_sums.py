@@ -41,6 +41,7 @@ class LocalSums:
         self.buckets = buckets
         self.total = plan.shards if same_bits else plan.world
         owned = [plan.shards_of(r) if same_bits else range(r, r + 1) for r in range(plan.world)]
+        # Servers stand behind the workers: they own no shard, and take part in every sum.
         self._owned = [*owned, *(range(0) for _ in range(plan.servers))]
         self._rank = rank
         self._groups = groups
@@ -103,16 +104,17 @@ class LocalSums:
         return self._parts[key]
 
     def _final(self, bucket: Bucket) -> None:
-        """Submit buckets in their order, the same on all members: one that is complete early waits for those before
-        it."""
+        """Submit buckets in their order, the same on all members."""
         self._ready.add(bucket.number)
+        # One that is complete early waits for those before it.
         while self._next in self._ready:
             self._send(self.buckets.buckets[self._next])
             self._next += 1
 
     def _send(self, bucket: Bucket) -> None:
-        """Submit a bucket, but for one of which no parameter is stepped: on all members its sum would be of nothing."""
+        """Submit a bucket, but for one of which no parameter is stepped."""
         members = (id(self.buckets.parameters[number]) for number in bucket.members)
+        # Left out on all members alike: its sum would be of nothing.
         if self._stepped is None or not self._stepped.isdisjoint(members):
             self._submit(bucket)
 
@@ -145,6 +147,7 @@ def reusable(
         same = (active is None or buckets.active == tuple(active)) and buckets.tables.names == fresh.names
         if same and not buckets.tainted and _fits(buckets, parameters, owners, shared=shared):
             return buckets
+        # The fresh ones know nothing of the memory that the program holds: it must show the weights again.
         buckets.weights.bring_back()
         # Before others hook the parameters: each gradient would be taken by both.
         buckets.release()

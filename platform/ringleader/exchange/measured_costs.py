@@ -41,7 +41,8 @@ class CostMeasurement:
         return self._tried(probe(self.rank, self.groups, self.communicator.size, lines), buckets, part)
 
     def _all_know(self, known: ClusterCosts | None) -> bool:
-        """Whether all members know the same: a break may have come when some had measured and others not."""
+        """Whether all members know the same costs."""
+        # A break may have come when some had measured and others not: then all of them measure.
         signs = torch.zeros(self.communicator.size, dtype=torch.float64)
         # Zero is the sign of knowing nothing, so that of costs is never zero.
         signs[self.rank] = 0 if known is None else 1 + crc32(repr(known).encode())

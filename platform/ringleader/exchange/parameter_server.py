@@ -135,11 +135,9 @@ class ParameterServer:
 
     def finish(self, word: Tensor, check: Check = accept) -> Tensor:
         """Exchange the words: server 0 answers one only when it holds every gradient of its own, so no worker is ahead
-        of it.
-
-        Its answer also says that everybody has taken over the weights of the step before: they called `finish`.
-        """
+        of it."""
         total = word.detach().clone()
+        # The answer to it also says that everybody has taken over the weights of the step before: they called `finish`.
         part = self._ask(total)
         if self._rank == self._first:
             check(total)
@@ -179,11 +177,9 @@ class ParameterServer:
 
     def publish(self) -> None:
         """Publish weights and take over those of others, once all of them have arrived: a broken publication leaves the
-        old ones.
-
-        Servers with copies or backups wait for each other: all have applied a step before any worker has it, so
-        whichever is lost, nobody has to take a step back.
-        """
+        old ones."""
+        # Servers with copies or backups wait for each other: all have applied a step before any worker has it, so
+        # whichever is lost, nobody has to take a step back.
         if self._copied:
             # A barrier: the sum is there only once every server has come here.
             self._sum_over_servers(torch.zeros(1, dtype=torch.float32))

@@ -200,6 +200,7 @@ class Ring:
         self._buckets.taint()
         if self._coded is not None:
             self._coded.abandon()
+        # Own memory is given up above. What peers share with this process cannot be taken from it.
         if in_place:
             end_process(
                 "a communication thread did not end; it may still write into the other members' memory"
@@ -212,6 +213,7 @@ class Ring:
         if self._communicator is None:
             return
         part = self._mine.part(bucket)
+        # One at least: row 0 takes the result also where this rank brings no partial sum.
         count = max(1, len(part.rows[part.rank]))
         if self._board is not None and self._buckets.arena is not None:
             moves = bucket.move_home(count)

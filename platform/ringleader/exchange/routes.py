@@ -197,11 +197,10 @@ def between_copies(plan: Plan, nodes: Nodes, same_bits: bool) -> Routes:
 
 
 def _backed(plan: Plan, nodes: Nodes, node_ranks: MakeNodeRanks, same_bits: bool) -> Routes:
-    """The routes of parts with backups: each is updated by all servers that hold it.
-
-    A server that is ahead after a failure has the first sum of a step that the others repeat. Where a repetition may
-    differ in its last bits, all take the weights of one."""
+    """The routes of parts with backups: each is updated by all servers that hold it."""
     roots = [tuple(plan.world + server for server in servers) for servers in plan.held_by]
+    # A server that is ahead after a failure has the first sum of a step that the others repeat. Where a repetition may
+    # differ in its last bits, all take the weights of one.
     return ReplicatedRoutes(roots, nodes, node_ranks, same_bits=same_bits, one_source=not same_bits)
 
 
@@ -240,7 +239,7 @@ def _one_relay(roots: Sequence[int], nodes: Nodes, node_ranks: MakeNodeRanks) ->
 
 
 def _together(relays: Sequence[Relay]) -> tuple[NodeRanks, ...]:
-    """Each region as one house: what it collects may be one sum."""
+    """Each region as one node: what it collects may be one sum."""
     return tuple(
         NodeRanks(tuple(rank for h in r.ranks_by_node for rank in h.ranks), (r.root,)) for r in relays
     )

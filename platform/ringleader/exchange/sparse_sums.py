@@ -84,15 +84,13 @@ class SparseSums:
         return [self._communicator.submit_call(act, rows, phase="push", bucket=self._number)]
 
     def expose(self) -> None:
-        """Set the sums as gradients of the tables that this member completes.
-
-        The rows that it changes by the next update are those it will publish. In a generation's first step it adds
-        those that it changed in the update before: a server that is a step ahead does not update again, and nobody else
-        has those rows.
-        """
+        """Set the sums as gradients of the tables that this member completes."""
         for number, total in self._totals.items():
             self._tables.expose(number, total)
             changed = total.indices
+            # The rows that the next update changes are those that are published then. In a generation's first step
+            # those of the update before come too: a server that is a step ahead does not update again, and nobody else
+            # has those rows.
             if number in self._tables.changed and not self._exposed:
                 changed = torch.unique(torch.cat([self._tables.changed[number], changed]))
             self._tables.changed[number] = changed
@@ -113,6 +111,7 @@ class SparseSums:
         def act(_: Scratch, transport: Transport) -> None:
             mail = _Mail(transport, self._tag + RESULTS)
             others = [peer for peer in range(transport.size) if peer != self._rank]
+            # Whoever publishes no table sends no header either: receivers leave it out of `owned`.
             for peer in others if changed else ():
                 mail.send(peer, changed)
             owned = {peer: [self._table(number) for number in self._published_by(peer)] for peer in others}

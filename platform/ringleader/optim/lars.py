@@ -75,6 +75,7 @@ class LARS(LayerwiseOptimizer):
         """The layer's momentum with this update in it."""
         state = self.state[layer]
         if "momentum_buffer" not in state:
+            # Not zeros to which it is added: torch's SGD begins so, whose bits a group without `adapt` has.
             state["momentum_buffer"] = update
             return update
         buffer: Tensor = state["momentum_buffer"]

@@ -25,6 +25,7 @@ def layer_norms(layers: Sequence[Tensor]) -> Tensor:
 def _square_sum(layer: Tensor) -> Tensor:
     """() float64."""
     blocks = torch.split(layer.reshape(-1), BLOCK)
+    # A copy also of float64: it is squared in place.
     return _sum(torch.stack([_sum(block.to(torch.float64, copy=True).square_()) for block in blocks]))
 
 

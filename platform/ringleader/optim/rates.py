@@ -75,5 +75,6 @@ class WarmUp(LRScheduler):
             return (step + 1) / self.steps
         if self.total_steps is None:
             return 1.0
+        # A job may train beyond the total: a negative part has no power.
         left = max(0, self.total_steps - step) / (self.total_steps - self.steps)
         return float(left**self.power)

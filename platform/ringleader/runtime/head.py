@@ -84,8 +84,8 @@ def _start(temp_dir: Path, num_cpus: int | None) -> str:
 
 
 def _without_what_nobody_asks() -> None:
-    """Keep Ray from starting three more Python processes, one of which it would wait for: the server of its dashboard,
-    which is off, the reader of worker logs for drivers, and the monitor of an autoscaler."""
+    """Keep Ray from starting three more Python processes: the server of its dashboard, which is off, the reader of
+    worker logs for drivers, and the monitor of an autoscaler."""
     from ray._private.node import Node
 
     for name in ("start_api_server", "start_log_monitor", "start_monitor"):
@@ -93,6 +93,7 @@ def _without_what_nobody_asks() -> None:
             raise AttributeError(
                 f"Ray's Node no longer has {name}: check what it starts now, and adapt head.py."
             )
+        # Nobody asks them for anything, and for one of them Ray would wait.
         setattr(Node, name, lambda self, **how: None)
 
 
@@ -110,8 +111,10 @@ def _abandon(lost: list[str], temp_dir: Path) -> NoReturn:
 
     said = f"Ray's {' and '.join(lost)} ended, and with it the cluster and everything that ran there."
     print(said, file=sys.stderr, flush=True)
+    # Not checked: Ray would raise for the parts that have ended already.
     worker._global_node.kill_all_processes(check_alive=False)
     shutil.rmtree(temp_dir, ignore_errors=True)
+    # Not `sys.exit`: `main` would shut Ray down on the way out, and ask the parts that are gone.
     os._exit(1)
 
 

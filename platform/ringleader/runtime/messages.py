@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ringleader.accounts import RunAs
 from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch
+from ringleader.elastic.events import ParkReport
 from ringleader.elastic.instructions import Role
 from ringleader.spec import JobSpec
 from ringleader.wire.artifacts import SavedArtifact
@@ -86,8 +87,7 @@ class AttemptLaunch:
         return spool_of(Path(self.home), self.job_id, self.attempt)
 
     def set_down(self) -> "AttemptLaunch":
-        """Write the package to a file and return a copy without it: Ray keeps only small arguments for an actor that it
-        may restart."""
+        """Write the package to a file and return a copy without it."""
         if self.package is None:
             return self
         self.spool.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -95,6 +95,7 @@ class AttemptLaunch:
         partial = self.spool / f"{PACKAGE}.partial"
         partial.write_bytes(self.package)
         partial.replace(self.spool / PACKAGE)
+        # Ray keeps only small arguments for an actor that it may restart.
         return replace(self, package=None)
 
     def packed(self) -> bytes | None:
@@ -137,19 +138,11 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ParkMessage:
-    """A worker's wait for a plan: its `train.ports.ParkReport`, with the worker and process that sent it."""
+    """A worker's wait for a plan, with the process that sent it."""
 
     worker: str
     identity: ProcessIdentity
-    generation: int
-    applied: int
-    step: int
-    why: str
-    followed: int = 0
-    astray: str = ""
-    call: int = 0
-    caught_up: bool = False
-    phases: int = 0
+    report: ParkReport
 
 
 @dataclass(frozen=True, slots=True)

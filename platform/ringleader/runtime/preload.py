@@ -32,8 +32,9 @@ LOOK_S = 0.05
 def on_ray_start(node: "RayParams", head: bool) -> None:
     """Have the raylet that `ray start` is about to start run `fork_worker.py` for its worker processes, and start the
     process that zygotes are forked from. Changes nothing where processes are not forked, nor where Ray keeps workers in
-    control groups: a fork stays in its parent's."""
+    control groups."""
     isolated = node.resource_isolation_config
+    # A fork stays in the control group of its parent, not in the worker's own.
     if not fork_worker.forks() or (isolated is not None and isolated.is_enabled()):
         return
     node.setup_worker_path = str(Path(fork_worker.__file__).resolve())

@@ -60,10 +60,11 @@ def awaited(cloud: Cloud, say: Say, pause: Callable[[float], None]) -> Notice:
 
 
 def drained(drain: Callable[[], None], say: Say, pause: Callable[[float], None]) -> None:
-    """Call `drain` until Ray has accepted: the machine goes anyway, and a head may be away for a moment."""
+    """Call `drain` until Ray has accepted."""
     while True:
         try:
             drain()
+        # However often: the machine goes anyway, and a head may be away for a moment.
         except Exception as error:  # whatever Ray's client raises
             say(f"Ray could not be notified: {type(error).__name__}: {error}")
             pause(AGAIN_S)

@@ -32,7 +32,7 @@ ONE_KIND = "one of " + ", ".join(KINDS)
 
 
 class AlertCondition(SpecPart):
-    """What has to happen: one of `state`, `metric`, `worker_lost`, `waits_longer_than_s` and `goodput_below`.
+    """The condition of a rule: one of `state`, `metric`, `worker_lost`, `waits_longer_than_s` and `goodput_below`.
 
     Attributes:
         state: the job comes to this state.
@@ -73,7 +73,7 @@ class AlertCondition(SpecPart):
 
 
 class AlertChannel(SpecPart):
-    """Who is told: one of `webhook` (with the name of the `secret` that signs), `slack` and `mail`.
+    """The receiver of alerts: one of `webhook` (with the name of the `secret` that signs), `slack` and `mail`.
 
     Attributes:
         webhook: the address, http or https, that is posted to.
@@ -152,10 +152,13 @@ AlertRules = Annotated[list[AlertRule], Field(max_length=MAX_RULES), AfterValida
 
 def address_refused(address: str) -> str:
     """The reason why nothing may be posted to an address, as far as its spelling tells; empty where there is none."""
+    # `urlsplit` drops tabs and line feeds, and clients take a backslash for a slash: another address would be asked
+    # than the one that is checked here.
     if any(ord(character) <= 0x20 or ord(character) == 0x7F for character in address) or "\\" in address:
         return "the address has spaces, backslashes or control characters"
     try:
         parts = urlsplit(address)
+        # Read here, as this raises where it is no number.
         port = parts.port
     except ValueError:
         return "the address cannot be read"

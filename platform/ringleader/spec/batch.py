@@ -26,7 +26,7 @@ class Batch(SpecPart):
                 raise Impossible(
                     f"schedule.{number}",
                     list(self.schedule[number]),
-                    f"batch.schedule has step {step} behind step {before}; allowed: steps in ascending order, each "
+                    f"batch.schedule has step {step} after step {before}; allowed: steps in ascending order, each "
                     f"once",
                 )
         return self

@@ -14,9 +14,9 @@ SetUri = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
 def with_its_order(stored: dict[str, Any]) -> dict[str, Any]:
-    """A stored job file, with the order that it had: where it names none, it comes from a version that shuffled row by
-    row."""
+    """A stored job file, with the order that it had."""
     data = stored.get("data") or {}
+    # One that names none comes from a version that shuffled row by row.
     return stored if "order" in data else {**stored, "data": {**data, "order": "shuffled"}}
 
 

@@ -247,6 +247,7 @@ class JobSpec(SpecPart):
                 f"batch.logical_shards ({self.shards}) is below workers.max ({self.workers.max}); "
                 f"allowed: logical_shards >= workers.max",
             )
+        # A hosted program makes its own batches, and has no other size than the default.
         if self.batch.global_size < self.shards and not self.hosted:
             raise Impossible(
                 "batch.global_size",

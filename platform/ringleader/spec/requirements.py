@@ -49,10 +49,10 @@ def unpinned(found: Iterable[str]) -> str | None:
 
 
 def clashing(found: Iterable[str]) -> tuple[str, str] | None:
-    """The first two of these entries that pin one package to two versions. Those with a marker may exclude each
-    other."""
+    """The first two of these entries that pin one package to two versions."""
     seen: dict[str, str] = {}
     for entry in map(without_options, found):
+        # Those with a marker may exclude each other.
         pin = None if ";" in entry else pin_of(entry)
         if pin is not None and pin_of(seen.setdefault(pin[0], entry)) != pin:
             return seen[pin[0]], entry

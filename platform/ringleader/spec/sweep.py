@@ -67,6 +67,7 @@ class Range(SpecPart):
         """All values, where they can be counted."""
         if self.int is not None:
             low, high = self.int
+            # Counted before they are made: the ends may lie 2**54 apart.
             return list(range(low, high + 1)) if high - low < MAX_TRIALS else None
         return self.choice if self.choice is not None else self.values
 
@@ -107,7 +108,7 @@ class Asha(SpecPart):
 
 
 class Promotion(SpecPart):
-    """Who goes on at a rung."""
+    """The rule by which trials go on at a rung."""
 
     asha: Asha
 
@@ -215,6 +216,7 @@ class SweepSpec(SpecPart):
             **made,
             "name": f"{self.name}-{number}",
             "project": self.project,
+            # What is no mapping stays, for the job file's own check to refuse by its key.
             "labels": {**labels, **own} if isinstance(labels, dict) else own if labels is None else labels,
         }
 

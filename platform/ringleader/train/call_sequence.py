@@ -138,7 +138,7 @@ class CallSequence:
         if self._inside:
             raise StepMisuse(
                 f"session.{what} was called inside a loop over session.batches.",
-                hint="Call it between two loops, or behind a step of a loop over session.steps.",
+                hint="Call it between two loops, or after a step of a loop over session.steps.",
             )
 
     def check_first(self, what: str) -> None:

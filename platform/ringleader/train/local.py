@@ -15,12 +15,12 @@ from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.chrome import TraceFile
 from ringleader.comm.timeline import TimelineStretch, Unsettled
 from ringleader.comm.transports import Transport
-from ringleader.elastic import NOWHERE, Plan
+from ringleader.elastic import NOWHERE, ParkReport, Plan
 from ringleader.errors import SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.job import JOB_ID
 from ringleader.spec.program.entrypoint import missing_folders, python_path
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.run import TrainingFunction, WorkerResult, run

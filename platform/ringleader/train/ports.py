@@ -10,39 +10,10 @@ import numpy as np
 from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch
 from ringleader.comm.transports import Transport
-from ringleader.elastic import Plan
+from ringleader.elastic import ParkReport, Plan
 from ringleader.errors import ExchangeBroken
 from ringleader.train.time_split import TimeSplit
 from ringleader.wire.artifacts import SavedArtifact
-
-
-@dataclass(frozen=True, slots=True)
-class ParkReport:
-    """A worker's report while it waits for a plan.
-
-    Attributes:
-        generation: the generation it leaves; 0 before its first.
-        applied: transactions it has applied, steps and finished evaluations, as `Plan.start_step` counts them.
-        step: global steps it has applied; for a server those in its part of the state, -1 while it lacks that part.
-            Where items are leased, for display only.
-        phases: phases of the next step that it has applied, likewise.
-        why: empty at a planned boundary or before the first plan, else the sentence of the broken exchange.
-        followed: the number of the last pair in which it followed a member, 0 before any.
-        astray: what differs from the state of the member that it followed to its boundary: it has to be healed.
-        call: the number of the session call to which its program has come.
-        caught_up: before its first seat it has run the program's lines up to the call of a member, and has nothing to
-            follow.
-    """
-
-    generation: int
-    applied: int
-    step: int
-    why: str
-    followed: int = 0
-    astray: str = ""
-    call: int = 0
-    caught_up: bool = False
-    phases: int = 0
 
 
 @dataclass(frozen=True, slots=True)

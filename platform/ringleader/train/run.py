@@ -23,7 +23,7 @@ from ringleader.parsing import parse
 from ringleader.spec import JobSpec
 from ringleader.spec.job import MAX_WHY
 from ringleader.spec.program.adoption import Choice, choice_of, framework_of
-from ringleader.spec.program.entrypoint import check_adopted
+from ringleader.spec.program.entrypoint import check_adopted, with_choice
 from ringleader.spec.program.framework import Framework
 from ringleader.train import weights_file
 from ringleader.train.generation.member import Member
@@ -98,7 +98,8 @@ def function_of(spec: JobSpec, path: Path | None = None) -> TrainingFunction:
 
     Raises:
         EntrypointImport: as `load_function`.
-        SpecInvalid: the function does what its framework's adapter cannot keep.
+        SpecInvalid: the function does what its framework's adapter cannot keep, or the framework that `auto` stands for
+            takes no such job file.
         LibraryMissing: the framework is not installed.
     """
     if spec.framework == "native":
@@ -111,6 +112,8 @@ def function_of(spec: JobSpec, path: Path | None = None) -> TrainingFunction:
         if framework == "ray_train":
             check_adopted(spec, tree, Path(file.name))
     if framework not in ADAPTERS:  # `auto` finds nothing of another library, or no text
+        if (choice := choice_on_node(spec)) is not None:
+            with_choice(spec, choice)
         return load_function(spec.entrypoint, path)
     adapt: Any = load_function(ADAPTERS[framework])
     function: TrainingFunction = adapt(spec.entrypoint)

@@ -17,7 +17,7 @@ WHSEC = "whsec_"
 
 
 class AlertState(StrEnum):
-    """What became of an alert: `pending` until a receiver has taken it, or until no more is tried."""
+    """The state of an alert: `pending` until a receiver has taken it, or until no more is tried."""
 
     PENDING = "pending"
     SENT = "sent"

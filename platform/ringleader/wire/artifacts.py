@@ -1,6 +1,8 @@
-"""A saved artifact: a file that a training function makes at a step, on its way to the job's artifacts."""
+"""The files of a job: artifacts that a training function makes at a step, and the names of files made of it."""
 
+import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,6 +24,9 @@ MOST_AT_ONCE = 64 << 20
 MOST_FILES = 10_000
 MOST_OF_JOB = 4 << 30
 """The most files and bytes of one job. What is beyond is refused, and the job goes on."""
+
+MOST_NAMED = 4
+"""The most jobs that the name of a report's file names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +54,19 @@ class SavedArtifact:
 def event_file_name(job_id: str, created_at: datetime) -> str:
     """The name of the file with a job's metrics for TensorBoard, which looks for this beginning."""
     return f"events.out.tfevents.{int(created_at.timestamp())}.{job_id}"
+
+
+def report_name(job_ids: Sequence[str]) -> str:
+    """The name of the file with a report on these jobs: another one for other jobs."""
+    if len(job_ids) == 1:
+        return f"report-{_plain(job_ids[0])}.html"
+    if len(job_ids) <= MOST_NAMED:
+        # Beginnings of ids are times: their ends tell jobs apart.
+        return f"comparison-{'-'.join(_plain(job_id)[-8:] for job_id in job_ids)}.html"
+    digest = hashlib.sha256(",".join(job_ids).encode()).hexdigest()
+    return f"comparison-{len(job_ids)}-jobs-{digest[:8]}.html"
+
+
+def _plain(job_id: str) -> str:
+    """What is asked for as a job's id may be any text."""
+    return re.sub(r"[^A-Za-z0-9_]", "", job_id)

@@ -5,15 +5,15 @@ record sent twice is stored once. `acked` tells the sender which it may forget.
 """
 
 import math
-import re
 import sys
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from ringleader.text import is_plain, is_utf8
+from ringleader.text import is_plain
+from ringleader.wire.carried import Moment, Text
 from ringleader.wire.states import State
+from ringleader.wire.system import SystemSample
 from ringleader.wire.views import Progress, Result, Spent, View, Why, WorkerView
 
 DEEP = 50
@@ -24,30 +24,6 @@ Whole = Annotated[int, Field(strict=True)]
 Seq = Annotated[Whole, Field(ge=1)]
 
 
-def _spelt_out(given: object) -> object:
-    # Pydantic would take a number, or a text of digits, for seconds since 1970.
-    if not isinstance(given, datetime) and not (isinstance(given, str) and _DATE_AND_TIME.match(given)):
-        raise ValueError(
-            f"{given!r} is not a point in time; allowed: a date and a time, as in 2026-01-31T12:00:00Z"
-        )
-    return given
-
-
-_DATE_AND_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
-
-
-def _of_utc(given: datetime) -> datetime:
-    try:
-        return given.astimezone(UTC)
-    except OverflowError:
-        # In the first and last hours of the calendar another zone's time may have none in UTC.
-        raise ValueError(f"{given.isoformat()} does not exist in UTC") from None
-
-
-Moment = Annotated[AwareDatetime, BeforeValidator(_spelt_out), AfterValidator(_of_utc)]
-"""A date and a time with its zone, as UTC: seconds since 1970, and a time without a zone, are refused."""
-
-
 def _plain(given: dict[str, Any]) -> dict[str, Any]:
     if not is_plain(given, DEEP, MANY):
         raise ValueError(
@@ -56,18 +32,13 @@ def _plain(given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _carried(given: str) -> str:
-    if not is_utf8(given):
-        raise ValueError(f"{given!r} has a lone surrogate; allowed: text that can be encoded as UTF-8")
-    return given
-
-
 V = TypeVar("V", bound=View | None)
 
 
 def _sendable(given: V) -> V:
-    """The same, where it can be told: of what is stored, one lone surrogate would fail every later answer."""
+    """The same, where it can be told."""
     if given is not None and not is_plain(given.model_dump(), DEEP, sys.maxsize):
+        # Of what is stored, one lone surrogate would fail every later answer.
         raise ValueError("a text in it has a lone surrogate; allowed: text that can be encoded as UTF-8")
     return given
 
@@ -76,7 +47,6 @@ def _finite(given: float | None) -> float | None:
     return given if given is None or math.isfinite(given) else None
 
 
-Text = Annotated[str, AfterValidator(_carried)]
 Value = Annotated[Annotated[float, Field(strict=True)] | None, AfterValidator(_finite)]
 """A number; None stands for what is none."""
 
@@ -148,6 +118,7 @@ class Ingest(View):
     attempt: Seq
     status: Annotated[Status | None, AfterValidator(_sendable)] = None
     records: Annotated[list[Record], Field(max_length=5000)] = []
+    system: Annotated[list[SystemSample], Field(max_length=1000)] = []
 
 
 class Acknowledged(View):
@@ -157,7 +128,7 @@ class Acknowledged(View):
 
 
 class JobSecrets(View):
-    """The answer of `GET /jobs/{id}/secrets` to the supervisor of the current attempt: values by environment "
-    "variable."""
+    """The answer of `GET /jobs/{id}/secrets` to the supervisor of the current attempt: values by environment
+    variable."""
 
     values: Annotated[dict[str, str], Field(repr=False)]

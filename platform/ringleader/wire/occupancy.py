@@ -81,7 +81,7 @@ class Growing(View):
 
 
 class ProjectUse(View):
-    """What the jobs of a project hold, beside its quota."""
+    """The resources that the jobs of a project hold, beside its quota."""
 
     name: str
     quota: Quota

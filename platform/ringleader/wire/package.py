@@ -200,9 +200,9 @@ def _check_table(entries: list[zipfile.ZipInfo]) -> None:
 
 
 def _new_folders(name: str, known: set[str]) -> list[str]:
-    """The folders above an entry that are not known. Those above a known one are known, too: to walk up from each of
-    10,000 entries that lie 500 deep would take half a minute."""
+    """The folders above an entry that are not known."""
     found = []
+    # No further than a known one: to walk up from each of 10,000 entries that lie 500 deep would take half a minute.
     while (name := name.rpartition("/")[0]) and name not in known:
         found.append(name)
     return found
@@ -244,7 +244,8 @@ def _safe_name(name: str) -> None:
 
 
 def _few_folders(count: int, name: str) -> None:
-    """Names alone can ask for millions of folders, each of which takes memory here and room on the disk there."""
+    """Refuse a package with more folders than it may have."""
+    # Names alone can ask for millions of them, each of which takes memory here and room on the disk there.
     if count > MAX_ENTRIES:
         raise PackageRefused(name, f"there are more than {MAX_ENTRIES} folders")
 
@@ -257,7 +258,7 @@ def _within(count: int, total_bytes: int, name: str) -> None:
 
 
 def _content(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The entry's bytes, never more than it declares (zipfile's own reader cuts a lying entry short)."""
+    """The entry's bytes, never more than it declares."""
     # A damaged table can make it negative, which `seek` does not take; the signature is checked next anyway.
     stream.seek(max(0, entry.header_offset))
     header = stream.read(_LOCAL.size)
@@ -270,6 +271,7 @@ def _content(stream: IO[bytes], entry: zipfile.ZipInfo) -> Iterator[bytes]:
     for chunk in _inflated(stream, entry):
         written += len(chunk)
         crc = zlib.crc32(chunk, crc)
+        # Counted here: zipfile's own reader cuts a lying entry short without a word.
         if written > entry.file_size:
             raise PackageRefused(
                 entry.filename, f"it holds more than the {entry.file_size} bytes it declares"

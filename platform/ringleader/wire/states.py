@@ -28,6 +28,7 @@ class State(StrEnum):
 
 EDGES: dict[State, frozenset[State]] = {
     State.QUEUED: frozenset({State.STARTING, State.PAUSED, State.CANCELLED, State.FAILED}),
+    # Back to the queue: evicted, without room on the cluster, or lost with failures left in the budget.
     State.STARTING: frozenset({State.RUNNING, State.STOPPING, State.QUEUED}),
     State.RUNNING: frozenset({State.RECOVERING, State.STOPPING, State.QUEUED}),
     State.RECOVERING: frozenset({State.RUNNING, State.STOPPING, State.QUEUED}),

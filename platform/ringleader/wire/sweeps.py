@@ -23,7 +23,7 @@ class SweepState(StrEnum):
 
 
 class TrialState(StrEnum):
-    """What became of a trial: not submitted yet; its job waits or runs; is about to pause or to end; is paused; has
+    """The state of a trial: not submitted yet; its job waits or runs; is about to pause or to end; is paused; has
     ended."""
 
     WAITING = "waiting"

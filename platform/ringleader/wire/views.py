@@ -71,7 +71,7 @@ class Urls(View):
 
 
 class Spent(View):
-    """How one attempt, or several, spent their time, in seconds."""
+    """The time of one attempt, or several, by use, in seconds."""
 
     wall_s: Real = 0.0
     compute_s: Real = 0.0
@@ -131,8 +131,8 @@ class Result(View):
 
 
 class MetricValues(View):
-    """What a metric of a job came to: the newest value and its step, the lowest and the highest. A value that was not a
-    finite number counts for none of them."""
+    """The values of a metric of a job: the newest value and its step, the lowest and the highest. A value that was not
+    a finite number counts for none of them."""
 
     last: float
     min: float
@@ -182,7 +182,7 @@ class JobPage(View):
 
 
 class Facets(View):
-    """What the newest jobs of a list have, by which it can be filtered, sorted and shown.
+    """The attributes of the newest jobs of a list, by which it can be filtered, sorted and shown.
 
     Attributes:
         jobs: how many jobs were looked at, the newest that match.
@@ -199,7 +199,7 @@ class Facets(View):
 
 
 class GroupValues(View):
-    """What a metric of a group of jobs came to: the lowest and the highest value of all, the newest of the newest job
+    """The values of a metric of a group of jobs: the lowest and the highest value of all, the newest of the newest job
     that has one, and how many have one."""
 
     last: float
@@ -243,7 +243,11 @@ class EventView(View):
 
 
 class WorkerView(View):
-    """A worker or server of a running job. `shards` is [start, stop) of the logical shards it owns."""
+    """A worker or server of a running job. `shards` is [start, stop) of the logical shards it owns.
+
+    What its process and all that this has started use was measured a few seconds ago; null: not yet, or not there.
+    `cpu_percent` is of one core.
+    """
 
     id: str
     role: str
@@ -253,6 +257,9 @@ class WorkerView(View):
     state: str
     generation: Whole
     shards: tuple[Whole, Whole]
+    cpu_percent: Real | None = None
+    memory_bytes: Whole | None = None
+    gpu_memory_bytes: Whole | None = None
 
 
 class MetricPoint(View):

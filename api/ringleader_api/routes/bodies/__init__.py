@@ -1,1 +1,1 @@
-"""How a request's body is read: bounded, checked, streamed."""
+"""Bodies of requests and answers: bounded, checked, streamed."""

@@ -46,10 +46,10 @@ class RightsFirst(APIRoute):
 
 
 async def _says_json(request: Request) -> None:
-    """Refuse a body that is not declared as JSON, which would arrive as bytes, and one that names a key twice, of which
-    one value would be dropped."""
+    """Refuse a body that is not declared as JSON, and one that names a key twice."""
     given = request.headers.get("content-type", "")
     kind = given.partition(";")[0].strip().lower()
+    # FastAPI would hand such a body on as bytes.
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise UnsupportedMediaType(
             f"the request body must be JSON, but its content type is {given or 'not set'}.",

@@ -8,11 +8,13 @@ from pydantic import BaseModel, ConfigDict
 
 from ringleader.wire.views import JobView, View
 from ringleader_api.problems import Unprocessable
+from ringleader_api.services.records.metrics import Axis, Interval
 
 Limit = Annotated[int, Query(ge=1, le=200)]
 Cursor = Annotated[
     str | None, Query(description="The `next_cursor` of the previous page; leave it out for the first page.")
 ]
+Finite = Annotated[float | None, Query(allow_inf_nan=False)]
 Fields = frozenset[str] | None
 """Names of fields; None: all."""
 
@@ -28,6 +30,16 @@ class PartialPage(View):
 
     items: list[Partial]
     next_cursor: str | None
+
+
+def interval_of(
+    *,
+    axis: Annotated[Axis, Query(description="The unit of `from` and `to`.")] = Axis.STEP,
+    first: Annotated[Finite, Query(alias="from")] = None,
+    last: Annotated[Finite, Query(alias="to")] = None,
+) -> Interval:
+    """A dependency: the stretch of curves that is asked for."""
+    return Interval(axis, first, last)
 
 
 def fields_of(view: type[View], one: str) -> Callable[..., Awaitable[Fields]]:

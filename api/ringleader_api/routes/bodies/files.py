@@ -7,7 +7,7 @@ from ringleader_api.reports import CSP
 
 def report_file(page: bytes, name: str) -> HTMLResponse:
     """A report as a download of that name, which may run nothing wherever it is opened."""
-    return HTMLResponse(page, headers={"Content-Security-Policy": CSP, **saved_as(f"{name}.html")})
+    return HTMLResponse(page, headers={"Content-Security-Policy": CSP, **saved_as(name)})
 
 
 def saved_as(name: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which jobs a list shows, in which order, and with which metrics, as its query says it."""
+"""The filter, the order and the metrics of a list of jobs, as its query says them."""
 
 import re
 from typing import Annotated
@@ -54,6 +54,7 @@ async def filtered(  # noqa: PLR0917 - FastAPI gives them by name
         raise Unprocessable(f"the label filter {bad[0][:100]!r} is not key=value.", code="bad_label")
     if bad := [key for key, _ in params if not key]:
         raise Unprocessable(f"the param filter {bad[0][:100]!r} is not key=value.", code="bad_param")
+    # An empty text is a part of every job: as a filter it would cost a look at all of them, and leave none out.
     return Filter(state, project, name, owner, labels, params, search or None)
 
 

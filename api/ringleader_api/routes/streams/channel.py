@@ -183,8 +183,9 @@ class Channel(Generic[Item]):
         return not ended
 
     def _begin_near(self, newest: int) -> None:
-        """Begin with what is kept in the end: of a long history the rest would be read for nobody. Chosen items have
-        no such place, as nobody knows which they are."""
+        """Begin with what is kept in the end."""
+        # Of a long history the rest would be read for nobody. Chosen items have no such place: nobody knows which they
+        # are.
         if not self._has_begun and not isinstance(self._read, partial) and newest - KEPT > self.base:
             self.base = newest - KEPT
             self._tell()
@@ -218,7 +219,8 @@ class Channel(Generic[Item]):
         self._news = News()
 
     async def _until_news(self, version: int) -> None:
-        """Wait for a write to the store; look now and then in any case, since other processes may write too."""
+        """Wait for a write to the store; look now and then in any case."""
+        # Other processes may write, too, which this store's version does not tell.
         look_at = time.monotonic() + (LOOK_SHARED_S if self._here.store.shared else LOOK_ANYWAY_S)
         while (
             self._here.store.version == version

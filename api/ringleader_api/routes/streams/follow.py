@@ -116,19 +116,19 @@ async def items(
 
 
 async def _in_turn(here: Control, text: bytes) -> None:
-    """Wait for one of the few places that pieces have in a turn of the event loop: hundreds of followers hear of one
-    event, and each of their connections may take megabytes at once."""
+    """Wait for one of the few places that pieces have in a turn of the event loop."""
+    # Hundreds of followers hear of one event, and each of their connections may take megabytes at once.
     async with here.sending_long if len(text) > LONG_BYTES else here.sending:
         # Keeps the place until the next turn of the loop: else all would go through in one.
         await asyncio.sleep(0)
 
 
 async def _stored(here: Control, job_id: str, after: int, read: Read[Item]) -> int:
-    """`after` where something is stored from there on, else 0: a number that lies ahead must not hide the items before
-    it."""
+    """`after` where something is stored from there on, else 0."""
     if not after:
         return 0
     found = await asyncio.wrap_future(here.catching_up.submit(read, job_id, after - 1, 1))
+    # A number that lies ahead must not hide the items before it.
     return after if found else 0
 
 

@@ -1,1 +1,1 @@
-"""What becomes of a job: taken, changed, run in attempts, described."""
+"""Jobs: taken, changed, run in attempts, described."""

@@ -66,6 +66,7 @@ class Jobs:
         with self._store.write() as session:
             job = load(session, job_id)
             _unchanged(job, if_match)
+            # With labels alone the job may be in any state. A patch of nothing at all is refused where others would be.
             if changes or "labels" not in body:
                 self._merge(session, job, changes, seen, who)
             relabel(session, job, labels, at=self._now(), who=who.name)
@@ -137,6 +138,7 @@ class Jobs:
             )
         before, bounds = job.spec, changes.get("workers", {})
         merged = {**before, **changes, "workers": {**before["workers"], **bounds}}
+        # As a stored one: settings that an earlier version let pass are not this change's fault.
         spec = JobSpec.parse(merged, stored=True)
         # Only a rise above what the job has: lowering a priority takes room from nobody.
         if spec.priority > max(0, _priority(before)):
@@ -183,6 +185,7 @@ class Jobs:
 
 def begin_cancel(session: Session, job: Job, *, at: datetime, who: str, why: Why) -> None:
     """Decide that a job that has not ended ends as cancelled. One that is ending already is left as it is."""
+    # There is nothing to release first.
     if not job.state.holds:
         move(session, job, State.CANCELLED, at=at, who=who, why=why)
     elif job.target is State.PAUSED and job.state is State.STOPPING:

@@ -157,8 +157,7 @@ def beginning_of(
     session: Session, init_from: str | None, home: Path, *, optimizers: bool = False
 ) -> str | None:
     """The weights that a job begins with whose first attempt starts now: of a job that has succeeded the final ones, of
-    others the newest checkpoint. A checkpoint that was newest at the submission may be gone by now, for its source
-    keeps few.
+    others the newest checkpoint.
 
     Args:
         optimizers: the job begins with the optimisers' states, too, which are in checkpoints alone.
@@ -173,6 +172,7 @@ def beginning_of(
     if not optimizers and ended and (path := weights_file(home, init_from)):
         # A "?" in a plain path would be read as the query of a URI.
         return str(path) if "?" not in str(path) else path.as_uri()
+    # Only now: a checkpoint that was newest at the submission may be gone, for its source keeps few.
     found = checkpoints_of(session, init_from) if source is not None and source.deleted_at is None else []
     if optimizers and ended and not has_final(found):
         raise NoneLeft(
@@ -200,8 +200,7 @@ def leaves_weights(job: Job) -> bool:
 
 
 def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:
-    """The same, newest first. Only those in the job's own folder count: the event is the job's word, and whoever reads
-    a checkpoint goes where it says."""
+    """The same, newest first; only those in the job's own folder."""
     job = session.get(Job, job_id)
     if job is None:
         return []
@@ -212,6 +211,7 @@ def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:
             saved = _Saved.model_validate(event.data)
         except ValidationError:  # nothing can begin with what is not told whole
             continue
+        # The event is the job's word, and whoever reads a checkpoint goes where it says.
         if not _in_own_folder(job, saved.uri):
             log.warning("checkpoint.not_believed", job=job_id, uri=saved.uri[:200])
             continue
@@ -228,12 +228,12 @@ def checkpoints_of(session: Session, job_id: str) -> list[Checkpoint]:
 
 
 def _in_own_folder(job: Job, uri: str) -> bool:
-    """Whether the URI lies in the job's own checkpoint folder. Where the job file names none, it is in the home of the
-    process that wrote it, whose path may be spelt otherwise."""
+    """Whether the URI lies in the job's own checkpoint folder."""
     folder, _, name = uri.rpartition("/")
     if not _NAME.fullmatch(name):
         return False
     given = job.spec.get("checkpoint", {}).get("uri")
     if given:
         return folder == f"{given.rstrip('/')}/{job.id}"
+    # It is in the home of the process that wrote it, whose path may be spelt otherwise.
     return folder.startswith("/") and folder.endswith(f"/checkpoints/{job.id}")

@@ -82,11 +82,12 @@ class Register:
         return [StandingClaim(row, self._known[row.id][1]) for row in rows if row.id in self._known]
 
     def _read(self, session: Session, rows: Sequence[Row[Any]]) -> None:
-        """Read the terms of these jobs. Jobs deleted since their rows were read are left out."""
+        """Read the terms of these jobs."""
         versions = {row.id: row.version for row in rows}
         ids = list(versions)
         for first in range(0, len(ids), READ_AT_ONCE):
             query = select(Job.id, Job.spec).where(Job.id.in_(ids[first : first + READ_AT_ONCE]))
+            # Jobs deleted since their rows were read are left out.
             for job_id, spec in session.connection().execute(query):
                 self._known[job_id] = versions[job_id], _terms(spec)
 
@@ -153,8 +154,9 @@ def held_by(jobs: Sequence[StandingClaim], now: datetime) -> dict[str, Held]:
 
 
 def quota_left(session: Session, job: Job, now: datetime) -> int:
-    """The number of workers that the project's quotas leave to a job at work, beside its servers and what others hold.
-    The next to ask waits for the end of the transaction, and sees what was taken in it."""
+    """The number of workers that the project's quotas leave to a job at work, beside its servers and what others
+    hold."""
+    # Locked: the next to ask waits for the end of the transaction, and sees what was taken in it.
     project = session.get(people.Project, job.project, with_for_update=True)
     others = (Job.state.in_(ADMITTED), Job.project == job.project, Job.id != job.id)
     rows = session.execute(select(*_READ, Job.spec).where(*others)).all()
@@ -243,6 +245,7 @@ def _allowed(workers_min: int, workers_max: int, granted: int | None) -> int:
 
 
 def _servers(sync: dict[str, Any]) -> int:
+    # Looked for before the part is read as a model, which costs far more: most jobs of a long queue have no servers.
     return Sync.model_validate(sync).server_count if SERVERS in sync.values() else 0
 
 

@@ -21,7 +21,7 @@ class Faults:
         self._allowed = allowed
 
     def inject(self, job_id: str, order: FaultOrder, who: str) -> FaultView:
-        """Inject a fault, then record it: an event about a fault that did not happen would be worse than none.
+        """Inject a fault, then record it.
 
         Raises:
             Forbidden: neither job file nor control plane allow it.
@@ -43,6 +43,7 @@ class Faults:
         done = FaultView(
             at=self._now(), fault=order.fault, target=order.worker or "supervisor", effect=effect
         )
+        # Only now: an event about a fault that did not happen would be worse than none.
         with self._store.write() as session:
             told = {"who": who, "fault": done.fault, "target": done.target, "effect": effect}
             record(session, load(session, job_id), "fault.injected", done.at, told)

@@ -21,7 +21,7 @@ MOST_GROUPS = 200
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """What groups of jobs have in common: the value of a label, or of a key of `params`."""
+    """The attribute by which jobs are grouped: the value of a label, or of a key of `params`."""
 
     kind: str
     key: str
@@ -35,7 +35,7 @@ class Grouping:
         return cls(kind, key)
 
     def filter_of(self, value: str | None) -> str:
-        """What a list is filtered by to have the jobs of a group."""
+        """The filter with which a list has the jobs of a group."""
         if value is None:
             return f"!{self.key}"
         # In quotes: 0.10 without them would stand for 0.1, too.

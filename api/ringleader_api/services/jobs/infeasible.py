@@ -50,6 +50,7 @@ def _too_large(part: str, key: str, wanted: float, there: str, seen: Seen) -> Un
     without = key == "gpus" and there == "0 GPUs"
     return wrong_key(
         f"/{part}/{key}",
+        # As the job file has it: a claim may have made 4.0 of its 4.
         int(wanted) if float(wanted).is_integer() else wanted,
         f"at most {there}" + _further(seen),
         f"is more than a {one} can get: "

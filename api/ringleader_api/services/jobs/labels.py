@@ -25,11 +25,13 @@ def relabel(session: Session, job: Job, change: Mapping[str, Any], *, at: dateti
         Unprocessable: the job would have more than MOST_LABELS.
     """
     given = {key: value for key, value in change.items() if value is not None}
+    # By the job file's own rules for labels; the rest is only there because a job file needs it.
     checked = JobSpec.parse({"name": "x", "entrypoint": "x:x", "labels": given}).labels
     before: dict[str, str] = job.labels
     labels = {key: value for key, value in (before | checked).items() if key not in change or key in given}
     if labels == before:  # a patch that changes nothing keeps the ETag, which others may hold
         return
+    # A job that was submitted with more may still change or remove them.
     if len(labels) > max(MOST_LABELS, len(before)):
         raise Unprocessable(
             f"job {job.id} would have {len(labels)} labels, and can have {MOST_LABELS}.",

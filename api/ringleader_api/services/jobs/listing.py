@@ -79,7 +79,7 @@ class JobList:
         return JobPage(items=items, next_cursor=cursor_behind(sort, places[-1]) if more else None)
 
     def facets(self, which: Filter, projects: Collection[str] | None) -> Facets:
-        """What the newest LOOKED_AT of these jobs have, MOST of each kind."""
+        """The attributes of the newest LOOKED_AT of these jobs, MOST of each kind."""
         labels: dict[str, set[str]] = defaultdict(set)
         params: set[str] = set()
         with self._store.read() as session:
@@ -138,6 +138,7 @@ class _Search:
             # By an index those few would be met at the end of a walk through all.
             of = _indexed if few is None else self._unindexed
             query = _with_value(sort, conditions, few, of)
+            # None from here on: jobs without a value stand behind all that have one, and begin with their first.
             found, behind = self._read(query, of(sort.column), sort=sort, behind=behind, limit=limit), None
         if sort.may_lack and len(found) < limit:
             query = _without_value(sort, conditions)
@@ -166,7 +167,7 @@ class _Search:
         return [Place(value, i) for i, value in self._session.execute(query.order_by(*order).limit(limit))]
 
     def matching(self) -> list[ColumnElement[bool]]:
-        """What each job that is there must fulfil."""
+        """The conditions for each job that is there."""
         return _there(self._cheapest())
 
     def _cheapest(self) -> list[ColumnElement[bool]]:
@@ -177,7 +178,7 @@ class _Search:
         return conditions
 
     def _conditions(self, of: "_Spelling", *, soon: bool = False) -> list[ColumnElement[bool]]:
-        """What each job must fulfil. `soon`: many do, so that it is cheaper to ask each in turn than to find all."""
+        """The conditions for each job. `soon`: many do, so that it is cheaper to ask each in turn than to find all."""
         which = self._which
         equal = ((Job.state, which.state), (Job.project, which.project), (Job.name, which.name))
         found = [
@@ -204,8 +205,9 @@ class _Search:
         return or_(contains(Job.id.expression), contains(Job.name.expression), any_label)
 
     def _unindexed(self, column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
-        """The column as the planner of SQLite takes no index for it. PostgreSQL knows how many rows each would find."""
+        """The column as the planner of SQLite takes no index for it."""
         if not self._sqlite:
+            # PostgreSQL knows how many rows each index would find.
             return column.expression
         return unindexed(column.expression)
 

@@ -149,6 +149,7 @@ def _number(value: Any) -> float:
 
 
 def _whole(value: Any) -> int:
+    # The column has 32 bits: PostgreSQL fails a comparison with more, and a cursor can be made up.
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31:
         raise TypeError(value)
     return value

@@ -214,7 +214,8 @@ def _no_registry(name: str) -> SpecInvalid:
 
 
 def resolved(spec: JobSpec) -> JobSpec:
-    """Fix the number of shards: a later resize of `workers.max` must not change it."""
+    """Fix the number of shards."""
+    # Stored with the job: a later resize of `workers.max` must not change it.
     return spec.model_copy(update={"batch": spec.batch.model_copy(update={"logical_shards": spec.shards})})
 
 

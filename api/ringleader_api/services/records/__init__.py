@@ -1,1 +1,1 @@
-"""What workers and the house report, taken in and read."""
+"""The records of workers and supervisors, taken in and read."""

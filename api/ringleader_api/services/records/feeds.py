@@ -109,8 +109,8 @@ class Feeds:
 
 
 def _view(event: Event) -> EventView:
-    """The event as the API shows it. Data stored by an earlier version may not fit any answer: it is escaped or cut
-    off."""
+    """The event as the API shows it."""
+    # Data stored by an earlier version may not fit any answer: it is escaped or cut off.
     data = event.data if is_plain(event.data, DEEP, MANY) else plain(event.data, DEEP)
     return EventView(
         seq=event.seq,

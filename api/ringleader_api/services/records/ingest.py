@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from ringleader.spec.job import MAX_WHY
+from ringleader.spec.program.framework import CHOSEN, ON_NODES
 from ringleader.wire.ingest import (
     Acknowledged,
     EventRecord,
@@ -26,6 +28,7 @@ from ringleader_api.log import Log
 from ringleader_api.problems import StaleAttempt
 from ringleader_api.services.jobs.attempts import TRUE_STATES, attempt_failed
 from ringleader_api.services.records.points import store_points
+from ringleader_api.services.records.system import store_samples
 from ringleader_api.services.records.totals import counted, longest, over_all_attempts
 from ringleader_api.services.secrets import Secrets
 from ringleader_api.services.users.access import load
@@ -95,6 +98,7 @@ class Intake:
             if body.status is not None:
                 _apply_status(session, job, body.status, now)
             self._store_records(session, job, fresh, now)
+            store_samples(session, job.id, body.system)
             # In the same transaction: a record is stored if and only if its position says so.
             _advance(session, job, positions)
         if before == 0 < job.step:
@@ -123,11 +127,12 @@ class Intake:
                 self._telemetry.recovery_s.observe(total_s)
 
     def _masked(self, session: Session, job: Job, told: list[Record]) -> list[Record]:
-        """The records without the job's secrets: a log line, a traceback or a label may hold one."""
+        """The records without the job's secrets."""
         named = job.spec.get("secrets")
         masks = self._secrets.masks(session, job.project, named) if named else []
         if not masks:
             return told
+        # In each of them: a log line, a traceback or a label may hold one.
         return [_masked(r, masks) for r in told]
 
     def _store_records(self, session: Session, job: Job, fresh: Sequence[Record], now: datetime) -> None:
@@ -135,6 +140,8 @@ class Intake:
             if isinstance(item, EventRecord) and item.type.startswith("job."):
                 log.warning("ingest.event_refused", job=job.id, type=item.type)  # states are ours to tell
             elif isinstance(item, EventRecord):
+                if item.type == CHOSEN:
+                    _keep_choice(job, item.data)
                 data = counted(job, item.type, item.data)
                 record(session, job, item.type, item.at, data, generation=item.generation)
         points = [r for r in fresh if isinstance(r, MetricRecord)]
@@ -156,6 +163,8 @@ class Intake:
                     job_id=job.id,
                     seq=job.log_seq,
                     at=line.at,
+                    # Cut to the column: PostgreSQL refuses a longer one, and with it the post and all that come behind
+                    # it.
                     worker=line.worker[:100],
                     level=line.level,
                     line=line.line,
@@ -170,9 +179,11 @@ class Intake:
     def _drop_logs(self, session: Session, job: Job) -> None:
         """Drop the oldest lines until no more lines and bytes are kept than allowed; the newest stays."""
         mine = LogRow.job_id == job.id
+        # Never less than before: the setting may have been raised since lines were dropped.
         last = max(job.logs_dropped, job.log_seq - self._logs_kept)
         if (beyond := job.log_bytes - self._logs_kept_bytes) > 0:
             kept = select(LogRow.seq).where(mine, LogRow.seq > last, LogRow.start_byte >= beyond)
+            # None where the newest line alone is longer than what is kept: it stays all the same.
             last = (session.scalar(kept.order_by(LogRow.seq).limit(1)) or job.log_seq) - 1
         session.execute(delete(LogRow).where(mine, LogRow.seq <= last))
         job.logs_dropped = last
@@ -218,6 +229,16 @@ def _advance(session: Session, job: Job, positions: dict[str, int]) -> None:
         session.merge(IngestPosition(job_id=job.id, attempt=job.attempt, stream=stream, seq=seq))
 
 
+def _keep_choice(job: Job, told: dict[str, Any]) -> None:
+    """Keep what a node has found `framework: auto` to be, with the reason, as a job file has it for which `ringleader
+    submit` has chosen: later attempts do not choose again."""
+    framework, why = told.get("framework"), told.get("framework_why")
+    if job.spec.get("framework") != "auto" or not (isinstance(framework, str) and isinstance(why, str)):
+        return
+    if framework in ON_NODES:
+        job.spec = {**job.spec, "framework": framework, "framework_why": " ".join(why.split())[:MAX_WHY]}
+
+
 def _apply_status(session: Session, job: Job, status: Status, now: datetime) -> None:
     job.generation = status.generation
     job.failures_reported = status.failures_spent
@@ -244,8 +265,8 @@ def _path(now: State, told: State) -> tuple[State, ...]:
 
 
 def _ended_while_pausing(session: Session, job: Job, told: OutcomeRecord, now: datetime) -> None:
-    """Give the job the end it has reached by itself while it was to pause. A failure of the cluster does not count:
-    resume begins with a checkpoint."""
+    """Give the job the end it has reached by itself while it was to pause."""
+    # A failure of the cluster does not count: resume begins with a checkpoint.
     own = told.outcome == "failed" and told.reason is not None and told.reason.code not in RETRIED
     if told.outcome == "succeeded" or own:
         retarget(session, job, State(told.outcome), at=now, who="supervisor", why=told.reason)

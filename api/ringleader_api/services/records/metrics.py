@@ -5,23 +5,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
+from math import ceil, floor, inf
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Row, Select, and_, cast, false, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Row, func, select
 
 from ringleader.wire.views import ComparedCurve, ComparedJob, Comparison, MetricPoint, View
 from ringleader_api.problems import Unprocessable
-from ringleader_api.services.records.points import extremes
+from ringleader_api.services.records.thinning import Ends, Place, read_points
 from ringleader_api.services.users.access import load
 from ringleader_api.store import Store
-from ringleader_api.store.tables import STRETCH, Job, Metric
+from ringleader_api.store.tables import Job, Metric
 
 MAX_VALUES = 250_000
 """The most values of one answer."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_COLUMNS = (Metric.job_id, Metric.name, Metric.step, Metric.value, Metric.at, Metric.generation)
+_MOST = (1 << 63) - 1
 
 
 class MetricNames(View):
@@ -53,21 +53,18 @@ class Interval:
     first: float | None = None
     last: float | None = None
 
-    def of(self, job_id: str, started_at: datetime | None) -> ColumnElement[bool]:
-        """The condition for the points of this job. One that never started has none by the relative axis."""
-        ends: Sequence[Any] = (self.first, self.last)
-        column: Any = Metric.step
-        if self.axis is not Axis.STEP:
-            since = _EPOCH if self.axis is Axis.WALL else started_at
-            if since is None:
-                return false()
-            column, ends = Metric.at, [end if end is None else _later(since, end) for end in ends]
-        first, last = ends
-        bounds = [
-            *([column >= first] if first is not None else []),
-            *([column <= last] if last is not None else []),
-        ]
-        return and_(Metric.job_id == job_id, *bounds)
+    def place(self) -> Place:
+        """What the ends are compared with."""
+        return Metric.step if self.axis is Axis.STEP else Metric.at
+
+    def ends(self, started_at: datetime | None) -> Ends | None:
+        """The ends for a job. One that never started has no points by the relative axis: None."""
+        first = -inf if self.first is None else self.first
+        last = inf if self.last is None else self.last
+        if self.axis is Axis.STEP:
+            return ceil(min(max(first, 0), _MOST)), floor(min(max(last, -1), _MOST))
+        since = _EPOCH if self.axis is Axis.WALL else started_at
+        return None if since is None else (_later(since, first), _later(since, last))
 
 
 class Curves:
@@ -77,17 +74,23 @@ class Curves:
         self._store = store
 
     def names(self, job_id: str) -> MetricNames:
-        query = select(Metric.name).where(Metric.job_id == job_id).distinct().order_by(Metric.name)
+        mine = Metric.job_id == job_id
+        # From one name to the next by the index: DISTINCT would read all points.
+        found = select(func.min(Metric.name).label("name")).where(mine).cte("found", recursive=True)
+        following = select(func.min(Metric.name)).where(mine, Metric.name > found.c.name).scalar_subquery()
+        found = found.union_all(select(following).where(found.c.name.is_not(None)))
         with self._store.read() as session:
             load(session, job_id)
-            return MetricNames(names=list(session.scalars(query)))
+            return MetricNames(
+                names=list(session.scalars(select(found.c.name).where(found.c.name.is_not(None))))
+            )
 
     def curve(self, job_id: str, name: str, max_points: int) -> MetricCurve:
         """At most `max_points` points: all of them, or the lowest and the highest of each of several equal parts of the
         steps."""
         with self._store.read() as session:
             load(session, job_id)
-            rows = _points(session, and_(Metric.job_id == job_id, Metric.name == name), max_points)
+            rows = read_points(session, Metric.step, {job_id: (0, _MOST)}, [name], max_points)
         points = [MetricPoint(step=r.step, value=r.value, at=r.at, generation=r.generation) for r in rows]
         return MetricCurve(name=name, points=points)
 
@@ -121,57 +124,13 @@ class Curves:
             found = found.where(Job.project.in_(projects))
         with self._store.read() as session:
             jobs = {row.id: row for row in session.execute(found)}
-            within = [interval.of(row.id, row.started_at) for row in jobs.values()]
-            rows = _points(session, and_(or_(false(), *within), Metric.name.in_(names)), max_points)
+            within = {i: ends for i, row in jobs.items() if (ends := interval.ends(row.started_at))}
+            rows = read_points(session, interval.place(), within, names, max_points)
         return Comparison(
             jobs=[ComparedJob.model_validate(jobs[i]._asdict()) for i in job_ids if i in jobs],
             curves=[_by_columns(*key, list(of)) for key, of in groupby(rows, attrgetter("job_id", "name"))],
             left_out=[i for i in job_ids if i not in jobs],
         )
-
-
-def _points(session: Session, which: ColumnElement[bool], max_points: int) -> Sequence[Any]:
-    """The points for which the condition holds, by job, name and step, with at most `max_points` of each curve."""
-    by = (Metric.job_id, Metric.name)
-    count, first, last = func.count(), func.min(Metric.step), func.max(Metric.step)
-    curves = session.execute(select(*by, count, first, last).where(which).group_by(*by).order_by(*by)).all()
-    whole = select(*_COLUMNS).order_by(*by, Metric.step)
-    if all(points <= max_points for _, _, points, _, _ in curves):
-        return session.execute(whole.where(which)).all()
-    found: list[Row[Any]] = []
-    for job_id, name, points, start, end in curves:
-        one = and_(which, Metric.job_id == job_id, Metric.name == name)
-        if points > max_points:
-            found += session.execute(_thinned(session, one, (job_id, name, start, end), max_points))
-        else:
-            found += session.execute(whole.where(one))
-    return found
-
-
-def _thinned(
-    session: Session, one: ColumnElement[bool], curve: tuple[str, str, int, int], max_points: int
-) -> Select[Any]:
-    _, _, first, last = curve
-    # Two points a part, and the two ends.
-    parts = max(1, (max_points - 2) // 2)
-    # Where parts are longer than stretches, the extremes of these are enough: two of 256 points at most.
-    if last - first >= STRETCH * parts and (steps := extremes(session, *curve)) is not None:
-        one = and_(one, Metric.step.in_(steps))
-    # In the database: a curve may be far longer than what is shown of it.
-    # `op`: SQLAlchemy's own `/` of integers gives a fraction.
-    part: ColumnElement[int] = cast((Metric.step - first) * parts, BigInteger).op("/")(last - first + 1)
-    lowest, highest = (Metric.value, Metric.step), (Metric.value.desc(), Metric.step)
-    ranked = (
-        select(
-            *_COLUMNS,
-            func.row_number().over(partition_by=part, order_by=lowest).label("from_low"),
-            func.row_number().over(partition_by=part, order_by=highest).label("from_high"),
-        )
-        .where(one)
-        .subquery()
-    )
-    keep = or_(ranked.c.from_low == 1, ranked.c.from_high == 1, ranked.c.step.in_((first, last)))
-    return select(*(ranked.c[column.key] for column in _COLUMNS)).where(keep).order_by(ranked.c.step)
 
 
 def _by_columns(job_id: str, name: str, rows: Sequence[Row[Any]]) -> ComparedCurve:
@@ -182,6 +141,11 @@ def _by_columns(job_id: str, name: str, rows: Sequence[Row[Any]]) -> ComparedCur
         times=[round(row.at.timestamp(), 3) for row in rows],
         values=[row.value for row in rows],
     )
+
+
+def unix_time(seconds: float) -> datetime:
+    """That Unix time, or the nearest end of all dates."""
+    return _later(_EPOCH, seconds)
 
 
 def _later(since: datetime, seconds: float) -> datetime:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from sqlalchemy import Select, and_, case, func, literal, select, union
+from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from ringleader.wire.ingest import MetricRecord
@@ -17,14 +17,14 @@ MAX_NAME = 250
 
 
 def store_points(session: Session, job_id: str, points: Sequence[MetricRecord]) -> None:
-    """Store metric values. The first value of a (name, step) stays: a later attempt that computes a step again has
-    nothing new. What is not a finite number is no point."""
+    """Store metric values. What is not a finite number is no point."""
     rows = _rows_of(job_id, points)
     if not rows:
         return
     last = _last_steps(session, job_id, {row["name"] for row in rows})
     new = [row for row in rows if row["step"] > last[row["name"]]]
     # Inserted without objects, many at a time: points are the most numerous rows by far.
+    # The first value of a (name, step) stays: a later attempt that computes a step again has nothing new.
     insert = insert_of(session)(Metric).on_conflict_do_nothing()
     if new:
         session.execute(insert, new)
@@ -37,11 +37,12 @@ def store_points(session: Session, job_id: str, points: Sequence[MetricRecord]) 
 
 
 def _rows_of(job_id: str, points: Sequence[MetricRecord]) -> list[dict[str, Any]]:
-    """A row for each value, of several of one (name, step) the first: a stretch counts each point once."""
+    """A row for each value, of several of one (name, step) the first."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for point in points:
         for name, value in point.values.items():
             key = name[:MAX_NAME], point.step
+            # Not the same key twice: a stretch counts each point once.
             if value is not None and isfinite(value) and key not in rows:
                 rows[key] = {
                     "job_id": job_id,
@@ -66,34 +67,6 @@ def _last_steps(session: Session, job_id: str, names: Collection[str]) -> dict[s
         summarise(session, [job_id])
         last = {row.name: row.last_step for row in session.execute(summaries)}
     return {**dict.fromkeys(names, -1), **last}
-
-
-def extremes(session: Session, job_id: str, name: str, first: int, last: int) -> Select[Any] | None:
-    """A query of steps: those of the lowest and the highest value of each whole stretch from `first` to `last`, and all
-    steps before the first and behind the last of these. None where stretches do not know all points."""
-    whole = range(-(-first // STRETCH), (last + 1) // STRETCH)
-    begin, end = whole.start * STRETCH, whole.stop * STRETCH
-    curve = and_(Metric.job_id == job_id, Metric.name == name)
-    mine = and_(
-        MetricStretch.job_id == job_id,
-        MetricStretch.name == name,
-        MetricStretch.stretch >= whole.start,
-        MetricStretch.stretch < whole.stop,
-    )
-    known = session.scalar(select(func.coalesce(func.sum(MetricStretch.points), 0)).where(mine))
-    there = select(func.count()).where(curve, Metric.step >= begin, Metric.step < end)
-    # Points from before there were stretches, and of control planes of the version before.
-    if known != session.scalar(there):
-        return None
-    found = union(
-        select(MetricStretch.low_step.label("step")).where(mine),
-        select(MetricStretch.high_step).where(mine),
-        select(Metric.step).where(curve, Metric.step >= first, Metric.step < begin),
-        select(Metric.step).where(curve, Metric.step >= end, Metric.step <= last),
-        select(literal(first)),
-        select(literal(last)),
-    ).subquery()
-    return select(found.c.step)
 
 
 def _widen(session: Session, job_id: str, new: Sequence[Mapping[str, Any]]) -> None:

@@ -49,8 +49,9 @@ def over_all_attempts(job: Job, told: Result) -> Result:
 
 
 def longest(before: dict[str, Any] | None, told: Spent) -> dict[str, Any]:
-    """An attempt's account, the newest of the two: posts may overtake each other, and time does not go back."""
+    """An attempt's account, the newest of the two."""
     now = together(told.model_dump())
+    # By its time, which does not go back: posts may overtake each other.
     return before if before is not None and before["wall_s"] > now.wall_s else now.model_dump()
 
 

@@ -157,6 +157,7 @@ class Sweeps:
         """The sweep, the points of its trials, and the decision on the first one now."""
         spec = SweepSpec.parse(body)
         permit(who, Action.SUBMIT, spec.project)
+        # Looked for without importing it, which takes a while: no point is drawn by it here.
         if spec.method == "optuna" and find_spec("optuna") is None:
             raise Unprocessable(
                 "the method optuna needs the library optuna, which the control plane does not have.",
@@ -166,6 +167,7 @@ class Sweeps:
         points = points_of(spec)
         first = points[0] if points is not None else any_point(spec)
         preview = self._submissions.preview(who, spec.job_file(0, first), seen)
+        # All of them now: a trial that is refused only when its turn comes would leave its point untried.
         for number, point in enumerate(points or ()):
             JobSpec.parse(spec.job_file(number, point))
         return spec, points, preview
@@ -228,10 +230,11 @@ def _have_room(session: Session, project: str) -> None:
 
 
 def _readable_view(session: Session, row: Sweep) -> SweepView | None:
-    """None: the stored sweep file is none to this version, which must not keep the others from being shown."""
+    """The sweep as the API shows it; None where the stored sweep file is none to this version."""
     try:
         return sweep_view(row, known_trials(session, row, points=False))
     except ValidationError as error:
+        # It must not keep the others from being shown.
         log.warning("sweep.unreadable", sweep=row.id, wrong_keys=error.error_count())
         return None
 

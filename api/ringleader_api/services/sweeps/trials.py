@@ -1,4 +1,4 @@
-"""What is known of a sweep's trials: their rows, their jobs' states and the newest value of their metric."""
+"""The trials of a sweep as they are known: their rows, their jobs' states and the newest value of their metric."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def known_trials(session: Session, sweep: Sweep, *, points: bool = True) -> list
 
 
 def snapshot_of_sweep(sweep: Sweep, spec: SweepSpec, known: Sequence[KnownTrial]) -> SweepSnapshot:
-    """What a decision on the sweep needs."""
+    """The input of a decision on the sweep."""
     asha = spec.promotion.asha if spec.promotion is not None else None
     return SweepSnapshot(
         state=sweep.state,

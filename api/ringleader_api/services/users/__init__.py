@@ -1,1 +1,1 @@
-"""Who asks, and what for: accounts, tokens, projects, the audit."""
+"""Users and their rights: accounts, tokens, projects, the audit."""

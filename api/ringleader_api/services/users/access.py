@@ -89,14 +89,14 @@ def permit_somewhere(who: Caller, action: Action) -> None:
 
 
 def permit_job(store: Store, who: Caller, action: Action, job_id: str) -> None:
-    """The same for the job's project; a job's owner may steer it with a smaller role. Neither project nor owner ever
-    changes.
+    """The same for the job's project; a job's owner may steer it with a smaller role.
 
     Raises:
         NotFound: there is no such job, or `who` may not know of it.
         Forbidden: they may, but not do this.
     """
     # Without a session, and before the transaction: each request for a job comes this way.
+    # What is read here stays true: neither project nor owner of a job ever changes.
     rows = store.rows(_WHOSE, job_id=job_id)
     if not rows or not may(who, Action.READ, rows[0].project):
         raise no_job(job_id)

@@ -74,6 +74,7 @@ class Tokens:
         if user != who.name:
             permit(who, Action.ADMIT, EVERY)
         now = self._now()
+        # Of a token alone: a session of the page ends soon, and is what tokens that last are made with.
         limit = who.expires_at if who.token is not None else None
         if expires_at is not None and expires_at <= now:
             raise Unprocessable("the token would expire in the past.", code="bad_expiry")
@@ -140,8 +141,9 @@ def _room_for_one(session: Session, user: str, now: datetime) -> None:
 
 
 def _whole(who: Caller) -> None:
-    """Require a credential without scope: otherwise a scoped token would be a way to an unscoped one."""
+    """Require a credential without scope."""
     if not who.is_whole:
+        # Else a scoped token would be a way to an unscoped one.
         raise Forbidden(
             "a scoped token cannot create or revoke other tokens.",
             hint="Log in, or use a token without a scope.",

@@ -62,6 +62,7 @@ class Users:
         _not_oneself(who, name)
         with self._store.write() as session:
             user = _load(session, name)
+            # The first time stays: it says since when they are shut out.
             user.disabled_at = user.disabled_at or self._now()
 
     def enable(self, name: str) -> UserView:
@@ -115,8 +116,9 @@ def _known(session: Session, project: str) -> None:
 
 
 def _not_oneself(who: Caller, name: str) -> None:
-    """Refuse changes to one's own rights: otherwise the last admin could lock everybody out."""
+    """Refuse changes to one's own rights."""
     if who.name == name:
+        # Else the last admin could lock everybody out.
         raise Conflict(
             "you cannot change your own rights.", hint="Ask another admin to change them.", code="own_rights"
         )

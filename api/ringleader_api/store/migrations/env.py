@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from ringleader_api.store import alerts, people, sweeps  # noqa: F401 - their tables belong to the metadata too
+from ringleader_api.store import alerts, people, samples, sweeps  # noqa: F401 - their tables belong to the metadata too
 from ringleader_api.store.tables import Base
 
 context.configure(

@@ -1,5 +1,5 @@
 /** What the address of the compare view says: which runs, and how their charts are shown. Pure. */
-import { listed, parseView, queryOf, viewParts, type ChartView } from "../plot/view";
+import { drawnParts, listed, parseView, queryOf, viewParts, type ChartView } from "../plot/view";
 
 /** The limits of `GET /curves`. */
 export const MAX_JOBS = 100;
@@ -48,10 +48,7 @@ export function formatCompare(state: CompareState): string {
   return queryOf([["jobs", jobs.join(",")], ...viewParts(state), ...own]);
 }
 
-/** The query of a report on these runs by these metrics. */
-export function reportQuery({ jobs, names }: CompareState): string {
-  return queryOf([
-    ["jobs", jobs.join(",")],
-    ["names", names.join(",")],
-  ]);
+/** The query of a report on these runs by these metrics, as they are drawn. */
+export function reportQuery(state: CompareState): string {
+  return queryOf([["jobs", state.jobs.join(",")], ["names", state.names.join(",")], ...drawnParts(state, [])]);
 }

@@ -1,16 +1,20 @@
-/** What one can do to a job: label it, and while it has not ended, pause it, take it up again, resize it, cancel it. */
+/** What one can do to a job: clone or label it; once it has ended, retry it; before, pause, resume, resize, cancel it, and more. */
 import { useMutation } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState, type SubmitEvent } from "react";
+import { Faults, MayFault } from "../acts/Faults";
+import { Priority } from "../acts/Priority";
+import type { Question } from "../acts/question";
+import { Refusal } from "../acts/Refusal";
+import { Retry } from "../acts/Retry";
 import { cancel, pause, relabel, resize, resume } from "../api";
 import type { LabelChange } from "../labels";
 import { hasEnded, workerBounds, type Job } from "../wire";
 import { Dialog } from "./Dialog";
 import { LabelDialog } from "./LabelDialog";
-import { Notice } from "./Notice";
 
 export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
-  const [open, setOpen] = useState<"labels" | "resize" | "cancel" | null>(null);
+  const [open, setOpen] = useState<"labels" | "resize" | "priority" | "faults" | "cancel" | "retry" | null>(null);
   const done = (): void => {
     setOpen(null);
     onChange();
@@ -24,12 +28,20 @@ export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
       <button type="button" onClick={() => setOpen("labels")}>
         Labels…
       </button>
-      {!hasEnded(job.state) && (
+      {hasEnded(job.state) ? (
+        <button type="button" onClick={() => setOpen("retry")}>
+          Retry…
+        </button>
+      ) : (
         <>
           <PauseOrResume job={job} disabled={stopping} onDone={onChange} />
           <button type="button" disabled={stopping} onClick={() => setOpen("resize")}>
             Resize…
           </button>
+          <button type="button" disabled={stopping} onClick={() => setOpen("priority")}>
+            Priority…
+          </button>
+          <MayFault job={job} onOpen={() => setOpen("faults")} />
           <button type="button" className="danger" disabled={stopping} onClick={() => setOpen("cancel")}>
             Cancel…
           </button>
@@ -37,6 +49,9 @@ export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
       )}
       {open === "labels" && <Labels job={job} onClose={() => setOpen(null)} onDone={done} />}
       {open === "resize" && <Resize job={job} onClose={() => setOpen(null)} onDone={done} />}
+      {open === "priority" && <Priority job={job} onClose={() => setOpen(null)} onDone={done} />}
+      {open === "faults" && <Faults job={job} onClose={() => setOpen(null)} onDone={done} />}
+      {open === "retry" && <Retry job={job} onClose={() => setOpen(null)} />}
       {open === "cancel" && <Cancel job={job} onClose={() => setOpen(null)} onDone={done} />}
     </div>
   );
@@ -55,22 +70,12 @@ function PauseOrResume({ job, disabled, onDone }: { job: Job; disabled: boolean;
   );
 }
 
-interface Question {
-  job: Job;
-  onClose: () => void;
-  onDone: () => void;
-}
-
 function Labels({ job, onClose, onDone }: Question) {
   const { mutate, isPending, error } = useMutation({
     mutationFn: (change: LabelChange) => relabel(job.id, change),
     onSuccess: onDone,
   });
-  const refused = error && (
-    <Notice tone="bad" title={error.message}>
-      <p>{error.hint}</p>
-    </Notice>
-  );
+  const refused = <Refusal error={error} />;
   return (
     <LabelDialog title={`Labels of ${job.name}`} jobs={[job]} pending={isPending} refused={refused} onClose={onClose} onYes={mutate} />
   );
@@ -81,11 +86,7 @@ function Cancel({ job, onClose, onDone }: Question) {
   return (
     <Dialog title={`Cancel ${job.name}?`} onClose={onClose}>
       <p>The job stops after its current step and cannot be resumed. Its metrics, events and logs are kept.</p>
-      {error && (
-        <Notice tone="bad" title={error.message}>
-          <p>{error.hint}</p>
-        </Notice>
-      )}
+      <Refusal error={error} />
       <div className="dialog-actions">
         <button type="button" onClick={onClose}>
           Keep it running
@@ -140,16 +141,7 @@ function Resize({ job, onClose, onDone }: Question) {
         <p className="field-error" aria-live="polite">
           {wrong}
         </p>
-        {error && (
-          <Notice tone="bad" title={error.message}>
-            {error.findings.map((one) => (
-              <p key={one.pointer}>
-                <code>{one.pointer}</code> {one.message}
-              </p>
-            ))}
-            <p>{error.hint}</p>
-          </Notice>
-        )}
+        <Refusal error={error} />
         <div className="dialog-actions">
           <button type="button" onClick={onClose}>
             Leave unchanged

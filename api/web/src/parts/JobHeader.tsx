@@ -2,8 +2,11 @@
 import { Link } from "@tanstack/react-router";
 import { reportUrl } from "../api";
 import { age, duration, full, ranFor } from "../format";
-import { hasEnded, type Job } from "../wire";
+import { batchesOf, sizesOf } from "../plot/curves";
+import { drawnParts, queryOf, type ChartView } from "../plot/view";
+import { hasEnded, priorityOf, type Job } from "../wire";
 import { Actions } from "./Actions";
+import { Chosen } from "./Chosen";
 import { Copy } from "./Copy";
 import { CopyLink } from "./CopyLink";
 import { ReportLink } from "./ReportLink";
@@ -14,10 +17,11 @@ interface Props {
   now: number;
   /** Steps per second, while it trains. */
   rate: number | undefined;
+  view: ChartView;
   onChange: () => void;
 }
 
-export function JobHeader({ job, now, rate, onChange }: Props) {
+export function JobHeader({ job, now, rate, view, onChange }: Props) {
   const tracking = safeLink(job.tracking.url);
   return (
     <header className="job-head">
@@ -40,7 +44,7 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
             </a>
           )}
           <CopyLink />
-          <ReportLink href={reportUrl(job.id)} />
+          <ReportLink href={reportUrl(job.id, queryOf(drawnParts(view, sizesOf(batchesOf(job)))))} />
           <Actions job={job} onChange={onChange} />
         </div>
       </div>
@@ -52,6 +56,11 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
         <span>
           generation <b data-testid="generation-now">{job.generation}</b>
         </span>
+        {priorityOf(job.spec) !== 0 && (
+          <span>
+            priority <b>{priorityOf(job.spec)}</b>
+          </span>
+        )}
         {job.owner && <span>by {job.owner}</span>}
         <span title={full(job.created_at)}>submitted {age(job.created_at, now)}</span>
         {Object.entries(job.labels).map(([key, value]) => (
@@ -60,6 +69,7 @@ export function JobHeader({ job, now, rate, onChange }: Props) {
           </span>
         ))}
       </div>
+      <Chosen spec={job.spec} />
       <div className="job-progress">
         <ProgressBar progress={job.progress} state={job.state} />
         <span className="muted">

@@ -1,7 +1,14 @@
 /** Who is at work: one row a worker or server. */
-import { node, shards } from "../format";
+import { bytes, node, shards } from "../format";
 import type { Worker } from "../wire";
 import { StateBadge } from "./State";
+
+/** What workers use, as it was measured a few seconds ago; null where it was not. */
+const USES = [
+  { title: "CPU", of: ({ cpu_percent }: Worker) => (cpu_percent == null ? null : `${Math.round(cpu_percent)} %`) },
+  { title: "Memory", of: ({ memory_bytes }: Worker) => (memory_bytes == null ? null : bytes(memory_bytes)) },
+  { title: "GPU memory", of: ({ gpu_memory_bytes }: Worker) => (gpu_memory_bytes == null ? null : bytes(gpu_memory_bytes)) },
+] as const;
 
 export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; ended: boolean }) {
   if (workers.length === 0) {
@@ -9,6 +16,7 @@ export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; e
       <p className="muted pad">{ended ? "The job has ended; its workers are gone." : "No workers yet."}</p>
     );
   }
+  const uses = USES.filter(({ of }) => workers.some((worker) => of(worker) !== null));
   return (
     <div className="scroll" tabIndex={0} role="region" aria-label="Workers">
       <table data-testid="workers">
@@ -22,6 +30,11 @@ export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; e
             <th>State</th>
             <th className="num">Generation</th>
             <th>Shards</th>
+            {uses.map(({ title }) => (
+              <th key={title} className="num">
+                {title}
+              </th>
+            ))}
           </tr>
         </thead>
         <tbody>
@@ -41,6 +54,11 @@ export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; e
               </td>
               <td className="num">{worker.generation}</td>
               <td>{shards(worker.shards)}</td>
+              {uses.map(({ title, of }) => (
+                <td key={title} className="num">
+                  {of(worker) ?? "–"}
+                </td>
+              ))}
             </tr>
           ))}
         </tbody>

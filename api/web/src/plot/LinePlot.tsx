@@ -22,6 +22,8 @@ interface Props {
   name: string;
   /** Whose chart it is, for the files that are made of it. */
   of?: string;
+  /** What its lines are in, where they are several of one job. */
+  things?: string;
   lines: readonly Line[];
   /** The lines before smoothing; none without smoothing. */
   raw: readonly Line[];
@@ -120,7 +122,7 @@ export function LinePlot(given: Props) {
     drawn.current.moveTo(to);
     setSaid(words(kind, to.x, near(to, 3)));
   };
-  const runs = lines.length === 1 ? "" : ` of ${lines.length} runs`;
+  const runs = lines.length === 1 ? "" : ` of ${lines.length} ${given.things === undefined ? "runs" : "lines"}`;
   return (
     <>
       <div className="plot" ref={box} style={{ minHeight: height }} onPointerDown={setPressed}>
@@ -176,11 +178,11 @@ function rowsOf({ of, raw, lines, kind, zoom }: Props): Cell[][] {
   return wide(of ? read.map((line) => ({ ...line, label: line.id })) : read, xHead(kind), zoom);
 }
 
-function pictureOf({ name, of, lines, kind }: Props): Picture {
+function pictureOf({ name, of, things, lines, kind }: Props): Picture {
   const theme = readTheme();
   // Of one line the title says all.
   const keys = lines.map((line) => ({ label: line.label, colour: colourOf(theme, line.look), dash: DASHES[line.look.dash] ?? [] }));
-  return { title: of ? `${of} · ${name}` : name, x: kind.label, keys: of ? [] : keys };
+  return { title: [of, name, things].filter(Boolean).join(" · "), x: kind.label, keys: of && things === undefined ? [] : keys };
 }
 
 /** Whether the pointer has been pressed here and is still down, and saying that it is pressed. */

@@ -1,5 +1,5 @@
 /** What an address says of charts: which metrics in which order, by which axis, in which stretch, each drawn how. Pure. */
-import { AXES, type AxisName } from "./curves";
+import { asked, AXES, type AxisName } from "./curves";
 import type { Range } from "./lines";
 
 const SMOOTHEST = 0.99;
@@ -42,6 +42,17 @@ export function viewParts(view: ChartView): [string, string | null][] {
     ["to", view.zoom && String(view.zoom[1])],
     ["log", view.log.filter((name) => view.names.includes(name)).join(",")],
     ["smooth", smoothing.join(",")],
+  ];
+}
+
+/** What a report on these charts is asked for, which knows no axis of rows: of a stretch of rows the steps of these batch sizes. */
+export function drawnParts({ axis, zoom }: Pick<ChartView, "axis" | "zoom">, sizes: readonly number[]): [string, string | null][] {
+  const known = axis !== "rows" || sizes.length > 0;
+  const stretch = zoom && known ? asked(axis, zoom, sizes) : null;
+  return [
+    ["axis", axis === "wall" || axis === "relative" ? axis : null],
+    ["from", stretch && String(stretch.from)],
+    ["to", stretch && String(stretch.to)],
   ];
 }
 

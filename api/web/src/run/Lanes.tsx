@@ -7,27 +7,25 @@ import type { Range } from "../plot/lines";
 import type { Theme } from "../plot/palette";
 import type { Key } from "../plot/picture";
 import type { Cell } from "../plot/save";
-import type { Curve, JobEvent, Worker } from "../wire";
-import { lanesOf, stepTimes, type Lane } from "./lanes";
+import type { Curve } from "../wire";
+import { stepTimes, type Lane } from "./lanes";
 import { heightOf, laneAt, paintLanes, type LanePicture } from "./paintLanes";
 
 const CELLS = 160;
 const MOST_LANES = 200;
 
 interface Props {
-  events: readonly JobEvent[];
-  workers: readonly Worker[];
+  lanes: readonly Lane[];
+  /** In the order of their colours. */
+  nodes: readonly string[];
   curve: Curve | undefined;
-  /** Unix seconds up to which workers are at work. */
-  now: number;
   /** The stretch of time that is zoomed in to. */
   zoom: Range | null;
 }
 
-export function Lanes({ events, workers, curve, now, zoom }: Props) {
+export function Lanes({ lanes: all, nodes, curve, zoom }: Props) {
   const [pointed, setPointed] = useState<{ lane: number; time: number; left: number; right: number | null } | null>(null);
-  const all = useMemo(() => lanesOf(events, workers, curve, now), [events, workers, curve, now]);
-  const picture = useMemo(() => pictureOf(all.slice(-MOST_LANES), curve, zoom), [all, curve, zoom]);
+  const picture = useMemo(() => pictureOf(all.slice(-MOST_LANES), nodes, curve, zoom), [all, nodes, curve, zoom]);
   const paint = useCallback(
     (pen: CanvasRenderingContext2D, width: number, height: number, theme: Theme) => {
       if (picture) paintLanes(pen, picture, width, height, theme);
@@ -121,7 +119,7 @@ function keysOf({ nodes }: LanePicture, theme: Theme): Key[] {
   ];
 }
 
-function pictureOf(lanes: readonly Lane[], curve: Curve | undefined, zoom: Range | null): LanePicture | null {
+function pictureOf(lanes: readonly Lane[], nodes: readonly string[], curve: Curve | undefined, zoom: Range | null): LanePicture | null {
   const spans = lanes.flatMap((lane) => lane.spans);
   if (spans.length === 0) return null;
   const whole: Range = [
@@ -129,7 +127,6 @@ function pictureOf(lanes: readonly Lane[], curve: Curve | undefined, zoom: Range
     spans.reduce((high, one) => Math.max(high, one.until), -Infinity),
   ];
   const time = zoom ?? whole;
-  const nodes = [...new Set(lanes.flatMap((lane) => (lane.node === null ? [] : [lane.node])))];
   return { lanes, time, nodes, heat: curve ? stepTimes(curve, time, CELLS) : [] };
 }
 

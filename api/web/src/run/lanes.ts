@@ -69,6 +69,11 @@ export function lanesOf(events: readonly JobEvent[], workers: readonly Worker[],
   });
 }
 
+/** The nodes that are known, in the order of their colours. */
+export function nodesOf(lanes: readonly Lane[]): string[] {
+  return [...new Set(lanes.flatMap((lane) => (lane.node === null ? [] : [lane.node])))];
+}
+
 /** The mean seconds of a step in each of so many equal parts of a time; null where no step was committed. */
 export function stepTimes({ steps, times }: Pick<Curve, "steps" | "times">, [from, until]: readonly [number, number], cells: number): (number | null)[] {
   const seconds = new Array<number>(cells).fill(0);

@@ -1,14 +1,18 @@
 /** What the charts of a job read: its curves, their newest points while it runs, and a stretch that is zoomed in to. */
 import { keepPreviousData, skipToken, useQuery } from "@tanstack/react-query";
-import { curves, metricNames } from "../api";
+import { curves, metricNames, system } from "../api";
 import { every } from "../cache";
 import { asked, type AxisName } from "../plot/curves";
 import type { Range } from "../plot/lines";
 import { pointsEach } from "../plot/view";
-import type { Comparison, Curve } from "../wire";
+import type { Comparison, Curve, SystemSeries } from "../wire";
+import { followed, newestOf } from "./system";
 
 const LIVE_MS = 400;
 const STRETCH_MS = 5000;
+/** A sample is taken every five seconds. */
+const SYSTEM_MS = 2500;
+const SYSTEM_WHOLE_MS = 120_000;
 const ENDED_MS = 20_000;
 /** The whole is read anew that often while a job runs: it is thinned again. */
 const WHOLE_MS = 20_000;
@@ -56,6 +60,31 @@ export function useStretch(id: string, wanted: readonly string[], axis: AxisName
         : async ({ signal }) =>
             byName(await curves({ jobs: id, names, max_points: pointsEach(1, wanted.length), ...asked(axis, zoom, sizes) }, signal)),
     refetchInterval: live && every(STRETCH_MS),
+  });
+}
+
+export interface JobSystem {
+  series: readonly SystemSeries[];
+  /** When all of it was read at once, in milliseconds. */
+  wholeAt: number;
+}
+
+/** What the workers and nodes of a job use: all of it, or a stretch of time with points of its own. */
+export function useSystem(id: string, zoom: Range | null, live: boolean) {
+  return useQuery({
+    ...AS_THEY_COME,
+    queryKey: ["jobs", id, "system", zoom, live],
+    queryFn: async ({ client, queryKey, signal }): Promise<JobSystem> => {
+      const known = client.getQueryData<JobSystem>(queryKey);
+      const now = Date.now();
+      if (zoom !== null) return { series: await system(id, { from: zoom[0], to: zoom[1] }, signal), wholeAt: now };
+      if (known === undefined || !live || now - known.wholeAt >= SYSTEM_WHOLE_MS) {
+        return { series: await system(id, {}, signal), wholeAt: now };
+      }
+      return { ...known, series: followed(known.series, await system(id, { from: newestOf(known.series) }, signal)) };
+    },
+    placeholderData: keepPreviousData,
+    refetchInterval: live && every(SYSTEM_MS),
   });
 }
 

@@ -10,6 +10,7 @@ import { Quotas } from "../cluster/Quotas";
 import { occupancy as readOccupancy, type Occupancy } from "../cluster/wire";
 import { plural } from "../format";
 import { Card } from "../parts/Card";
+import { CopyLink } from "../parts/CopyLink";
 import { ErrorNotice, Notice, Skeleton } from "../parts/Notice";
 import "../styles/cluster.css";
 
@@ -28,6 +29,7 @@ export function ClusterView() {
     <div className="cluster">
       <div className="view-head">
         <h1>Cluster</h1>
+        <CopyLink />
       </div>
       {failureReason && <ErrorNotice error={failureReason} stale={data !== undefined} />}
       {data === undefined && !failureReason && <Skeleton lines={8} />}

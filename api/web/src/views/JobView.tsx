@@ -8,8 +8,10 @@ import { every } from "../cache";
 import { useFeed } from "../feed";
 import { duration } from "../format";
 import { lostWorkers, recoveries } from "../history";
+import { ArtifactList } from "../kept/ArtifactList";
+import { Checkpoints } from "../kept/Checkpoints";
+import { told } from "../kept/kept";
 import { LogView } from "../logs/LogView";
-import { ArtifactList } from "../parts/ArtifactList";
 import { Card } from "../parts/Card";
 import { Copy } from "../parts/Copy";
 import { JobAlerts } from "../parts/JobAlerts";
@@ -21,13 +23,16 @@ import { Surplus } from "../parts/Surplus";
 import { Tiles } from "../parts/Tiles";
 import { Timeline } from "../parts/Timeline";
 import { WorkersTable } from "../parts/WorkersTable";
-import { hasEnded, type Job, type JobEvent, type LogLine, type Worker } from "../wire";
+import { hasEnded, type Artifact, type Job, type JobEvent, type LogLine, type Worker } from "../wire";
 import { Charts } from "../run/Charts";
 import { Lanes } from "../run/Lanes";
+import { lanesOf, nodesOf } from "../run/lanes";
 import { stepRate } from "../run/looks";
 import { useCurves } from "../run/reading";
+import { System } from "../run/System";
 import { TimeShares } from "../run/TimeShares";
-import { parseRun, timeOf } from "../run/view";
+import { parseRun, timeOf, useRunChange } from "../run/view";
+import "../styles/kept.css";
 import "../styles/plot.css";
 import "../styles/run.css";
 
@@ -40,6 +45,7 @@ const LOG_CAP = 5000;
 const OWN = ["loss", "samples_per_s", "comm_exposed_fraction"];
 
 const NO_WORKERS: readonly Worker[] = [];
+const NO_FILES: readonly Artifact[] = [];
 
 export function JobView({ id, query }: { id: string; query: string }) {
   const {
@@ -87,22 +93,29 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
     refetchInterval: live && every(WORKERS_MS),
   });
   // Read again with each file that the job tells of, and at its end.
-  const files = useMemo(
-    () => `${live}${events.items.filter((one) => one.type === "artifact.saved").length}`,
-    [events.items, live],
-  );
+  const files = useMemo(() => `${live}${told(events.items, "artifact.saved")}`, [events.items, live]);
   const artifacts = useQuery({
     queryKey: ["jobs", job.id, "artifacts", files],
     queryFn: ({ signal }) => readArtifacts(job.id, signal),
     placeholderData: keepPreviousData,
   });
+  const pace = curves.data?.curves.get("loss");
+  const until = live ? Math.round(now / 1000) : 0;
+  const lanes = useMemo(
+    () => lanesOf(events.items, workers.data ?? NO_WORKERS, pace, until),
+    [events.items, workers.data, pace, until],
+  );
+  // The same object while they are the same: charts are drawn anew by it.
+  const named = nodesOf(lanes).join(" ");
+  const nodes = useMemo(() => named.split(" ").filter(Boolean), [named]);
+  const change = useRunChange(job.id);
   const recovered = useMemo(() => recoveries(events.items), [events.items]);
   const lost = useMemo(() => lostWorkers(events.items).length, [events.items]);
   const measured = (curves.data?.curves.size ?? 0) > 0;
-  const rate = stepRate(curves.data?.curves.get("loss"));
+  const rate = stepRate(pace);
   return (
     <div className="job">
-      <JobHeader job={job} now={now} rate={live ? rate : undefined} onChange={onChange} />
+      <JobHeader job={job} now={now} view={view} rate={live ? rate : undefined} onChange={onChange} />
       {job.pending_reason && live && (
         <WhyNotice
           tone={job.state === "queued" ? "info" : "warn"}
@@ -123,18 +136,13 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
       <div className="columns">
         <div className="column-wide">
           <Charts job={job} view={view} events={events.items} read={curves} />
-          <Lanes
-            events={events.items}
-            workers={workers.data ?? NO_WORKERS}
-            curve={curves.data?.curves.get("loss")}
-            now={live ? Math.round(now / 1000) : 0}
-            zoom={time}
-          />
+          <Lanes lanes={lanes} nodes={nodes} curve={pace} zoom={time} />
           <TimeShares
-            pace={curves.data?.curves.get("loss")}
+            pace={pace}
             exchange={curves.data?.curves.get("comm_exposed_fraction")}
             recoveries={recovered}
           />
+          <System job={job} nodes={nodes} zoom={time} onChange={change} />
           <Card title="Workers">
             {workers.failureReason && <ErrorNotice error={workers.failureReason} stale={workers.data !== undefined} />}
             {workers.data ? (
@@ -172,6 +180,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
           </Card>
         </div>
       </div>
+      <Checkpoints job={job} events={events.items} artifacts={artifacts.data ?? NO_FILES} now={now} />
       {artifacts.data && (artifacts.data.length > 0 || measured) && (
         <Card title="Artifacts">
           <ArtifactList job={job.id} artifacts={artifacts.data} measured={measured} />

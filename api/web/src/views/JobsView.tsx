@@ -9,6 +9,7 @@ import { JobsTable } from "../jobs/JobsTable";
 import { useCurves, useJobs } from "../jobs/reading";
 import { Selection } from "../jobs/Selection";
 import { Toolbar } from "../jobs/Toolbar";
+import { CopyLink } from "../parts/CopyLink";
 import { Empty, ErrorNotice, Skeleton } from "../parts/Notice";
 
 export function JobsView({ asked }: { asked: Asked }) {
@@ -22,9 +23,12 @@ export function JobsView({ asked }: { asked: Asked }) {
     <>
       <div className="view-head">
         <h1>Jobs</h1>
-        <Link to="/submit" search={{ from: undefined }} className="button primary">
-          Submit a job
-        </Link>
+        <div className="actions">
+          <CopyLink />
+          <Link to="/submit" search={{ from: undefined }} className="button primary">
+            Submit a job
+          </Link>
+        </div>
       </div>
       <Toolbar asked={asked} ask={ask} />
       {asked.group === undefined ? (

@@ -4,13 +4,14 @@ import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { stringify } from "yaml";
 import example from "../../../../jobs/ringleader_jobs/digits.yaml?raw";
-import { ApiError, job as readJob, preview, read as readApi, submit } from "../api";
-import { lineOf, needsUpload, read } from "../jobfile";
+import { ApiError, job as readJob, newKey, preview, read as readApi, submit } from "../api";
+import { lineOf, needsUpload, read, withValue } from "../jobfile";
 import { Card } from "../parts/Card";
 import { Editor, type Marked } from "../parts/Editor";
 import { ErrorNotice, Notice, Skeleton } from "../parts/Notice";
 import { Preview } from "../parts/Preview";
 import { SpecFields } from "../parts/SpecFields";
+import type { Begun } from "../submit/begun";
 import { KeyHelp } from "../submit/KeyHelp";
 import type { Schemas } from "../submit/schema";
 import { TEMPLATES } from "../submit/templates";
@@ -18,8 +19,8 @@ import type { Admission } from "../wire";
 
 type Answer = { kind: "preview"; admission: Admission } | { kind: "refused"; error: ApiError };
 
-/** `from`: the id of a job whose job file is the beginning. */
-export function SubmitView({ from }: { from: string | undefined }) {
+/** `from`: the id of a job whose job file is the beginning; `begin`: the weights that its clone begins with. */
+export function SubmitView({ from, begin }: Begun) {
   const earlier = useQuery({
     queryKey: ["jobs", from, "to clone"],
     queryFn: ({ signal }) => readJob(from ?? "", signal),
@@ -27,10 +28,11 @@ export function SubmitView({ from }: { from: string | undefined }) {
     staleTime: Infinity,
   });
   if (earlier.isPending && earlier.isFetching) return <Skeleton lines={9} />;
+  const text = earlier.data ? stringify(earlier.data.spec) : example;
   return (
     <>
       {earlier.error && <ErrorNotice error={earlier.error} stale={false} />}
-      <Submission key={from} begun={earlier.data ? stringify(earlier.data.spec) : example} />
+      <Submission begun={earlier.data && begin !== undefined ? withValue(text, ["init_from"], begin) : text} />
     </>
   );
 }
@@ -64,7 +66,7 @@ function Submission({ begun }: { begun: string }) {
         setAnswer({ kind: "preview", admission: await preview(spec) });
         return;
       }
-      if (key.current.text !== text) key.current = { text, key: randomKey() };
+      if (key.current.text !== text) key.current = { text, key: newKey() };
       const job = await submit(spec, key.current.key);
       await navigate({ to: "/jobs/$id", params: { id: job.id } });
     } catch (error) {
@@ -174,10 +176,4 @@ function marksOf(
     const line = lineOf(text, one.pointer);
     return line === null ? [] : [{ line, message: one.message }];
   });
-}
-
-function randomKey(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) =>
-    byte.toString(16).padStart(2, "0"),
-  ).join("");
 }

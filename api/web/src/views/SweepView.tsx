@@ -7,6 +7,7 @@ import { Parameters, type Axes } from "../compare/Parameters";
 import { MAX_JOBS } from "../compare/state";
 import { number } from "../format";
 import { Card } from "../parts/Card";
+import { CopyLink } from "../parts/CopyLink";
 import { Dialog } from "../parts/Dialog";
 import { Empty, ErrorNotice, Notice, Skeleton, WhyNotice } from "../parts/Notice";
 import { StateBadge } from "../parts/State";
@@ -57,7 +58,10 @@ function Known({ sweep, now, order, onChange }: Props) {
       <div className="view-head">
         <h1>{sweep.name}</h1>
         <StateBadge state={sweep.state} />
-        <Actions sweep={sweep} onChange={onChange} />
+        <div className="actions">
+          <CopyLink />
+          <Actions sweep={sweep} onChange={onChange} />
+        </div>
       </div>
       <p className="muted sweep-facts" data-testid="sweep-facts">
         {sweep.ended} of {sweep.trials} trials ended

@@ -267,7 +267,7 @@ class ElasticAccelerator(RefusedCalls, Accelerator):  # type: ignore[misc]
         if not self.turn.looping:
             record(self.session, {name: float(value) for name, value in values.items() if _is_number(value)})
         elif self.turn.ended:
-            refuse("accelerator.log behind backward() in a loop", LOG_FIRST)
+            refuse("accelerator.log after backward() in a loop", LOG_FIRST)
         else:
             self.turn.note({name: value for name, value in values.items() if _is_number(value)})
 

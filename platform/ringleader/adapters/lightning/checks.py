@@ -74,7 +74,7 @@ def check_trainer(session: Session, trainer: Any) -> None:
             if getattr(kind, name) is not getattr(Callback, name):
                 refuse(
                     f"{kind.__name__}.{name}",
-                    "No worker has the whole gradient there. Use on_train_batch_end, which is called behind each step.",
+                    "No worker has the whole gradient there. Use on_train_batch_end, which is called after each step.",
                 )
         if getattr(callback, "_train_time_interval", None) is not None:
             refuse(

@@ -252,7 +252,7 @@ class RingleaderStrategy(SingleDeviceStrategy):  # type: ignore[misc]
             "ModelCheckpoint writes no files in a job.",
             "The job's checkpoints hold model, optimizer and the trainer's state (checkpoint: in the job file); "
             "write Trainer(enable_checkpointing=False), session.best(module, score) for the best weights, and "
-            "trainer.save_checkpoint(path) behind fit().",
+            "trainer.save_checkpoint(path) after fit().",
         )
 
     def remove_checkpoint(self, filepath: Any) -> None:

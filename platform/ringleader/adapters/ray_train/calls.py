@@ -23,7 +23,7 @@ OF_STEPS = frozenset(["loss", "lr", "samples_per_s", "world_size", "comm_exposed
 KEPT = "ray-checkpoint-{:012d}.tar"
 IN_A_LOOP = (
     "A turn has one slice of the batch, and other workers are not at theirs at the same time. The loss of every step "
-    "is recorded by itself: report the rest behind the loop."
+    "is recorded by itself: report the rest after the loop."
 )
 
 

@@ -31,7 +31,7 @@ DEADLINE_S = 500.0
 SETTINGS = (
     f"{CASE}: MLP 1024-2660-2660-1024 with SGD and momentum, 100 MB, 2 workers of 1 thread and {BATCH // WORLD} rows "
     f"each, L = {WORLD}, local disk; by turns every {APART} steps. pause: of the {APART} gaps between two commits of "
-    f"rank 0 behind a turn, each the median over all turns of its kind, the longest, less the median step. torch.save: "
+    f"rank 0 after a turn, each the median over all turns of its kind, the longest, less the median step. torch.save: "
     f"rank 0, blocking, the same state. quiet: the same of {APART} undisturbed steps"
 )
 
@@ -113,7 +113,7 @@ def run(wish: Wish) -> Iterator[Figure]:
         peers=theirs,
         peer_name="torch.save",
         target=TARGET,
-        settings=f"{EACH}: the longest gap behind each checkpoint alone, whatever else made it long; behind none "
+        settings=f"{EACH}: the longest gap after each checkpoint alone, whatever else made it long; after none "
         f"{median(alone):.4f} s",
     )
 

@@ -31,7 +31,7 @@ def figure(waits: list[float], alone: list[float]) -> Figure:
         peers=alone,
         peer_name="lines in the seat",
         target=TARGET,
-        settings=f"{CASE}: as kill, with {LINES_S:g} s of lines behind each loop and at least {LOOPS} loops over; the "
+        settings=f"{CASE}: as kill, with {LINES_S:g} s of lines after each loop and at least {LOOPS} loops over; the "
         "longest time between two commits of a survivor, from the kill to ten steps with the replacement, less that "
         f"time without a kill; beside it what the lines of all finished loops take, which all waited for; {len(waits)} "
         f"kills, worst {max(waits):.3f} s",

@@ -7,10 +7,9 @@ from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
 from ringleader.bench.processes.harness import OneGeneration
 from ringleader.bench.training.workloads import WORKLOADS, InMemoryRows, Workload
-from ringleader.elastic import Plan
+from ringleader.elastic import ParkReport, Plan
 from ringleader.exchange import Exchange, open_exchange
 from ringleader.train.memory import keep_freed_memory
-from ringleader.train.ports import ParkReport
 
 WARM_UP_STEPS = 10
 

@@ -24,10 +24,10 @@ from ringleader.checkpoint.manifest import SavedPart
 from ringleader.comm.timeline import TimelineStretch
 from ringleader.comm.transports import Transport
 from ringleader.comm.transports.meeting import MeetingCall, StoreClients, library, meet
-from ringleader.elastic import NOWHERE, Plan
+from ringleader.elastic import NOWHERE, ParkReport, Plan
 from ringleader.spec import JobSpec
 from ringleader.train import Session
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.run import run
 from ringleader.train.time_split import TimeSplit

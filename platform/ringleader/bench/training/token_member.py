@@ -14,10 +14,11 @@ from ringleader.bench.exchange.late import LateTransport
 from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.harness import Nowhere, OneGeneration
 from ringleader.bench.training.workloads import WORKLOADS, Workload
+from ringleader.elastic import ParkReport
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.modes.token_ring.token_exchange import HEADER
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 from ringleader.train.run import run
 
 WARM_UP_BATCHES, PASS_BATCHES = 4, 20

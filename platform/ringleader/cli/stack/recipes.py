@@ -41,8 +41,7 @@ def ray_head(home: Home, num_cpus: int) -> Recipe:
 
 
 def mlflow_server(home: Home) -> Recipe:
-    """MLflow on a socket in the home: it checks no credential, and its assistant runs commands for any client on
-    loopback. Users reach it through the API, which checks a credential and passes on tracking calls only."""
+    """MLflow on a socket in the home."""
     folder = home.root / "mlflow"
     return Recipe(
         name="mlflow",
@@ -52,6 +51,8 @@ def mlflow_server(home: Home) -> Recipe:
             *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),
             *("--artifacts-destination", str(folder / "artifacts")),
             # Relative to the home, where it runs: the path of a socket has at most 107 bytes.
+            # Not on loopback: it checks no credential, and its assistant runs commands for any client there. Users
+            # reach it through the API, which checks a credential and passes on tracking calls only.
             *("--uvicorn-opts", f"--uds {home.mlflow_socket.relative_to(home.root)} --no-proxy-headers"),
             *("--workers", "1"),
             *("--static-prefix", MLFLOW_PREFIX),
@@ -91,9 +92,10 @@ def _module(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _environ(home: Home) -> Mapping[str, str]:
-    """Variables of every service: Ray's authentication mode and token are set in each, never left to its defaults."""
+    """Variables of every service."""
     return {
         "RINGLEADER_HOME": str(home.root),
+        # In each service, never left to Ray's defaults: one without them would open its ports to anybody.
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(home.ray_token),
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -138,6 +138,7 @@ class Service:
     def _json_line(self) -> dict[str, Any] | None:
         """The first line of its output that is a JSON object with an address or URL in it."""
         for line in _since(self.home.log(self.recipe.name), self.log_start).splitlines():
+            # Looked at before it is parsed: services log lines of JSON about much else.
             if line.startswith("{") and ('"url"' in line or '"address"' in line):
                 try:
                     said = json.loads(line)
@@ -160,9 +161,10 @@ def recorded(home: Home) -> dict[str, PidIdentity]:
 
 
 def left_by(record: Path) -> list[Path]:
-    """The temporary folders that a record names and this user owns; after a reboot a name may be another user's."""
+    """The temporary folders that a record names and this user owns."""
     named = read_json(record).get("remove", [])
     folders = [Path(name) for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    # After a reboot a name may be another user's.
     return [folder for folder in folders if folder.is_dir() and folder.lstat().st_uid == os.geteuid()]
 
 
@@ -176,6 +178,7 @@ def _since(log: Path, start: int) -> str:
     try:
         with log.open("rb") as file:
             file.seek(start)
+            # Bounded, as it is read at each look: what a start prints is far less.
             return file.read(1 << 20).decode("utf-8", "replace")
     except OSError:
         return ""
@@ -183,13 +186,15 @@ def _since(log: Path, start: int) -> str:
 
 def turn_over(log: Path, most_bytes: int = LOG_BYTES) -> bool:
     """Move the content of a log that has become larger to `NAME.log.1`, replacing that, and empty it; returns whether
-    it did. Its writer goes on, having it open for appending; what it writes in that very moment may be lost."""
+    it did."""
     try:
         if log.stat().st_size <= most_bytes:
             return False
         partial = log.with_name(f".{log.name}.1")
         shutil.copyfile(log, partial)
         partial.replace(log.with_name(f"{log.name}.1"))
+        # Emptied in place: its writer goes on, having it open for appending. What it writes in this very moment may be
+        # lost.
         os.truncate(log, 0)
     except OSError:  # it is not there yet, or there is no room for two: it is looked at again
         return False

@@ -97,19 +97,20 @@ class Stack:
         self._announce(self.url)
 
     def tend(self) -> None:
-        """Restart services that die, with growing pauses, and bound the logs, until `stop`. Jobs survive an outage of
-        the API or MLflow."""
+        """Restart services that die, with growing pauses, and bound the logs, until `stop`."""
         while not self._over.wait(_LOOK_EVERY_S):
             for name in ("up", *self.services):
                 turn_over(self.home.log(name))
             for name in [n for n in ("ray", "mlflow", "api") if n in self.services]:
                 if not self.services[name].alive and not self._over.is_set():
+                    # Jobs survive an outage of the API or MLflow.
                     self._restart(name)
                     break  # Ray first, always: the API has to be told where it is
 
     def stop(self) -> None:
-        """End all services, the API first: it must not take the end of Ray for the end of its jobs."""
+        """End all services."""
         self._over.set()
+        # The API first: it must not take the end of Ray for the end of its jobs.
         for names in (("api",), ("ray", "mlflow")):
             ending = [self.services[name] for name in names if name in self.services]
             # All are asked before the first is awaited, so that their graces run at the same time.
@@ -120,9 +121,9 @@ class Stack:
         self.home.up.unlink(missing_ok=True)
 
     def _clear_leftovers(self) -> None:
-        """Wait for the guards of an `up` that was killed: they end by themselves. Files that a power cut gave them no
-        time to remove are removed here."""
+        """Wait for the guards of an `up` that was killed, which end by themselves, and remove what they have left."""
         end(wait_gone(recorded(self.home).values(), LEFTOVERS_DEADLINE_S), grace_s=5)
+        # There is something left where a power cut gave them no time to remove it.
         for path in self.home.run.glob("*.json"):
             for folder in left_by(path):
                 shutil.rmtree(folder, ignore_errors=True)

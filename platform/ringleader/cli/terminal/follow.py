@@ -25,10 +25,10 @@ _BEHIND = 256  # by so many steps the newest metrics may come later than the ste
 
 
 class ProgressDisplay(Protocol):
-    """Where the progress of a job is shown, and lines beside it."""
+    """A place that shows the progress of a job, and lines beside it."""
 
     outage_s: float
-    """How long the control plane may be away."""
+    """The seconds for which the control plane may be away."""
 
     def show(self, now_s: float, view: JobView, known: Callable[[JobView], JobSnapshot]) -> None: ...
 
@@ -73,7 +73,7 @@ class PlainLines:
 
 
 class JobReader:
-    """What is known of a job at one look: its pace, and its newest metrics."""
+    """Reads what is known of a job at one look: its pace, and its newest metrics."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -145,10 +145,12 @@ def _print_logs(session: CommandSession, display: ProgressDisplay, job: Job, aft
                 display.say(log_text(line))
             else:
                 session.show(None, log_text(line))
+            # With each line: where the reading breaks off, the next look goes on behind the last one that was printed.
             after = line.seq
     except (ApiProblem, ApiUnreachable) as error:
         if isinstance(error, ApiProblem) and error.status < 500:
             raise
+        # Until then the next look reads them.
         if job.state.ended:
             display.say(f"its last log lines could not be read; print them with `ringleader logs {job.id}`.")
     return after

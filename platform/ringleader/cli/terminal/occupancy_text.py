@@ -1,4 +1,4 @@
-"""Who takes what of the cluster, as tables: each node with the jobs on it, and the queue in its order."""
+"""The occupancy of the cluster, as tables: each node with the jobs on it, and the queue in its order."""
 
 from collections.abc import Iterator
 

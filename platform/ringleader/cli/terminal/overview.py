@@ -55,6 +55,7 @@ class OverviewReader:
     def look(self, now_s: float) -> Overview:
         found = self._client.jobs(state=self._state, project=self._project, limit=MOST_JOBS)
         jobs = ordered(job.view for job in islice(found, MOST_JOBS))
+        # Of the jobs that are listed now: a pager may run for days.
         self._paces = {view.id: self._paces.get(view.id) or Pace() for view in jobs if not view.state.ended}
         for view in jobs:
             if view.id in self._paces:
@@ -69,7 +70,7 @@ def ordered(jobs: Iterable[JobView]) -> list[JobView]:
 
 
 def heading(seen: Overview) -> list[str]:
-    """What there is in all, in two lines."""
+    """The sums over all jobs and nodes, in two lines."""
     counts = Counter(view.state for view in seen.jobs)
     known = [f"{counts[state]} {state}" for state in State if counts[state]]
     more = f" of the newest {MOST_JOBS}" if len(seen.jobs) == MOST_JOBS else ""

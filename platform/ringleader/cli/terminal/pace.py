@@ -28,6 +28,7 @@ class Pace:
             self.looks.clear()
         if view.state in _MOVES:
             self.looks.append((now_s, step))
+        # By the second look: the first one is needed as long as no other is as old as the window.
         while len(self.looks) > 1 and self.looks[1][0] <= now_s - WINDOW_S:
             self.looks.popleft()
 

@@ -40,11 +40,12 @@ def page(reader: OverviewReader, screen: Screen) -> None:
                     if isinstance(error, ApiProblem) and error.status < 500:
                         raise
                     away = True
+                # From the answer on: a slow control plane is not asked again without a pause.
                 looked_s = time.monotonic()
 
 
 def jobs_shown(height: int) -> int:
-    """How many jobs there is room for, between the heading, the table's header and the footer."""
+    """The number of jobs that there is room for, between the heading, the table's header and the footer."""
     return max(1, height - 4)
 
 

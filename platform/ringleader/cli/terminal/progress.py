@@ -60,7 +60,7 @@ def sentence(seen: JobSnapshot) -> str:
 
 
 def figures(seen: JobSnapshot) -> list[str]:
-    """What is known besides the step, the most important first."""
+    """The facts that are known besides the step, the most important first."""
     view = seen.view
     bounds = view.spec.get("workers", {})
     fewest, most = bounds.get("min", 1), bounds.get("max", 1)

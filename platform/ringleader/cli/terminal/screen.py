@@ -39,7 +39,7 @@ class Screen(Console):
 
     @property
     def encoding(self) -> str:
-        """What bars and boxes are chosen by."""
+        """The encoding by which Rich chooses its bars and boxes."""
         return super().encoding if self.unicode else "ascii"
 
     @property

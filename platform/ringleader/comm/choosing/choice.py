@@ -47,8 +47,8 @@ def alike(part: RankPart) -> RankPart:
 def forecasts(
     part: RankPart, costs: ClusterCosts, *, canonical: bool, element_bytes: int = 4
 ) -> dict[str, Forecast]:
-    """The simulator's forecasts for the schedules that may be chosen, by name; without those that take `HOPELESS`
-    times as long as another, because playing all messages of many ranks through takes seconds."""
+    """The simulator's forecasts for the schedules that may be chosen, by name; without those that take `HOPELESS` times
+    as long as another."""
     coarse = replace(part, chunk=max(part.chunk, -(-part.length // COARSE_PIECES)))
     admitted = [name for name in sorted(SCHEDULES) if SCHEDULES[name].canonical(part) or not canonical]
     found: dict[str, Forecast] = {}
@@ -56,6 +56,7 @@ def forecasts(
     for name in sorted(admitted, key=lambda name: sum(1 for _ in SCHEDULES[name].steps(coarse))):
         # Without a bound for the first one, so that there is always one forecast to choose.
         least = min((forecast.seconds for forecast in found.values()), default=math.inf)
+        # Given up rather than played to the end: all messages of many ranks take seconds.
         with suppress(TooLong):
             found[name] = simulate(SCHEDULES[name], coarse, costs, element_bytes, HOPELESS * least)
     return found

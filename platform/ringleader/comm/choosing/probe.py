@@ -84,6 +84,7 @@ def _to_and_fro(seconds: Tensor, place: int, rank: int, pair: tuple[int, int], l
         values = torch.zeros(length, dtype=torch.float32)
         took = _round_s(lambda rounds, v=values: lines.ping_pong(peer, v, rounds), length)  # type: ignore[misc]
         if rank == pair[0]:
+            # Half: a round goes there and back.
             seconds[place + k] = took / 2
 
 

@@ -37,7 +37,8 @@ def first_guess(columns: int, seed: int, like: Tensor) -> Tensor:
 
 def next_guess(right: Tensor) -> Tensor:
     """The (columns, RANK) factor for the next step to start from: `right` with the largest element of each column made
-    one, so that no gradient's square has to fit a float. Non-finite values become zero."""
+    one. Non-finite values become zero."""
+    # Taken out, so that no gradient's square has to fit a float.
     peaks = right.abs().amax(dim=0).clamp_(min=torch.finfo(right.dtype).tiny)
     return right.div(peaks).nan_to_num_(0.0, 0.0, 0.0)
 
@@ -49,11 +50,12 @@ def make_orthogonal(factor: Tensor) -> None:
 
 
 def multiply_out(left: Tensor, right: Tensor, into: Tensor) -> None:
-    """left·rightᵀ, element by element: the same bits on every machine, unlike a library's product.
+    """left·rightᵀ, element by element.
 
     Args:
         left: (rows, RANK). right: (columns, RANK). into: (rows, columns).
     """
+    # The same bits on every machine, unlike a library's product.
     torch.mul(left[:, :1], right[:, 0], out=into)
     for k in range(1, left.shape[1]):
         into.add_(left[:, k : k + 1] * right[:, k])

@@ -36,12 +36,10 @@ def sent(part: RankPart) -> int:
 
 
 def owner_reduce(part: RankPart, spans: Sequence[Span], listeners: range) -> Iterator[Step]:
-    """Reduce spans[rank] at each rank, and send every result to the listeners.
-
-    Results land in row 0 over spans whose partial sums were sent from there. That is safe: the owner sends a result
-    only after it has received everything that went into it.
-    """
+    """Reduce spans[rank] at each rank, and send every result to the listeners."""
     yield from hand_over(part, spans, listeners)
+    # Results land in row 0 over spans whose partial sums were sent from there. That is safe: the owner sends a result
+    # only after it has received everything that went into it.
     yield from complete(part, spans, listeners)
 
 

@@ -89,20 +89,19 @@ class HalvingBlock:
 
 
 def reduce_scatter(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
-    """Leave the block's sum over its own span with every member.
-
-    Receives come first: over one connection notice of them would queue behind all that is sent before.
-    """
+    """Leave the block's sum over its own span with every member."""
     for level in levels:
+        # Receives come first: over one connection notice of them would queue behind all that is sent before.
         yield from awaited(part, level.partner, level.keep, mine=level.mine, theirs=level.theirs)
         yield from _send(level.partner, level.give, part, PARTIALS, level.mine)
         yield from added(part, level.keep, mine=level.mine, theirs=level.theirs)
 
 
 def all_gather(part: RankPart, levels: list[HalvingLevel]) -> Iterator[Step]:
-    """Leave all results with every member. A half is overwritten only after its partner has had what was there."""
+    """Leave all results with every member."""
     for level in reversed(levels):
         for chunk in chunks(level.give, part.chunk):
+            # Over a half that this rank sent as a sum: it is overwritten only after the partner has had what was there.
             yield Receive(level.partner, 0, chunk, RESULTS)
         yield from _send(level.partner, level.keep, part, RESULTS, True)
 

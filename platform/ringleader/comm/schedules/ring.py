@@ -53,11 +53,7 @@ def _local_sum(part: RankPart) -> Iterator[Step]:
 
 
 def _round_the_ring(part: RankPart) -> Iterator[Step]:
-    """Hop s passes on the span s behind this rank's own; it arrives with the sums of all ranks behind.
-
-    After its last add a span is complete and goes on as a result. Chunks of a hop leave while those of the hop before
-    arrive, across the middle of the sum too, so that no link is idle between two hops.
-    """
+    """Hop s passes on the span s behind this rank's own; it arrives with the sums of all ranks behind."""
     world, rank = part.world, part.rank
     ahead, behind = (rank + 1) % world, (rank - 1) % world
     cut = [list(chunks(span, part.chunk)) for span in even_spans(part.length, world)]
@@ -68,6 +64,8 @@ def _round_the_ring(part: RankPart) -> Iterator[Step]:
         yield Receive(behind, -1 - k, chunk, PARTIALS)
     for chunk in cut[rank]:
         yield Send(ahead, 0, chunk, PARTIALS)
+    # Chunks of a hop leave while those of the hop before arrive, across the middle of the sum too, so that no link is
+    # idle between two hops.
     for k, chunk in enumerate(arriving[:done]):
         yield from _add(behind, arriving, k)
         yield Send(ahead, 0, chunk, PARTIALS)
@@ -89,9 +87,10 @@ def _add(behind: int, arriving: Sequence[Span], k: int) -> Iterator[Step]:
 
 
 def _receive_results(part: RankPart, behind: int, cut: Sequence[Sequence[Span]]) -> Iterator[Step]:
-    """Receive every span but the one that this rank completes. Sums of them that it sent have been received by then."""
+    """Receive every span but the one that this rank completes."""
     for hop in range(part.world - 1):
         for chunk in cut[(part.rank - hop) % part.world]:
+            # Into row 0, over sums that this rank sent: they have been received by then.
             yield Receive(behind, 0, chunk, RESULTS)
 
 

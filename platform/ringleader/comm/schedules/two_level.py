@@ -168,13 +168,13 @@ def _split(span: Span, count: int) -> tuple[Span, ...]:
 
 
 def _in_order(part: RankPart) -> list[tuple[int, ...]]:
-    """The nodes' ranks, in the order in which their sums are added up along the tree: a node whose first rank holds
-    nothing may come before one of earlier shards."""
+    """The nodes' ranks, in the order in which their sums are added up along the tree."""
 
     def first(group: tuple[int, ...]) -> int:
         held = _sum(part, group)
         return held[0].covers(part.tree.total).start if held else part.tree.total
 
+    # By shards and not by rank: a node whose first rank holds nothing may come before one of earlier shards.
     return sorted(part.nodes, key=first) if canonical(part) else list(part.nodes)
 
 

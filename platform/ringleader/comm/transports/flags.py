@@ -77,7 +77,8 @@ class Peers:
             self.check_stays(peer)
 
     def check_stays(self, peer: int) -> None:
-        """Raise ExchangeBroken once `peer` has left: what it had open may be closed by now."""
+        """Raise ExchangeBroken once `peer` has left."""
+        # What it had open may be closed by now.
         if why := self._left(peer):
             raise self.broken(peer, why)
 

@@ -102,8 +102,7 @@ class GlooTransport:
         *,
         groups: tuple[tuple[int, ...], ...] = (),
     ) -> "GlooTransport":
-        """Connect to every other member; all of them call this. Each asks each other one for a proof before it reads
-        anything else from it, because gloo accepts whoever connects to its port with the number it waits for.
+        """Connect to every other member; all of them call this.
 
         Args:
             words: the generation's part of the store.
@@ -128,6 +127,7 @@ class GlooTransport:
         duplicates = sockets.connections(before, set(own), foreign)
         transport = GlooTransport(group, duplicates, deadline_s, rank, size, seal=words.seal, groups=groups)
         try:
+            # Before all else: gloo accepts whoever connects to its port with the number that it waits for.
             transport.prove(asked, {peer: listens.asked for peer, listens in told.items()})
         except BaseException:
             transport.close()

@@ -29,6 +29,7 @@ class _Transfer:
     def await_end(self) -> threading.Event | None:
         """The event of the transfer's end; None where it has ended and nobody has waited."""
         if not (self.done or self.broken or self.awaited):
+            # One for each transfer: a condition of the whole hub would wake all of its threads each time.
             self.awaited = threading.Event()
         return self.awaited
 

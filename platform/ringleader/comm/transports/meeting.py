@@ -83,13 +83,13 @@ Connect = Callable[[MeetingCall, float], StoreClient]
 
 
 def visit(call: MeetingCall, patience_s: float) -> StoreClient:
-    """Connect to the attempt's room in a `Rendezvous`. Tries again where the store hangs up, as a crowd may press at
-    its port."""
+    """Connect to the attempt's room in a `Rendezvous`. Tries again where the store hangs up."""
     room, until = call.prefix.partition("/")[0], time.monotonic() + patience_s
     while True:
         try:
             place = call.store_host, call.store_port, patience_s
             return StoreConnection(*place, room=room, secret=call.secret, folder=call.store_folder)
+        # A crowd may press at its port.
         except (ConnectionResetError, BrokenPipeError):
             if time.monotonic() > until:
                 raise

@@ -176,13 +176,14 @@ class NcclTransport:
         self._far.close()
 
     def _connect(self) -> None:
-        """Connect all devices by a first collective, and wait for it: an eager connection that does not block cannot be
-        waited for, and messages between some of the members would connect no more than these.
+        """Connect all devices, and wait for it.
 
         Raises:
             RuntimeError: a member did not come.
         """
         try:
+            # By a collective: an eager connection that does not block cannot be waited for, and messages between some
+            # of the members would connect no more than these.
             self.native_all_reduce(torch.zeros(1, dtype=torch.float32, device=self._device)).wait()
             return
         except ExchangeBroken as error:

@@ -249,14 +249,15 @@ class SharedTransport:
         self._words[self.rank][self._layout.mark(peer, post)] = post + 1
 
     def _shelve(self) -> None:
-        """Copy what has come out of the queue: two members that send each other more than a queue holds before they
-        receive would otherwise wait for each other."""
+        """Copy what has come out of the queue."""
         with self._lock:
             for peer, life in enumerate(self._pids):
                 if life and peer != self.rank:
                     self._take_in(peer)
             for key in [key for key in self._posts if key not in self._shelf]:
                 peer, post = key[0], self._posts[key]
+                # Two members that send each other more than a queue holds before they receive would otherwise wait for
+                # each other.
                 self._shelf[key] = self._content(peer, post).clone()
                 self._taken(peer, post)
 

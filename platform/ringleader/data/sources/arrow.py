@@ -71,6 +71,7 @@ class ArrowSource:
         if found.num_rows != rows:
             raise BlockUnreadable(self.name(block), "it has changed since it was first read")
         self._sound.add(block)
+        # A reader of some columns gives them in the file's order.
         return found if columns is None else found.select(list(columns))
 
     def name(self, block: int) -> str:

@@ -26,7 +26,7 @@ TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class CopyFacts:
-    """What a copy tells of its source.
+    """The facts that a copy tells of its source.
 
     Attributes:
         digest: of the Parquet file's footer, in hex.
@@ -77,6 +77,8 @@ def write_copy(parquet: Path, copy: Path) -> bool:
                     for batch in _batches(read, rows):
                         writer.write_batch(batch.replace_schema_metadata(metadata))
                 file.flush()
+                # The rename may be on disk before the bytes are, and then a loss of power leaves a whole name of half a
+                # file.
                 os.fsync(file.fileno())
             partial.replace(copy)
         finally:
@@ -85,7 +87,7 @@ def write_copy(parquet: Path, copy: Path) -> bool:
 
 
 def facts_of(copy: Path) -> CopyFacts:
-    """What a copy tells of its source. Raises OSError: it is no such copy, or is not whole."""
+    """The facts that a copy tells of its source. Raises OSError: it is no such copy, or is not whole."""
     try:
         with ArrowCopy(str(copy)) as opened:
             return opened.facts
@@ -146,6 +148,7 @@ def _batches(read: pq.ParquetFile, rows: Sequence[int]) -> Iterator[pa.RecordBat
 def _ends(reader: pa.RecordBatchFileReader, rows: Sequence[int]) -> list[int]:
     """For each row group, the number of the record batch behind its last one."""
     number, ends = 0, []
+    # One batch a group, as almost always: then none has to be read to count its rows.
     alone = reader.num_record_batches == sum(count > 0 for count in rows)
     for count in rows:
         left = count

@@ -134,6 +134,8 @@ def digest_of(*parts: object) -> str:
     """A digest of arrays by their bytes, and of anything else by its text, in hex."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
+        # A path that is no UTF-8 comes with surrogates, which would be an error here.
         data = part.tobytes() if isinstance(part, np.ndarray) else str(part).encode(errors="surrogatepass")
+        # With its length: else the same bytes, cut elsewhere into parts, would have the same digest.
         digest.update(len(data).to_bytes(8, "little") + data)
     return digest.hexdigest()

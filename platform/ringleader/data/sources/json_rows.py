@@ -83,6 +83,7 @@ def merged(one: pa.Schema, other: pa.Schema) -> pa.Schema:
 def _one_each(lines: bytes, count: int) -> pa.Schema:
     """The types of so many objects."""
     found = _inferred(lines)
+    # pyarrow reads objects, not lines: two in one line, or one over two lines, would shift all rows behind them.
     if found.num_rows != count:
         raise ValueError(f"it holds {found.num_rows} objects, not {count}")
     return found.schema

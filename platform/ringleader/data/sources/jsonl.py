@@ -83,6 +83,7 @@ class JsonlSource:
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         file, begins, ends, _, rows = self._places[block].tolist()
         wanted = columns_of(self.schema, columns)
+        # Types inferred over all lines name every field: another one has come since, and the file has changed.
         others = "error" if columns is None and self._given is None else "ignore"
         try:
             data = bytes(self._files.read(file, begins, ends - begins))
@@ -123,6 +124,7 @@ class JsonlSource:
             data += bytes(self._files.read(file, read, more))
             read += more
             ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+            # The last line may end with the file, without a line feed.
             if read == size and (not len(ends) or ends[-1] != len(data)):
                 ends = np.append(ends, len(data))
             done, cut = 0, 0
@@ -137,6 +139,7 @@ class JsonlSource:
         most_lines, most_bytes = self._most
         within = int(np.searchsorted(ends, begins + most_bytes, "right"))
         stop = max(done + 1, min(done + most_lines, within))
+        # Up to the last line that is known, the block may go on with lines that are not: more is read before it is cut.
         if stop <= len(ends) and (last or stop < len(ends) or stop == done + most_lines):
             return stop
         return done

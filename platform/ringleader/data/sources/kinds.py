@@ -36,6 +36,7 @@ def _kind_of(uri: str) -> str:
     with reading(uri):
         filesystem, path = resolve(uri)
         there = filesystem.get_file_info(path).type
+    # A folder may be called data.parquet, as Spark calls it, and is judged by what is in it.
     if there is not pafs.FileType.Directory and (named := _kinds_in([uri])):
         return named[0]
     for mark, kind in MARKS.items():

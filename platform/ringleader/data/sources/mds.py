@@ -112,7 +112,7 @@ class MdsSource:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def decoded_bytes(self, columns: Sequence[str]) -> int:
-        """What all columns take in memory, unpacked, as the index says."""
+        """The bytes that all columns take in memory, unpacked, as the index says."""
         return sum(shard.raw_bytes for shard in self._shards)
 
     def name(self, block: int) -> str:
@@ -125,6 +125,7 @@ class MdsSource:
         count = int.from_bytes(self._files.read(number, 0, 4), "little")
         if count != shard.samples:
             raise ValueError(f"the shard has {count} samples, but its index says {shard.samples}")
+        # Signed: a difference of unsigned numbers is never below 0, and the check behind this would find nothing.
         table = np.frombuffer(self._files.read(number, 4 * (1 + first), 4 * (end - first + 1)), "<u4").astype(
             np.int64
         )
@@ -163,6 +164,7 @@ class MdsSource:
         if missing:
             raise KeyError(f"no column {missing} in {folder}; it has {list(told)}")
         names = list(told) if columns is None else list(columns)
+        # A shard may have no samples, and so no value to look at.
         start = next(number for number, shard in enumerate(self._shards) if shard.samples)
         found = {}
         for name in names:
@@ -239,6 +241,7 @@ def _shard(folder: str, told: dict[str, Any]) -> _Shard:
     # Whoever unpacked it may have kept both.
     use_raw = not packed or size_of(inside(folder, raw["basename"])) is not None
     stored = raw if use_raw or packed is None else packed
+    # Behind a colon the writer notes the level, `zstd:7`, which no reader needs.
     uri, compression = (
         inside(folder, stored["basename"]),
         str(told.get("compression") or "").partition(":")[0],

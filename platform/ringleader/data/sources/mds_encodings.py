@@ -115,6 +115,7 @@ def _arrays(layout: _Layout, number: str, encoded: Sequence[bytes]) -> object:
         for size in reversed(layout.shape):
             values = pa.FixedSizeListArray.from_arrays(values, size)
         return values
+    # pyarrow makes lists of numpy's arrays with one dimension only.
     return arrays if all(each.ndim == 1 for each in arrays) else [each.tolist() for each in arrays]
 
 

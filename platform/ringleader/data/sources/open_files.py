@@ -43,6 +43,7 @@ class OpenFiles(Generic[File]):
         with self._lock:
             file = self._idle.pop(number, None)
             self._used += 1
+            # Before the file is opened: at no time are more open than `most`, unless all are in use.
             closing = self._surplus()
         _close(closing)
         try:

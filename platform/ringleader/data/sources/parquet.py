@@ -114,6 +114,7 @@ class ParquetSource:
                 failed = ValueError(f"it has {read.num_rows} rows")
         except Exception as error:  # of whatever kind: decoders and file systems have their own
             failed = error
+        # Asked even where the read went well: bytes of another file may decode. And it tells a change from damage.
         if self._changed(file):
             raise BlockUnreadable(self.name(block), "the file has changed since it was first read")
         if failed is not None:
@@ -220,6 +221,7 @@ def _footer(source: str) -> Footer:
     column_bytes: dict[str, int] = {}
     for column in (groups[0].column(number) for number in range(groups[0].num_columns)) if groups else ():
         name = column.path_in_schema.partition(".")[0]
+        # The leaves of a nested column are stored apart, under paths that begin with its name.
         column_bytes[name] = column_bytes.get(name, 0) + column.total_uncompressed_size
     return Footer(
         schema,
@@ -249,6 +251,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     table = table.combine_chunks()
     if any(column.num_chunks > 1 for column in table.columns):
         fields = [field.with_type(WIDE.get(field.type, field.type)) for field in table.schema]
+        # Offsets of plain texts have 32 bits: what is larger stays in chunks until they are wide.
         table = table.cast(pa.schema(fields, table.schema.metadata)).combine_chunks()
     arrays = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)

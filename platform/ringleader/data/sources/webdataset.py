@@ -87,7 +87,7 @@ class WebDatasetSource:
         return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
 
     def decoded_bytes(self, columns: Sequence[str]) -> int:
-        """What the members of these columns take in memory, as the headers say."""
+        """The bytes that the members of these columns take in memory, as the headers say."""
         numbers = [self._extensions.index(name) for name in columns if name != KEY]
         return int(self._members[:, numbers, 1].sum())
 
@@ -106,6 +106,7 @@ class WebDatasetSource:
                 sample == len(files)
                 or files[sample] != files[first]
                 or sample - first == most
+                # Headers between members count too, as they are in the one read of the block.
                 or ends[sample] - begins[first] > most_bytes
             ):
                 yield files[first], first, sample
@@ -120,6 +121,7 @@ class WebDatasetSource:
             return {name: [None] * (end - first) for name in names}
         begins = min(int(each[:, 0].min()) for each in there)
         size = max(int(each.sum(axis=1).max()) for each in there) - begins
+        # A slice of a view copies nothing: each member is copied once.
         data = memoryview(self._files.read(file, begins, size))
         return {
             name: [bytes(data[at - begins : at - begins + n]) if at >= 0 else None for at, n in each.tolist()]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic, sleep
 
-from ringleader.elastic import Plan
+from ringleader.elastic import ParkReport, Plan
 from ringleader.elastic.state import PAUSE, SHORT
 from ringleader.runtime.hosted.commands import check_can_run, command_of
 from ringleader.runtime.hosted.program import HostedProgram, told_status
@@ -15,7 +15,7 @@ from ringleader.runtime.worker.plan_client import PlanClient
 from ringleader.runtime.worker.reporter import WorkerReporter
 from ringleader.spec.program.framework import why_other_bits
 from ringleader.train.job_warnings import WARNING
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 from ringleader.train.run import WorkerResult
 from ringleader.train.time_split import TimeSplit
 
@@ -66,6 +66,7 @@ class HostedRun:
             Dismissed: this worker has to leave.
         """
         check_can_run(self._task, self._folder)
+        # The program is told of this folder by its environment, and need not make it.
         snapshots_of(self._task.checkpoints).mkdir(parents=True, exist_ok=True)
         self._reporter.timed(self._split)
         parked = ParkReport(0, 0, 0, "")
@@ -88,6 +89,7 @@ class HostedRun:
             store.say_node(self._identity.node)
             command = command_of(self._task, store, self._python_path, given=self._given)
             self._enter(PROGRAM)
+            # A member that only holds a place waits for the others like one whose program has ended well.
             why = "" if command is None else self._program(command, plan)
             return self._await_others(store) if why == "" and not self._over else why
         except RuntimeError as error:
@@ -106,6 +108,7 @@ class HostedRun:
                     program.stop(BROKEN_STOP_S if self._seats.interrupted() else STOP_S)
                     return ""
         finally:
+            # Behind a good end too: what it has started in the background must not outlive it.
             program.kill()
         return "" if status == 0 or self._explained() else self._told(program, plan, status)
 
@@ -127,6 +130,7 @@ class HostedRun:
         self._enter(FINISH)
         store.finish()
         while not store.all_finished:
+            # Not once all are in: some may have left by then, and the program is over.
             if self._over and store.withdraw():
                 return ""
             sleep(LOOK_S)

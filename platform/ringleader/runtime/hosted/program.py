@@ -72,6 +72,7 @@ class HostedProgram:
         """Ask the program to end with SIGTERM, and end it with all its children after `grace_s`."""
         assert self._process.stdin is not None
         with suppress(OSError):  # it has ended
+            # To the guard, which sends the program the signal of the number that it reads.
             self._process.stdin.write(bytes([signal.SIGTERM]))
             self._process.stdin.flush()
         self.ended(grace_s)
@@ -81,6 +82,7 @@ class HostedProgram:
         """End the program with all its children, now; returns when they are gone and what they printed is taken."""
         assert self._process.stdin is not None
         with suppress(OSError):
+            # For the guard the end of its input is the end of its owner: it ends all that the program started.
             self._process.stdin.close()
         self._process.wait()
         for reader in self._readers:
@@ -93,6 +95,7 @@ class HostedProgram:
 
 def _read(pipe: IO[bytes], stream: LineStream) -> None:
     """Take what comes through a pipe until nobody holds it open."""
+    # Incremental: a character may lie across two reads.
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     while read := os.read(pipe.fileno(), READ_BYTES):
         stream.write(decoder.decode(read))
@@ -103,6 +106,7 @@ def _read(pipe: IO[bytes], stream: LineStream) -> None:
 def told_status(status: int) -> str:
     """An exit status in words."""
     number = status - 128
+    # A program may choose an exit code above 128 by itself, where there is no such signal.
     if number in set(signal.Signals):
         more = ", as where memory runs out" if number == signal.SIGKILL else ""
         return f"was ended by {signal.Signals(number).name}{more}"

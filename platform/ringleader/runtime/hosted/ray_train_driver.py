@@ -103,6 +103,7 @@ def _print(output: Any, over: threading.Event) -> None:
     """Print what the workers print, as they do."""
     last = False
     while not last:
+        # Once more behind the end: the last lines are still with the actor.
         last = over.wait(NEWS_S)
         with suppress(ray.exceptions.RayError):
             for level, text in ray.get(output.take.remote()):

@@ -1,4 +1,4 @@
-"""What runs in the workers of a hosted Ray Train job: the function, with its output on the way to the job's logs."""
+"""The program in the workers of a hosted Ray Train job: the function, with its output on the way to the job's logs."""
 
 import importlib
 import inspect
@@ -6,10 +6,12 @@ import io
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
+
+from ringleader.text import last_shown
 
 MAX_LINES = 10_000
 
@@ -60,12 +62,24 @@ def in_worker(call: FunctionCall, output: Any) -> Callable[[], Any]:
         rank = ray.train.get_context().get_world_rank()
         # One of them says what all do; of the others it is said who speaks.
         mark = f"rank {rank}: " if rank else ""
-        with redirect_stdout(_Lines(output, "info", mark)), redirect_stderr(_Lines(output, "error", mark)):
+        with printed_to(output, mark):
             module, _, name = call.entrypoint.partition(":")
             function = getattr(importlib.import_module(module), name)
             return function(call.params) if inspect.signature(function).parameters else function()
 
     return run
+
+
+@contextmanager
+def printed_to(output: Any, mark: str) -> Iterator[None]:
+    """Send what this process prints to the output actor, each line behind `mark`."""
+    out, error = _Lines(output, "info", mark), _Lines(output, "error", mark)
+    try:
+        with redirect_stdout(out), redirect_stderr(error):
+            yield
+    finally:
+        out.finish()
+        error.finish()
 
 
 class _Lines(io.TextIOBase):
@@ -81,5 +95,10 @@ class _Lines(io.TextIOBase):
     def write(self, text: str) -> int:
         *whole, self._partial = (self._partial + text).split("\n")
         for line in whole:
-            self._output.say.remote(self._level, self._mark + line.rsplit("\r", 1)[-1])
+            self._output.say.remote(self._level, self._mark + last_shown(line))
         return len(text)
+
+    def finish(self) -> None:
+        """Send the line that is begun, unless nothing of it is to be seen."""
+        if last_shown(self._partial).strip():
+            self.write("\n")

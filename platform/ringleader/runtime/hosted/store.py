@@ -45,11 +45,14 @@ class GenerationStore:
 
     @property
     def all_finished(self) -> bool:
+        # `get` would wait until the first member has finished.
         return bool(self._store.add(FINISHED, 0) >= self._world)
 
     def withdraw(self) -> bool:
-        """Count this member out again; False where all are in, and some may have left for it."""
+        """Count this member out again; False where all are in."""
+        # One atomic call: its answer also says whether all were in before it.
         if self._store.add(FINISHED, -1) + 1 < self._world:
             return True
+        # Some may have left already because this one was in.
         self.finish()
         return False

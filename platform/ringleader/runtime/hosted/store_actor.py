@@ -33,6 +33,7 @@ class TorchStoreActor:
         self._open = partial(open_store, ray.util.get_node_ip_address())
         self._lock = threading.Lock()
         self._current: TCPStore | None = None
+        # Ahead of its generation, which then does not wait for it.
         self._next = self._open()
         threading.Thread(target=self._watch, args=(supervisor,), name="watch", daemon=True).start()
 

@@ -57,11 +57,13 @@ def variables(
     # Where gloo and NCCL listen: they would ask the host's name for an address, which may lead anywhere.
     interface = _interface(host)
     listen = dict.fromkeys(INTERFACES, interface) if interface else {}
+    # In this order: what the job sets counts more than the first two, and less than all that follow.
     return {
         **listen,
         **rays,
         **kept,
         "PYTHONPATH": os.pathsep.join(python_path),
+        # Into a pipe Python would hold lines back until some kilobytes have come together.
         "PYTHONUNBUFFERED": "1",
         **_of_torchrun(task, plan),
         "RINGLEADER_JOB_ID": task.job_id,

@@ -90,9 +90,6 @@ class RayCluster:
     def start(self, launch: AttemptLaunch) -> None:
         """Start the attempt's supervisor unless it exists; idempotent.
 
-        It runs on this process's node: there it reaches a control plane that listens on loopback, and its spool lies
-        with the control plane's files.
-
         Raises:
             AttemptUsed: it existed and is gone for good. The next attempt is a new one.
         """
@@ -120,9 +117,12 @@ class RayCluster:
                 # Else the supervisor would end with this connection, as when the control plane is restarted.
                 lifetime="detached",
                 get_if_exists=True,
+                # None: it has to start on a full node too.
                 num_cpus=0,
                 max_concurrency=THREADS,
                 max_restarts=LIVES,
+                # On this process's node: there it reaches a control plane that listens on loopback, and its spool lies
+                # with the control plane's files.
                 scheduling_strategy=here(soft=False),
             )
             .remote(launch.set_down())
@@ -243,12 +243,12 @@ class RayCluster:
         return ClusterCapacity(tuple(nodes), {k: float(v) for k, v in ray.available_resources().items()})
 
     def layout(self) -> "ClusterLayout":
-        """The places of attempts, and what others have used in two looks running: what has just been released still
-        shows in the first."""
+        """The places of attempts, and what others have used in two looks running."""
         from ringleader.runtime.nodes.layout import lasting, look
 
         seen, before = look(), self._looked
         self._looked = seen
+        # What has just been released still shows in the first look after that.
         return replace(seen, others=lasting(before, seen))
 
     def ask(self, demand: "Mapping[Amounts, int]") -> None:
@@ -265,11 +265,12 @@ class RayCluster:
 
     def warm(self, per_node: int, idle_s: float | None = None) -> None:
         """Keep `per_node` idle worker processes with torch imported on each node, except nodes that nobody has used for
-        `idle_s`: a node with a process on it is not idle for Ray's autoscaler, and would stay for ever."""
+        `idle_s`."""
         import ray
 
         from ringleader.runtime.nodes.warm_pool import pool
 
+        # A node with a process on it is not idle for Ray's autoscaler, and would stay for ever.
         ray.get(pool().keep.remote(per_node, idle_s), timeout=WARM_S)
 
     def warmed(self) -> dict[str, int]:
@@ -317,11 +318,12 @@ def _went_well(call: Any) -> bool:
 
 
 def _dissolve(supervisor: Any) -> bool:
-    """Have the supervisor free everything; False where it is frozen. Then, and where it is dead, its workers end
-    themselves and its placement groups go with `remove_leftovers`."""
+    """Have the supervisor free everything; False where it is frozen."""
     import ray
     from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
 
+    # Nothing stays where it cannot: its workers end themselves then, and its placement groups go with
+    # `remove_leftovers`.
     until = monotonic() + CALL_S
     while monotonic() < until:
         try:
@@ -342,6 +344,7 @@ def _dissolve(supervisor: Any) -> bool:
 
 def _process_of(supervisor: Any) -> tuple[str, int]:
     """The node and process id of a supervisor."""
+    # Not `ray.util.state`: it asks the server of the dashboard, which `ringleader` does not start.
     from ray._private.state import actors
 
     found = actors(supervisor._actor_id.hex())

@@ -105,7 +105,8 @@ class _Mutex:
         self._libc.pthread_mutex_lock(self._mutex)
 
     def await_end(self) -> bool:
-        """Wait, without the interpreter's lock, for the thread that holds it to end. Returns whether it did."""
+        """Wait for the thread that holds it to end. Returns whether it did."""
+        # Other threads go on meanwhile: ctypes calls a CDLL's functions without the interpreter's lock.
         found = self._libc.pthread_mutex_lock(self._mutex)
         # Unlocked without pthread_mutex_consistent it becomes unrecoverable for good, which wakes all other waiters.
         self._libc.pthread_mutex_unlock(self._mutex)
@@ -131,9 +132,9 @@ def _of(pid: int, descriptor: int) -> _Mutex:
 
 
 def _await_exit(pid: int) -> bool:
-    """Wait until every thread of the process has begun to exit: a fatal signal reaches all, but not at one instant.
-    False after `EXIT_S`."""
+    """Wait until every thread of the process has begun to exit. False after `EXIT_S`."""
     until = time.monotonic() + EXIT_S
+    # A fatal signal reaches all threads, but not at one instant.
     while not _exiting(pid):
         if time.monotonic() > until:
             return False

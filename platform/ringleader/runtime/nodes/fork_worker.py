@@ -42,8 +42,8 @@ def main() -> None:
 
 
 def forks() -> bool:
-    """Whether worker processes here are forks of the zygote. Not where there are NVIDIA devices: CUDA does not survive
-    the fork of a process that has asked it anything, as an import may."""
+    """Whether worker processes here are forks of the zygote."""
+    # CUDA does not survive the fork of a process that has asked it anything, as an import may.
     return sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
 
 
@@ -81,9 +81,9 @@ def _taken_on(by: socket.socket, program: list[str], streams: list[int], nicenes
 
 
 def zygote_of(folder: Path, environ: Mapping[str, str]) -> str:
-    """The name of the socket on which the zygote for this worker listens. Ray's library reads the driver's number when
-    it is loaded, and never again: each driver has a zygote of its own. An abstract name of Linux: no file that somebody
-    could replace."""
+    """The name of the socket on which the zygote for this worker listens."""
+    # By the driver: Ray's library reads its number when it is loaded, and never again. An abstract name of Linux: no
+    # file that somebody could replace.
     return f"\0{folder}/zygote-{environ['RAY_RAYLET_PID']}-{environ.get('RAY_JOB_ID', '')}"
 
 
@@ -107,7 +107,8 @@ def _connected(name: str) -> socket.socket:
 
 
 def same_user(connection: socket.socket) -> bool:
-    """Whether the other end is a process of this user: anybody on the machine may bind a name, and connect to it."""
+    """Whether the other end is a process of this user."""
+    # Asked of the kernel: anybody on the machine may bind a name, and connect to it.
     told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", told)
     return bool(user == os.geteuid())

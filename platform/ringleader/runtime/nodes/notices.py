@@ -13,20 +13,19 @@ TERM_GRACE_S = 30.0
 
 
 def on_sigterm(act: Callable[[], None]) -> None:
-    """Have each SIGTERM run `act` on a thread of its own. Does nothing on any but the process's main thread.
-
-    Ray's own handler ends the process, and the main thread, which runs handlers, is Ray's: the interpreter writes the
-    signal's number into a pipe at once, wherever that thread is. Forked children (those that load batches) are ended by
-    SIGTERM as ever, and do not share the pipe.
-    """
+    """Have each SIGTERM run `act` on a thread of its own. Does nothing on any but the process's main thread."""
     if threading.current_thread() is not threading.main_thread():
         return  # only that one may; SIGTERM ends the process as before
     read, write = os.pipe()
     # The interpreter writes in the signal handler itself, where nothing may block.
     os.set_blocking(write, False)
-    # The interpreter writes into the pipe only for signals with a handler in Python.
+    # In place of Ray's own handler, which ends the process. The interpreter writes into the pipe only for signals with
+    # a handler in Python.
     signal.signal(signal.SIGTERM, _heard)
+    # Not left to that handler: it would run on the main thread, which is Ray's. The signal's number comes into the pipe
+    # at once, wherever that thread is.
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    # Forked children, those that load batches, are ended by SIGTERM as ever, and do not share the pipe.
     os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_as_usual)
     threading.Thread(target=_listen, args=(read, act), name="sigterm", daemon=True).start()
 
@@ -36,7 +35,8 @@ def _heard(_sign: int, _frame: Any) -> None:
 
 
 def _hold() -> None:
-    """Hold SIGTERM back over a fork: a child that gets it before it has let go of the pipe would tell its parent."""
+    """Hold SIGTERM back over a fork."""
+    # A child that gets it before it has let go of the pipe would tell its parent.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 

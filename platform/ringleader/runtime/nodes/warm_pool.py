@@ -73,9 +73,10 @@ class GivenProcesses:
         return given.take(find, clock)
 
     def end_unused(self, now: float) -> None:
-        """End processes without work after `ASKED_AGAIN_S`: whoever has not asked again by then never will."""
+        """End processes without work after `ASKED_AGAIN_S`."""
         with self._lock:
             for worker, given in list(self._given.items()):
+                # Whoever has not asked again by then never will.
                 if given.handle is not None and now - given.at >= ASKED_AGAIN_S:
                     del self._given[worker]
                     given.handle.end_unless_busy.remote()
@@ -144,8 +145,9 @@ class WarmPool:
         return self._awaited(self._spawn(node)).handle, None
 
     def _awaited(self, idle: _Idle) -> _Idle:
-        """Note that a job waits for this process: nothing else is started beside it."""
+        """Note that a job waits for this process."""
         with self._lock:
+            # Nothing else is started beside it, which would make it late.
             self._wanted = [w for w in self._wanted if not _done(w)] + [idle]
         return idle
 
@@ -231,7 +233,7 @@ def _done(idle: _Idle) -> bool:
 
 
 def pool(*, create: bool = True) -> Any:
-    """The cluster's one pool, made if there is none: on this node, so that the loss of another one costs no store."""
+    """The cluster's one pool, made if there is none."""
     if not create:
         return ray.get_actor(NAME, namespace=NAMESPACE)
     return (
@@ -245,6 +247,7 @@ def pool(*, create: bool = True) -> Any:
             max_concurrency=16,
             # A restarted store would have another port, and rooms for nobody: supervisors make a new pool.
             max_restarts=0,
+            # On this node, so that the loss of another one costs no store.
             scheduling_strategy=here(soft=True),
         )
         .remote()

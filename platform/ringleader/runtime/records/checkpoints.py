@@ -124,6 +124,7 @@ class AttemptCheckpoints:
 
     def _count(self, saved: tuple[SavedPart, ...]) -> None:
         for one in saved:
+            # A later step takes the place of earlier ones, of which a lost writer may never tell.
             self._parts = {at: left for at, left in self._parts.items() if at.step >= one.position.step}
             self._parts[one.position] = self._parts.get(one.position, one.count) - 1
 
@@ -137,6 +138,7 @@ class AttemptCheckpoints:
         while (news := self._queue.get()) is not None:
             # Kept until there is a committer: the folder may not answer yet.
             early += news.saved
+            # A folder that does not answer is told of again with new files only, not with each step that settles.
             committer = committer or self._committer(told=not news.saved)
             if committer is not None:
                 _add(committer, early)
@@ -151,7 +153,7 @@ class AttemptCheckpoints:
                 time.sleep(again_s)
 
     def _committer(self, *, told: bool = False) -> "Committer | None":
-        """The committer of the job's folder; None while that does not answer: its files become a checkpoint later.
+        """The committer of the job's folder; None while that does not answer.
 
         Args:
             told: the failure was reported already.
@@ -167,6 +169,7 @@ class AttemptCheckpoints:
         except Exception as error:  # of whatever file system
             if not told:
                 self._tell("checkpoint.failed", 0, {"why": str(error)})
+            # Nothing is lost by it: the files become a checkpoint later.
             return None
         return Committer(folder, keep=spec.checkpoint.keep, spec=spec.model_dump(mode="json"))
 

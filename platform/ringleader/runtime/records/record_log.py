@@ -18,6 +18,7 @@ from ringleader.runtime.records.checkpoints import AttemptCheckpoints
 from ringleader.runtime.records.job_result import ResultUris, not_finite, result_of
 from ringleader.runtime.records.printed_once import PrintedOnce, Said
 from ringleader.runtime.records.row_ledger import RowLedger
+from ringleader.runtime.records.sample_queue import SampleQueue
 from ringleader.runtime.records.spool import Spool
 from ringleader.runtime.records.uploader import Uploader
 from ringleader.runtime.worker.account_files import fetch
@@ -41,6 +42,7 @@ class RecordLog:
     Attributes:
         start: the number of this start of the supervisor; on disk before anything is sent with it.
         secret: the key with which members prove themselves: drawn once for the attempt, and sent to them alone.
+        samples: the system samples that wait to be posted.
     """
 
     def __init__(self, launch: AttemptLaunch, status: Callable[[], Status | None]) -> None:
@@ -48,6 +50,7 @@ class RecordLog:
         self._taking = threading.Lock()
         self._spool = Spool(launch.spool)
         notes = self._spool.notes
+        self.samples = SampleQueue()
         self._masks: list[str] = []
         self._told = PrintedOnce(notes.get(TOLD), begun=launch.attempt == 1)
         self.start = int(notes.get(START, b"0")) + 1
@@ -79,6 +82,7 @@ class RecordLog:
                 attempt=launch.attempt,
                 spool=self._spool,
                 status=status,
+                samples=self.samples,
             )
 
     @property
@@ -89,7 +93,8 @@ class RecordLog:
 
     @property
     def dropped(self) -> dict[str, int]:
-        return self._spool.dropped
+        lost = self.samples.dropped
+        return {**self._spool.dropped, "system": lost} if lost else self._spool.dropped
 
     def noted(self, name: str) -> bytes | None:
         """The value that this supervisor, or the process before it, has noted under a name; None without one."""
@@ -199,7 +204,8 @@ class RecordLog:
         self.uploader.hurry()
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Mask these in the supervisor's own lines: a traceback may hold one just where a line is cut."""
+        """Mask these in the supervisor's own lines."""
+        # Here too, although the control plane masks: a traceback may hold one just where a line is cut.
         self._masks = masks_of(secrets)
 
     def say(self, text: str) -> None:
@@ -225,8 +231,7 @@ class RecordLog:
         return OUTCOME in self._spool.notes
 
     def discard(self) -> None:
-        """Stop posting, and remove the spool, unless records wait there that the control plane may want: it collects
-        them itself."""
+        """Stop posting, and remove the spool, unless records wait there that the control plane may want."""
         # First: its thread reads the spool, which is closed or removed below.
         self.uploader.close()
         if self._spool.notes.get(OUTCOME) == b"succeeded":  # nothing goes on from here
@@ -239,6 +244,7 @@ class RecordLog:
         if unwanted or self._spool.empty:
             self._spool.discard()
         else:
+            # Not emptied first: the control plane collects what waits there itself.
             self._spool.close()
 
     def _end(self, end: End, finished: dict[str, Any] | None) -> None:

@@ -61,7 +61,7 @@ class RowLedger:
         self._origin(self._attempt).write_text(json.dumps([attempt, step]))
 
     def finish(self, folder: Path) -> Path:
-        """Write `folder`/ledger.parquet; readers see all or nothing. The raw files stay."""
+        """Write `folder`/ledger.parquet. The raw files stay."""
         # Only here: a supervisor starts fast, and pyarrow takes its time.
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -74,6 +74,7 @@ class RowLedger:
         with pq.ParquetWriter(partial, schema) as writer:
             for table in self._tables(schema):
                 writer.write_table(table)
+        # Renamed into place: readers see all or nothing.
         partial.replace(path)
         return path
 

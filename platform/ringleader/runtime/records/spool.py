@@ -76,6 +76,7 @@ class Spool:
         with self._lock:
             seq = self._numbers[stream] + 1
             body = utf8_json({**record, "stream": stream, "seq": seq})
+            # Behind the line that may raise: what is no JSON takes no number.
             self._numbers[stream] = seq
             self._fresh.append((stream, seq, len(body.encode()), body))
             return seq
@@ -124,15 +125,16 @@ class Spool:
                 self._db.execute("DELETE FROM record WHERE stream = ? AND seq <= ?", (stream, seq))
 
     def give_up(self, record: Mapping[str, Any], line: Mapping[str, Any]) -> None:
-        """Forget a record that the receiver will never take, counted in `dropped`. `line` says so in the logs, unless
-        a log line was refused itself. Of an outcome the bare word stays, once: an attempt has to end. What replaces a
-        record reaches the disk with the next `flush`, which removes the record in the same transaction."""
+        """Forget a record that the receiver will never take, counted in `dropped`. `line` says so in the logs, unless a
+        log line was refused itself. Of an outcome the bare word stays, once."""
         stream, reason = record["stream"], record.get("reason")
         with self._lock:
+            # Removed by the next `flush`, in the same transaction that writes down what replaces it.
             self._given_up.add((stream, record["seq"]))
             self._count(stream, 1)
             if stream != "logs":
                 self.put("logs", line)
+            # The bare word is kept: an attempt has to end. Once only: this one may be refused too.
             if stream == "outcome" and self.dropped[stream] == 1:
                 why = {"code": reason["code"], "message": line["line"]} if reason else None
                 self.put("outcome", {"at": line["at"], "outcome": record["outcome"], "reason": why})

@@ -2,7 +2,7 @@
 
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from time import monotonic
@@ -10,9 +10,11 @@ from typing import Any
 
 import httpx
 
+from ringleader.runtime.records.sample_queue import SampleQueue
 from ringleader.runtime.records.spool import BATCH_BYTES, BATCH_RECORDS, Spool
 from ringleader.text import utf8_json
 from ringleader.wire.ingest import Status
+from ringleader.wire.system import SystemSample
 
 EVERY_S = 0.25
 STATUS_S = 1.0
@@ -31,7 +33,7 @@ BUSY = frozenset({429, *range(500, 600)})
 
 
 class Uploader:
-    """Posts what the spool holds and the live status until closed.
+    """Posts what the spool holds and the live status until closed; system samples go along.
 
     Args:
         now: seconds by a clock that does not jump.
@@ -48,6 +50,7 @@ class Uploader:
         attempt: int,
         spool: Spool,
         status: Callable[[], Status | None],
+        samples: SampleQueue,
         now: Callable[[], float] = monotonic,
     ) -> None:
         self.stale = False
@@ -55,6 +58,7 @@ class Uploader:
         self._attempt = attempt
         self._spool = spool
         self._status = status
+        self._samples = samples
         self._url = url
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         # No proxy from the environment: the control plane is on this node, as a rule on loopback.
@@ -129,17 +133,15 @@ class Uploader:
         # A refusal of both does not say which of them it means.
         if self._apart and status is not None:
             records = []
-        body: dict[str, Any] = {"attempt": self._attempt, "records": records}
-        if status is not None:
-            body["status"] = status.model_dump(mode="json")
-        response = self._client.post(self._url, content=utf8_json(body))  # whatever it holds, it can be sent
+        samples = self._samples.batch()
+        response = self._send(records, status, samples)
         if _is_problem(response):
             self._answered = self._now()
             if response.status_code in GONE or self._unknown_for_s(response.status_code) >= UNKNOWN_S:
                 self.stale = True
                 return False
-            if response.status_code in REFUSED and (records or status is not None):
-                self._refusal(records, status, _reason(response))
+            if response.status_code in REFUSED and (records or samples or status is not None):
+                self._refusal(records, status, samples, _reason(response))
                 return True
         # Another server's success has no such key: the error makes it no answer.
         acked = response.raise_for_status().json()["acked"]
@@ -151,9 +153,20 @@ class Uploader:
             self._apart = False
         if status is not None or not records:
             self._status_at = self._answered
+        self._samples.forget(samples)
         self._spool.ack(acked)
         self._acked.set()
         return more
+
+    def _send(
+        self, records: list[dict[str, Any]], status: Status | None, samples: Sequence[SystemSample]
+    ) -> httpx.Response:
+        body: dict[str, Any] = {"attempt": self._attempt, "records": records}
+        if status is not None:
+            body["status"] = status.model_dump(mode="json")
+        if samples:
+            body["system"] = [sample.model_dump(mode="json") for sample in samples]
+        return self._client.post(self._url, content=utf8_json(body))  # whatever it holds, it can be sent
 
     def _unknown_for_s(self, status_code: int) -> float:
         """The seconds for which the API has not known the token; time without an answer does not count."""
@@ -167,10 +180,19 @@ class Uploader:
             self._unknown_at, self._unknown_s = None, 0.0
         return self._unknown_s
 
-    def _refusal(self, records: list[dict[str, Any]], status: Status | None, reason: str) -> None:
+    def _refusal(
+        self,
+        records: list[dict[str, Any]],
+        status: Status | None,
+        samples: Sequence[SystemSample],
+        reason: str,
+    ) -> None:
         """Judge records and status apart, until a status is taken by itself. Post ever fewer records, until one is
         refused alone: it is given up, and holds up no other."""
-        if status is not None:
+        if samples:
+            # They are worth the least: whichever part it was, the next post goes without them.
+            self._samples.forget(samples, refused=True)
+        elif status is not None:
             self._apart = True
             if not records:
                 self._status_refusal(reason)
@@ -183,7 +205,8 @@ class Uploader:
             self._acked.set()
 
     def _status_refusal(self, reason: str) -> None:
-        """Skip a refused status: the next one replaces it, and may be taken. Each reason is logged once."""
+        """Skip a refused status; each reason is logged once."""
+        # As if it had been taken: the next one replaces it, and may be taken.
         self._status_at = self._now()
         if reason != self._status_refused:
             self._status_refused = reason

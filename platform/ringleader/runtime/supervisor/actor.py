@@ -25,9 +25,11 @@ from ringleader.runtime.supervisor import attempt_registry
 from ringleader.runtime.supervisor.attempt import MEMBERSHIP, Attempt
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome
 from ringleader.runtime.supervisor.placement import BundlePlaces, remove_leftovers
+from ringleader.runtime.supervisor.system_sampler import SystemSampler
 from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
 from ringleader.runtime.supervisor.workers.worker_handle import parked
 from ringleader.runtime.supervisor.workers.worker_processes import WorkerProcesses
+from ringleader.runtime.supervisor.workers.worker_uses import WorkerUses
 from ringleader.runtime.worker.job_secrets import SecretCache
 
 # Orders, faults and a release wait inside their calls: heartbeats must not queue behind them.
@@ -112,10 +114,10 @@ class Supervisor:
         return self._attempt.fault(fault, worker, for_s)
 
     def release(self) -> None:
-        """Free everything; the caller ends this actor then. One that is just coming back has to know its
-        workers first."""
+        """Free everything; the caller ends this actor then."""
         # First: `_work` must not record the end that comes of the closing below as the attempt's own.
         self._released.set()
+        # A supervisor that is just coming back has to know its workers first.
         if not self._forgotten:
             self._there.wait(COMING_S)
         if self._worker_group is not None:
@@ -174,6 +176,7 @@ class Supervisor:
             note=lambda worker, handle: self._note(HANDLES + worker, handle),
         )
         self._worker_group = worker_group
+        threading.Thread(target=self._sample, args=(worker_group,), name="system", daemon=True).start()
         # Nothing to take over: `release` need not wait for workers to be found.
         if record_log.noted(MEMBERSHIP) is None:
             self._there.set()
@@ -232,11 +235,12 @@ class Supervisor:
         return self._patiently(lambda: ray.get(self._pool.take.remote(node, worker), timeout=60))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask until there is an answer, for `POOL_DEADLINE_S`: the dead pool may still have the name."""
+        """Ask until there is an answer, for `POOL_DEADLINE_S`."""
         until = monotonic() + POOL_DEADLINE_S
         while True:
             try:
                 return ask()
+            # The dead pool may still have the name.
             except (RayError, ValueError):
                 if monotonic() > until or self._released.wait(POOL_S):
                     raise
@@ -254,13 +258,20 @@ class Supervisor:
             if self._worker_group is not None:
                 with suppress(Exception):  # Ray's control store is away: the next look may find it
                     self._draining = draining_nodes()
+                    nodes = {w: process.node for w, process in self._worker_group.identities().items()}
                     drained.tell(
-                        drained.news(self._draining, self._worker_group.nodes()),
+                        drained.news(self._draining, nodes),
                         lambda worker, for_s: self.drain(worker, for_s, "its node is drained"),
                     )
 
+    def _sample(self, worker_group: WorkerGroup) -> None:
+        uses = WorkerUses(worker_group.node_use)
+        sampler = SystemSampler(worker_group.identities, uses.read, self._record_log.samples.put)
+        sampler.run(self._released, self._record_log.say)
+
     def _keep_pool(self) -> None:
-        """Replace the pool when it is lost: it holds the store where members meet."""
+        """Replace the pool when it is lost."""
+        # The pool holds the store where members meet: without one no further plan would have a meeting point.
         while not self._released.wait(POOL_S):
             try:
                 # A sign of life, and more: the store closes rooms that nobody asks for.

@@ -179,7 +179,7 @@ class Attempt:
         if state is None or parts is None:
             return None
         newest, spent = self._heartbeats.newest, self._spent(state)
-        return status_of(state, parts.workers, newest, spent, parts.records.dropped)
+        return status_of(state, parts.workers, newest, spent, parts.records)
 
     def _spent(self, state: Membership) -> Spent | None:
         return self._times.spent(self._clock(), state.recovery.sign if state.recovery is not None else None)
@@ -246,9 +246,10 @@ class Attempt:
             self._take(slow)
 
     def _hear(self, worker: str, own: Spent, at: float) -> None:
-        """Take a worker's own time. One worker is followed for as long as it is a member; then another one is."""
+        """Take a worker's own time."""
         before = self._times
         state = self._state
+        # One worker is followed for as long as it is a member; then another one is.
         follow = _trains(state, worker) and (before.followed == worker or not _trains(state, before.followed))
         self._times = before.hear(worker, own, at, follow=follow)
         if self._times.followed != before.followed:

@@ -3,6 +3,8 @@
 from ringleader.elastic import Membership
 from ringleader.elastic.state import Phase
 from ringleader.runtime.messages import Heartbeat
+from ringleader.runtime.records.record_log import RecordLog
+from ringleader.runtime.records.sample_queue import SampleQueue
 from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
 from ringleader.wire.ingest import Status
 from ringleader.wire.states import State
@@ -14,14 +16,14 @@ def status_of(
     worker_group: WorkerGroup,
     newest: Heartbeat | None,
     spent: Spent | None,
-    dropped: dict[str, int],
+    records: RecordLog,
 ) -> Status:
     """The status of an attempt that has begun.
 
     Args:
         newest: the heartbeat of the furthest worker.
         spent: the account of its time.
-        dropped: the numbers of records that were dropped, by kind.
+        records: the log of its records: how many were dropped, and what its workers use.
     """
     return Status(
         state=State(state.status),
@@ -32,10 +34,10 @@ def status_of(
             total_steps=newest.total_steps if newest else None,
             epoch=newest.epoch if newest else 0,
         ),
-        workers=_views(state, worker_group),
+        workers=_views(state, worker_group, records.samples),
         failures_spent=state.spent,
         spent=spent,
-        dropped=dropped,
+        dropped=records.dropped,
     )
 
 
@@ -45,12 +47,14 @@ def _world(state: Membership) -> int:
     return len([m for m in state.members if m.role == "worker" and m.phase is not Phase.CONDEMNED])
 
 
-def _views(state: Membership, worker_group: WorkerGroup) -> list[WorkerView]:
+def _views(state: Membership, worker_group: WorkerGroup, samples: SampleQueue) -> list[WorkerView]:
     views = []
     for worker in state.workers:
         identity = worker_group.identity(worker.id)
         member = state.plan is not None and worker in state.members
         rank = state.plan.rank_of(worker.id) if member and state.plan else None
+        use = samples.newest(worker.id)
+        memory, on_gpus = use.get("memory_bytes"), use.get("gpu_memory_bytes")
         shards = state.plan.shards_of(rank) if state.plan and rank is not None else range(0)
         views.append(
             WorkerView(
@@ -62,6 +66,9 @@ def _views(state: Membership, worker_group: WorkerGroup) -> list[WorkerView]:
                 state=worker.phase,
                 generation=worker.generation,
                 shards=(shards.start, shards.stop),
+                cpu_percent=use.get("cpu_percent"),
+                memory_bytes=int(memory) if memory is not None else None,
+                gpu_memory_bytes=int(on_gpus) if on_gpus is not None else None,
             )
         )
     return views

@@ -5,10 +5,7 @@ from itertools import chain, zip_longest
 
 
 def seat(nodes: Sequence[str], workers: int, *, alike: bool = True) -> list[int]:
-    """A bundle for each place: the workers' in the order of their ranks, then the servers'.
-
-    The workers of a node hold consecutive ranks, so that what they sum among themselves is, where the shards allow it,
-    a node of the canonical tree, and a ring crosses each link once. Servers take a bundle on each node in turn.
+    """A bundle for each place: the workers' in the order of their ranks, then the servers', on each node in turn.
 
     Args:
         nodes: the node of each bundle.
@@ -22,6 +19,8 @@ def seat(nodes: Sequence[str], workers: int, *, alike: bool = True) -> list[int]
         own, others = in_turn[:workers], in_turn[workers:]
     else:
         own, others = list(range(workers)), _in_turn(nodes, range(workers, len(nodes)))
+    # The workers of a node hold consecutive ranks, so that what they sum among themselves is, where the shards allow
+    # it, a node of the canonical tree, and a ring crosses each link once.
     return sorted(own, key=lambda b: (order.index(nodes[b]), b)) + others
 
 

@@ -76,7 +76,8 @@ class InstructionExecutor:
 
     def _where(self, *members: str) -> Meeting:
         """The meeting point of these members; `near` where all of them are on one node."""
-        nodes = self._worker_group.nodes()
+        processes = self._worker_group.identities()
         # A member whose node is not known yet may be anywhere.
-        near = None not in {nodes.get(member) for member in members} and len({nodes[m] for m in members}) == 1
+        known = all(member in processes for member in members)
+        near = known and len({processes[member].node for member in members}) == 1
         return replace(self._meeting(), near=near)

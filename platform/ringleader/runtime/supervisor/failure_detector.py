@@ -10,6 +10,7 @@ FROZEN = "frozen"
 BEAT_GONE_S = 3.0
 SILENT_S = 1.0
 """The silence after which a process is looked at: one that is stopped is frozen, there is no need to wait."""
+# Not by the clock: on a busy machine half a minute of it may be six seconds of a process.
 HELD_S = 30.0
 """The CPU time of a process that runs without heartbeats, because user code holds the interpreter's lock."""
 BUSY_CPU_S = 0.05
@@ -162,10 +163,10 @@ class FailureDetector:
             )
 
     def patience_s(self) -> float:
-        """The seconds that an interrupted member may take to park: it sees the interrupt at its next exchange. Longer
-        than it takes to find another one frozen, for which it may be waiting."""
+        """The seconds that an interrupted member may take to park: it sees the interrupt at its next exchange."""
         if self._pace_s is None:
             return FIRST_BEAT_S
+        # Longer than it takes to find another one frozen, for which it may be waiting.
         return max(BEAT_GONE_S + 1.0, 20 * self._pace_s)
 
     @property
@@ -209,14 +210,15 @@ class FailureDetector:
         return [StalledWorker(worker, p.phase, now - p.moved) for worker, p in heartbeats]
 
     def _apart(self, now: float) -> list[Eviction]:
-        """The youngest worker, where all wait for each other for longer than a step may hang: some two cannot reach
-        each other. Nobody can tell from here which ones; where it was another one, the next goes after as long."""
+        """The youngest worker, where all wait for each other for longer than a step may hang."""
         newest = max((p.generation for p in self._heartbeats.values()), default=0)
         group = {w: p for w, p in self._heartbeats.items() if p.generation == newest > 0}
         waits = [p.proven and p.phase == "exchange" and now - p.moved > self._limit_s for p in group.values()]
+        # Where nobody is left at work for whom the others could wait, some two of them cannot reach each other.
         if len(group) < 2 or not all(waits):
             return []
         # A server's name sorts before a worker's: it is the last to go.
+        # Nobody can tell from here which ones: where it was another one, the next goes after as long.
         youngest = max(group, key=lambda worker: (worker[0], len(worker), worker))
         return [Eviction(youngest, "unheard", group[youngest].moved)]
 
@@ -242,11 +244,11 @@ class FailureDetector:
         return heartbeat.phase in WORKING
 
     def _waited_for(self, worker: str, generation: int, now: float, limit_s: float) -> bool:
-        """Whether another worker of the generation has waited for so long: not all of them take their time together.
-        Servers always wait; their names begin with an s."""
+        """Whether another worker of the generation has waited for so long: not all of them take their time together."""
         return any(
             p.phase in WAITING and now - p.moved > limit_s
             for other, p in self._heartbeats.items()
+            # Servers, whose names begin with an s, always wait.
             if other != worker and p.generation == generation and not other.startswith("s")
         )
 

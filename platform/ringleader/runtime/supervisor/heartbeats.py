@@ -26,7 +26,8 @@ class Heartbeats:
         self._taking: list[str] = []
 
     def begin(self, beat: Heartbeat) -> None:
-        """A heartbeat is being taken. Until it is answered the worker sends no other: it counts as alive."""
+        """A heartbeat is being taken."""
+        # Until it is answered the worker sends no other: it counts as alive.
         self._taking.append(beat.worker)
 
     def end(self, beat: Heartbeat, now: float) -> None:

@@ -84,6 +84,7 @@ class AccountMember:
         task, run_as = self._task, self._task.run_as
         assert run_as is not None
         folders = [task.scratch, task.artifacts.parent]
+        # A place that the job names is its own to make.
         folders += [] if task.spec.checkpoint.uri else [Path(task.checkpoints)]
         for folder in folders:
             run_as.have(folder)
@@ -154,7 +155,8 @@ class AccountMember:
             self._end(error)
 
     def _outlive(self) -> None:
-        """Wait for the child's death: what it has forked may hold the other end of the line for longer."""
+        """Wait for the child's death."""
+        # The end of the line is no sign of it: what the child has forked may hold the other end for longer.
         self._process.wait()
         self._end(EOFError())
 
@@ -169,6 +171,7 @@ class AccountMember:
                 self._supervisor_link.in_sync(worker, values[0])
             case "attendance":
                 number, attendance = values
+                # Without this a late answer, whose question was given up, would end this process.
                 if number in self._attendances:
                     self._attendances[number].put(attendance)
             case "ended" if not self._over.is_set():
@@ -183,10 +186,11 @@ class AccountMember:
                 raise plain_values.NotPlain(f"{kind!r} at this time")
 
     def _ask(self, number: int, ask: Callable[[], Any]) -> None:
-        """Ask the supervisor on a thread of its own: it may be away."""
+        """Ask the supervisor on a thread of its own."""
         # Bounded: the child must not have this process queue without end.
         if not self._asking.acquire(blocking=False):
             raise plain_values.NotPlain("more questions at once than a member has")
+        # Not on this thread, which reads what the child sends: the supervisor may be away.
         self._questions.submit(self._answer, number, ask)
 
     def _answer(self, number: int, ask: Callable[[], Any]) -> None:

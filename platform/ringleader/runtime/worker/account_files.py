@@ -18,8 +18,7 @@ class NotFetched(RingleaderError):
 
 
 def fetch(launch: AttemptLaunch, name: str) -> None:
-    """Copy that artifact into the home, if the job has left it. It is opened with the job's rights: a link on
-    its way leads to nothing that the job's program could not have read.
+    """Copy that artifact into the home, if the job has left it.
 
     Raises:
         NotFetched: it is no file, or there is no room for it.
@@ -28,6 +27,7 @@ def fetch(launch: AttemptLaunch, name: str) -> None:
         return
     source, target = launch.left / name, launch.artifacts / name
     try:
+        # With the job's rights: a link on the way leads to nothing that the job's program could not have read.
         with files_as(launch.run_as.account):
             # Without blocking: a pipe in its place would hold this process until somebody writes.
             descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -21,6 +21,7 @@ from ringleader.runtime.worker.heartbeat import ORPHANED, HeartbeatThread, guard
 from ringleader.runtime.worker.supervisor_link import RayLink
 
 if TYPE_CHECKING:
+    from ringleader.runtime.nodes.node_use import NodeReading
     from ringleader.runtime.worker.account_actor import AccountMember
     from ringleader.runtime.worker.member import MemberProcess
 
@@ -63,8 +64,9 @@ class WorkerActor:
         threading.Thread(target=guard_idle, args=(pool.alive.remote, self._busy), daemon=True).start()
 
     def end_unless_busy(self) -> None:
-        """End this process if it has no work by now: whoever took it has lost it."""
+        """End this process if it has no work by now."""
         with self._changed:
+            # Whoever took it has lost it.
             if not self._busy.is_set():
                 os._exit(ORPHANED)
 
@@ -104,6 +106,12 @@ class WorkerActor:
         if not self._busy.is_set():
             return Attendance(self.who(), busy=False)
         return self._words().attendance()
+
+    def node_use(self, pids: list[int]) -> "NodeReading":
+        """What this node and these processes of it have used."""
+        from ringleader.runtime.nodes.node_use import read_node
+
+        return read_node(pids)
 
     def plan(self, plan: Plan) -> None:
         if self._listen(plan.start):

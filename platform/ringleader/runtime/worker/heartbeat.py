@@ -56,13 +56,14 @@ class HeartbeatThread:
             self._beat()
 
     def _beat(self) -> None:
-        """Send one until it is acknowledged: a killed supervisor comes back, and training does not wait for it."""
+        """Send one until it is acknowledged."""
         reporter, supervisor_link = self._reporter, self._supervisor_link
         if reporter is None or supervisor_link is None:
             raise LookupError("the heartbeat has not started")
         # One at a time, so that what was not acknowledged is sent again before anything newer.
         with self._sending:
             until = monotonic() + AWAY_S
+            # For long: a killed supervisor comes back, and training does not wait for it.
             while (recorded := supervisor_link.beat(reporter.beat())) is None:
                 if monotonic() > until:
                     self._end()

@@ -48,6 +48,7 @@ class SecretCache:
             if self._known is not None or monotonic() < self._ask_at:
                 return self._known
             found = self._fetch()
+            # For all workers together: they ask at the same moment, and go on asking while there is no answer.
             self._ask_at = monotonic() + AGAIN_S
             if found is not None and found.refused:
                 return None if begun else found

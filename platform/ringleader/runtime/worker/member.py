@@ -22,7 +22,7 @@ from ringleader.comm.transports.meeting import (
     StoreClients,
     meet,
 )
-from ringleader.elastic import Meeting, Plan
+from ringleader.elastic import Meeting, ParkReport, Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
 from ringleader.runtime.messages import Attendance, MemberTask, ParkMessage, ProcessIdentity, RunEnded
 from ringleader.runtime.nodes.environment import rays_sockets
@@ -37,7 +37,6 @@ from ringleader.spec.program.entrypoint import missing_folders, python_path
 from ringleader.spec.program.framework import CHOSEN
 from ringleader.train.generation.environment_check import device_of
 from ringleader.train.job_warnings import WARNING
-from ringleader.train.ports import ParkReport
 from ringleader.train.program_check.background import WORK, CheckWorkspace
 from ringleader.train.run import TrainingFunction, choice_on_node, function_of, run
 from ringleader.wire.package import unpack
@@ -78,8 +77,8 @@ class MemberProcess:
         # While it follows a member its last park message does not count: behind that it parks anew, with that pair.
         waits = (
             park_message is not None
-            and park_message.generation >= newest
-            and park_message.followed == self.seats.followed
+            and park_message.report.generation >= newest
+            and park_message.report.followed == self.seats.followed
         )
         return Attendance(self._identity, True, newest, park_message if waits else None)
 
@@ -144,19 +143,7 @@ class _Teller:
         self._reporter = reporter
 
     def parked(self, parked: ParkReport) -> None:
-        park_message = ParkMessage(
-            worker=self._worker,
-            identity=self._identity,
-            generation=parked.generation,
-            applied=parked.applied,
-            step=parked.step,
-            why=parked.why,
-            followed=parked.followed,
-            astray=parked.astray,
-            call=parked.call,
-            caught_up=parked.caught_up,
-            phases=parked.phases,
-        )
+        park_message = ParkMessage(self._worker, self._identity, parked)
         # Noted first: every heartbeat repeats it, in case the message below is lost.
         self._reporter.park(park_message)
         self._supervisor_link.parked(park_message)
@@ -204,9 +191,10 @@ def _call(
 
 
 def _kinds(task: MemberTask, *, near: bool) -> tuple[str, ...]:
-    """The transports that members may use. Between host memories only gloo has a library's own collective."""
+    """The transports that members may use."""
     if task.spec.workers.gpus > 0:
         return DEVICE_KINDS
+    # Between host memories only gloo has a library's own collective.
     if task.spec.sync.algorithm == "native":
         return (GLOO,)
     return NEAR_KINDS if near else KINDS
@@ -256,9 +244,10 @@ def _train(
 
 
 def training_function(task: MemberTask, folder: Path, reporter: WorkerReporter) -> TrainingFunction:
-    """The job's training function; the first worker reports what `framework: auto` is where nothing has chosen before:
-    the module is on the nodes alone, or the job came without the client."""
+    """The job's training function; the first worker reports what `framework: auto` is where nothing has chosen
+    before."""
     function = function_of(task.spec, folder)
+    # Only here where the module is on the nodes alone, or where the job came without the client.
     choice = choice_on_node(task.spec)
     if choice is not None and task.worker == FIRST:
         reporter.event(CHOSEN, 0, {"framework": choice.framework, "framework_why": choice.why})
@@ -292,7 +281,8 @@ def _host(
 
 
 def _warn(found: Sequence[tuple[str, str]], reporter: WorkerReporter) -> None:
-    """Warn of folders that are not there, before the program is imported, which may fail for it."""
+    """Warn of folders that are not there."""
+    # Said before the program is imported, which may fail for it.
     for message, hint in found:
         reporter.event(WARNING, 0, {"about": "PYTHONPATH", "message": message, "hint": hint})
         print(f"ringleader: {message} {hint}")

@@ -15,7 +15,7 @@ from typing import Literal, NoReturn
 
 import ringleader
 from ringleader.runtime.messages import PrintedLine
-from ringleader.text import utf8
+from ringleader.text import last_shown, utf8
 from ringleader.wire.masking import masked, masks_of
 
 MAX_LINES = 10_000
@@ -105,7 +105,8 @@ class OutputCapture:
             self._before, self._muted = None, not told
 
     def hide(self, secrets: Iterable[str]) -> None:
-        """Mask these from now on: here, before a line is cut and half of one would pass for no secret."""
+        """Mask these from now on."""
+        # Before lines are cut: half of a secret would pass for none.
         self._masks = masks_of(secrets)
 
     def cut(self, text: str) -> tuple[str, str]:
@@ -146,10 +147,10 @@ class OutputCapture:
         return replace(line, before=self._before, number=self._numbers[line.level])
 
     def at_step(self, step: int) -> None:
-        """Assign lines to `step` from now on (counted from 1, while it runs and after it has committed). What this
-        worker printed before it took part waits for those that did: they report the same lines."""
+        """Assign lines to `step` from now on (counted from 1, while it runs and after it has committed)."""
         with self._lock:
             self._step, self._moved = step, True
+            # What this worker printed before it took part waits for those that did: they report the same lines.
             for line in self._again.take():
                 self._dropped += self._held.push(_Held(step + 1, line))
 
@@ -204,15 +205,15 @@ class LineStream(io.TextIOBase):
                 begun, self._partial = self._lines.cut(self._partial)
                 whole = [*whole, begun] if begun else whole
             for line in whole:
-                # Progress bars rewrite their line.
-                self._shown(self._lines.add(self._level, line.rsplit("\r", 1)[-1]))
+                self._shown(self._lines.add(self._level, last_shown(line)))
         return len(text)
 
     def finish(self) -> None:
         with self._writing:
-            if self._partial:
-                self._shown(self._lines.add(self._level, self._partial))
-                self._partial = ""
+            line, self._partial = last_shown(self._partial), ""
+            # Blank where a progress bar was wiped out.
+            if line.strip():
+                self._shown(self._lines.add(self._level, line))
 
 
 @contextmanager
@@ -236,12 +237,12 @@ def captured(lines: OutputCapture) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def told_before_exit(tell: Callable[[], None], patience_s: float = PATIENCE_S) -> Iterator[None]:
-    """Have the program's `os._exit` call `tell` first in this block. The platform's own does not, nor one in a child
-    that was forked here: what they end has nothing to tell."""
+    """Have the program's `os._exit` call `tell` first in this block."""
     end, process = os._exit, os.getpid()
 
     def told(status: int) -> NoReturn:
         caller = sys._getframe(1).f_code.co_filename
+        # Not the platform's own, nor one in a child that was forked here: what they end has nothing to tell.
         if os.getpid() == process and not caller.startswith(OWN):
             # On a thread: the one that ends may hold what telling takes, in a signal handler for example.
             last = threading.Thread(target=tell, name="exit-report", daemon=True)

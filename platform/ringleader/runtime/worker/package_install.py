@@ -101,8 +101,9 @@ class PackageEnvironments:
     def _install_once(
         self, lock: RequirementsLock, folder: Path, cwd: Path, tell: Tell, since: float
     ) -> None:
-        """Install, or wait for the worker that does. That has a lock of its own: the folder's lock is held, shared, for
-        as long as the folder is used, and nobody would ever get it exclusively."""
+        """Install, or wait for the worker that does."""
+        # A lock of its own: that of the folder is held, shared, for as long as the folder is used, and nobody would
+        # ever get it exclusively.
         turn = self._open(f"{folder.name}.install")
         try:
             _take(turn, fcntl.LOCK_EX, since)

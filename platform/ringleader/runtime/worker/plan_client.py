@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from ringleader.comm.transports import Transport
-from ringleader.elastic import Meeting, Plan
+from ringleader.elastic import Meeting, ParkReport, Plan
 from ringleader.errors import Dismissed, ExchangeBroken
 from ringleader.train.generation.joining.donor import DONOR, JOINER
-from ringleader.train.ports import FollowTask, ParkReport, Seat
+from ringleader.train.ports import FollowTask, Seat
 
 Connect = Callable[[Plan, int, Callable[[], bool]], Transport | None]
 """(plan, rank, cancelled) → a transport to the plan's other members, None where they exchange nothing. Raises
@@ -143,8 +143,7 @@ class PlanClient:
             transport.close()
 
     def _await_plan(self, generation: int) -> Plan | None:
-        """The plan after `generation`; None: there is a member to follow. As long as the supervisor answers heartbeats
-        there will be one or a dismissal; when it does not, the control thread ends this process."""
+        """The plan after `generation`; None: there is a member to follow."""
         with self._changed:
             while True:
                 if self._dismissed:
@@ -153,6 +152,8 @@ class PlanClient:
                     return self._plan
                 if self._follows is not None and not generation:
                     return None
+                # No deadline: as long as the supervisor answers heartbeats there will be a plan or a dismissal; when it
+                # does not, the control thread ends this process.
                 self._changed.wait(timeout=1.0)
 
     def _follow(self) -> FollowTask:

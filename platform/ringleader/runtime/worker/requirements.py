@@ -48,6 +48,7 @@ class RequirementsLock:
         """A requirements file of those packages: the entries of this one as they are, others by their versions."""
         options = [entry for entry in self.entries if entry.startswith("-")]
         named = {(pin_of(without_options(entry)) or ("",))[0]: entry for entry in self.entries}
+        # The entry itself where there is one: it carries the hashes that its version alone does not tell.
         wanted = [named.get(name, f"{name}=={version}") for name, version in pins.items()]
         return "".join(f"{entry}\n" for entry in [*options, *wanted])
 

@@ -95,6 +95,7 @@ def _imported(module: ast.Module) -> dict[str, str]:
                 found[each.asname or each.name.partition(".")[0]] = (
                     each.name if each.asname else each.name.partition(".")[0]
                 )
+                # `import ray.train` binds `ray` alone: under a key that no name has, it shows that the module is used.
                 found.setdefault(f"import {each.name}", each.name)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
@@ -191,7 +192,7 @@ def _loops(top: ast.AST, names: Mapping[str, str]) -> Iterator[Obstacle]:
                 yield Obstacle(
                     node.lineno,
                     "ray.train.report in a training loop",
-                    "report behind the loop, once an epoch",
+                    "report after the loop, once an epoch",
                 )
             elif name.rpartition(".")[2] in CLIPPING:
                 yield Obstacle(

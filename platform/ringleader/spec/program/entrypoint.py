@@ -10,7 +10,7 @@ from pathlib import Path
 from ringleader.errors import SpecInvalid
 from ringleader.parsing import parse
 from ringleader.spec.job import MAX_WHY, JobSpec
-from ringleader.spec.program.adoption import choice_of, choice_of_script, framework_of, obstacles
+from ringleader.spec.program.adoption import Choice, choice_of, choice_of_script, framework_of, obstacles
 from ringleader.spec.program.framework import SCRIPT_FORM, Framework, argv_of, is_script
 
 MOST_NAMED = 10
@@ -100,6 +100,12 @@ def with_framework(spec: JobSpec, folder: Path | None) -> JobSpec:
         if path is None:
             return spec
         choice = choice_of(_parsed(spec, path, folder, "a module that can be imported"), function)
+    return with_choice(spec, choice)
+
+
+def with_choice(spec: JobSpec, choice: Choice) -> JobSpec:
+    """A job file with the framework that was chosen for it, and the reason. Raises SpecInvalid: that framework takes no
+    such job file."""
     why = " ".join(choice.why.split())[:MAX_WHY]
     given = spec.model_dump(mode="json", exclude_unset=True)
     try:

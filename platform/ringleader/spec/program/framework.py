@@ -15,6 +15,8 @@ from ringleader.spec.sync import Sync
 Framework = Literal["native", "ray_train", "ray_train_hosted", "torchrun", "auto"]
 HOSTED: frozenset[Framework] = frozenset({"ray_train_hosted", "torchrun"})
 """Frameworks whose own engine runs the program, under our scheduler."""
+ON_NODES: frozenset[Framework] = frozenset({"native", "ray_train"})
+"""What a node can find `auto` to be: its function was loaded for a session, natively or adopted."""
 CHOSEN = "framework.chosen"
 """The event of a worker that has found what `auto` stands for."""
 FUNCTION_FORM = "module:function, for example ringleader_jobs.digits:train"

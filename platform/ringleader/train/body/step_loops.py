@@ -222,7 +222,7 @@ class StepLoops:
             member.lines.record()
         elif known() is None:
             raise StepMisuse(
-                f"session.evaluate was called behind step {step}, where the other workers did not call it.",
+                f"session.evaluate was called after step {step}, where the other workers did not call it.",
                 hint=f"{BRANCH_ON} In a loop over session.steps, what one step's lines leave to those of a later step "
                 f"belongs into session.keep.",
             )
@@ -245,7 +245,7 @@ class StepLoops:
         if running is None or loop is None or not (running.step < 0 or running.is_over):
             raise StepMisuse(
                 f"session.{what} was called between two slices of a step, or two of its phases.",
-                hint="Call it in the loop over session.steps, behind the loops over the step's slices.",
+                hint="Call it in the loop over session.steps, after the loops over the step's slices.",
             )
         return running, loop
 
@@ -262,7 +262,7 @@ class StepLoops:
             raise StepMisuse(
                 "a step of session.steps was left before it was committed: each worker has slices of it.",
                 hint="Iterate over each step to its end: for step in session.steps(…): for batch in step: … To end "
-                "the loop, leave it by break before the first slice or behind the last one, or call session.stop().",
+                "the loop, leave it by break before the first slice or after the last one, or call session.stop().",
             )
         if counts:
             self._end_lines()
@@ -314,7 +314,7 @@ class StepLoops:
         done = self._member.progress.phases
         if done and done >= len(loop.phases):
             raise StepMisuse(
-                f"the job goes on behind phase {done - 1} of a step, and this loop has {len(loop.phases)} phases.",
+                f"the job goes on after phase {done - 1} of a step, and this loop has {len(loop.phases)} phases.",
                 hint="Go on with the program that made the checkpoint, up to its next one.",
             )
 

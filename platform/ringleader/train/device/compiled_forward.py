@@ -12,6 +12,7 @@ from torch import nn
 
 from ringleader.errors import StepMisuse
 from ringleader.files import not_private
+from ringleader.train.device.compiled_calls import BESIDE, CompiledCalls
 from ringleader.train.state.other_forward import put_forward
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -21,8 +22,11 @@ SHAPES = 64
 """The most shapes of inputs for which a model is compiled; a worker that sees another one fails."""
 
 
-def compile_forward(model: nn.Module, device: torch.device) -> None:
+def compile_forward(model: nn.Module, device: torch.device) -> CompiledCalls:
     """Have the model's forward, and its backward, compiled when it is first called with inputs of a shape.
+
+    Returns:
+        The calls that it will have met.
 
     Raises:
         StepMisuse: this node has no compiler, or its cache is open to others.
@@ -31,12 +35,17 @@ def compile_forward(model: nn.Module, device: torch.device) -> None:
     _keep_cache()
     _configure()
     # For each shape by itself: kernels for any shape are made of those that came before, which differ by worker.
-    compiled = torch.compile(type(model).forward, dynamic=False, recompile_limit=SHAPES)  # type: ignore[call-overload]
+    # And some more for those that a joiner compiles for: where its turns differ in another way, they compile again.
+    limit = SHAPES + BESIDE
+    compiled = torch.compile(type(model).forward, dynamic=False, recompile_limit=limit)  # type: ignore[call-overload]
+    calls = CompiledCalls(model, compiled, device)
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        calls.note(args, kwargs)
         return compiled(self, *args, **kwargs)
 
     put_forward(model, forward)
+    return calls
 
 
 def _check_compiler(device: torch.device) -> None:

@@ -103,7 +103,7 @@ class Member:
         """The parts that give state to other members, or to a checkpoint, and take it from them."""
         context, state = self._context, self.state
         recorded = (self.sections, self.variables, self.trained)
-        brief = partial(JoinBriefing.of, self.progress.calls, *recorded)
+        brief = partial(JoinBriefing.of, self.progress.calls, *recorded, context.held)
         self.donations = JoinDonor(context, state, self.laying, self.trained, brief)
         follower = JoinFollower(context, state, CatchUp(self.progress, *recorded), self.draws)
         self.securing = CheckpointCopies(context, state, self.comparison, self.saver)

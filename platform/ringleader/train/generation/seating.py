@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ringleader.elastic import Plan
+from ringleader.elastic import ParkReport, Plan
 from ringleader.elastic.state import PAUSE, SHORT
 from ringleader.errors import ExchangeBroken
 from ringleader.train.generation.context import MemberContext
@@ -12,7 +12,7 @@ from ringleader.train.generation.heal import Healing
 from ringleader.train.generation.joining.donor import JoinDonor
 from ringleader.train.generation.joining.follower import JoinFollower
 from ringleader.train.generation.saving.copies import CheckpointCopies
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 
 
 class Seating:

@@ -37,7 +37,7 @@ BUFFERS = -1
 NAMES = frozenset({BODY, DATA})
 """The variables of the findings."""
 HOW = "gives other gradients when it runs again on the same rows"
-HOW_LEFT = "leaves the loop behind a step that was about to run again on the same rows"
+HOW_LEFT = "leaves the loop after a step that was about to run again on the same rows"
 HOW_SET = "sets other rates, or other settings of an optimiser, when it runs again on the same rows"
 CURE = (
     "it depends on its earlier turns: through a count, a hidden state, a generator or a data set. A worker runs the "

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils.data import Subset
 
+from ringleader.elastic import ParkReport
 from ringleader.errors import EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import python_path
@@ -29,7 +30,7 @@ from ringleader.train.evaluation import Score
 from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.local import RecordedOutput, SingleMember, alone, copies
-from ringleader.train.ports import ParkReport, Seat
+from ringleader.train.ports import Seat
 from ringleader.train.program_check.repeated_step import NAMES
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all

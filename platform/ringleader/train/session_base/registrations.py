@@ -64,7 +64,7 @@ class Registrations(SessionArtifacts):
         blocks = recompute_in(model, recompute)
         if compile:
             check_compiled_blocks(model, blocks)
-            compile_forward(model, self._device)
+            self._held.compiled.append(compile_forward(model, self._device))
         self._held.models.append(model.to(self._device))
         self._member.beginning.give(model)
         return model

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.comm.buckets import drop_gradients
 from ringleader.errors import StepMisuse
+from ringleader.train.device.compiled_calls import CompiledCalls
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.kept_objects import KeptObjects
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself, together
@@ -26,6 +27,7 @@ class TrainingState:
     """The registered objects, in the order the training function registered them.
 
     Attributes:
+        compiled: the calls of those models that are compiled.
         replaced: the optimisers in whose place others are registered now.
         attributes: what optimisers keep outside of their states.
         norm: of the whole gradient of the newest update, before it was clipped: (); None where not all of it is.
@@ -37,6 +39,7 @@ class TrainingState:
 
     def __init__(self) -> None:
         self.models: list[nn.Module] = []
+        self.compiled: list[CompiledCalls] = []
         self.optimizers: list[tuple[Optimizer, float | None]] = []
         self.schedulers: list[LRScheduler] = []
         # Weak: a program that makes one anew in each epoch would keep the states of all.

@@ -1,1 +1,1 @@
-"""Alembic migrations: added, never edited."""
+"""Alembic migrations, a folder for each version: added, never edited."""

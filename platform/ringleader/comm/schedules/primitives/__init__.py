@@ -1,1 +1,1 @@
-"""What schedules are put together from."""
+"""The building blocks of schedules."""

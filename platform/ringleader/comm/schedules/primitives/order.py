@@ -57,7 +57,8 @@ def _node(part: RankPart, order: SumOrder) -> Sequence[TreeNode] | None:
 
 
 def holds(part: RankPart, ranks: Iterable[int]) -> bool:
-    """Whether any of the ranks has something to add. The others are skipped, never added as zeros."""
+    """Whether any of the ranks has something to add."""
+    # Those that have not are skipped, never added as zeros: -0.0 + 0.0 has other bits than -0.0.
     return any(part.rows[rank] for rank in ranks)
 
 

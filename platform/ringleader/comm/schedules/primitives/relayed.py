@@ -47,14 +47,15 @@ class NodeRanks:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """The paths between a root and some houses; no rank belongs to two of them, and ranks in none take no part."""
+    """The paths between a root and some nodes; no rank belongs to two of them, and ranks in none take no part."""
 
     root: int
     ranks_by_node: tuple[NodeRanks, ...]
 
     def pieces(self, part: RankPart) -> list[Span]:
-        """The bucket in messages: cut wherever a lane of any house ends, so that both ends of a transfer cut alike."""
+        """The bucket in messages."""
         n = part.length
+        # Wherever a lane of any node ends, not of this one alone: both ends of a transfer have to cut alike.
         cuts = {0, n, *(stop for h in self.ranks_by_node for _, stop in even_spans(n, len(h.collectors)))}
         ends = sorted(cuts)
         return [piece for span in pairwise(ends) for piece in chunks(span, part.chunk)]
@@ -121,9 +122,9 @@ def places(part: RankPart, relay: Relay) -> tuple[TreeNode, ...]:
 
 
 def by_node(part: RankPart, ranks_by_node: tuple[NodeRanks, ...]) -> RankPart:
-    """The part with leaves renumbered so that each house's rows add up to one node: for sums whose bits may depend on
-    who holds what. Every rank holds one row at most."""
-    # A power of two of leaves for each house: one node of the tree covers them, and no other house's.
+    """The part with leaves renumbered so that each node's rows add up to one node of the tree: for sums whose bits may
+    depend on who holds what. Every rank holds one row at most."""
+    # A power of two of leaves for each node: one node of the tree covers them, and no other's leaves.
     room = 1 << max(len(node_ranks.ranks) - 1 for node_ranks in ranks_by_node).bit_length()
     rows: list[tuple[TreeNode, ...]] = [()] * part.world
     for number, node_ranks in enumerate(ranks_by_node):
@@ -165,7 +166,7 @@ def _send_rows(part: RankPart, here: NodeRanks, pieces: list[Span]) -> Iterator[
 
 
 def _at_root(part: RankPart, relay: Relay) -> list[tuple[TreeNode, Source]]:
-    """The partial sums that reach the root: the rows of a house for which it collects alone, the joined sums of any
+    """The partial sums that reach the root: the rows of a node for which it collects alone, the joined sums of any
     other."""
     foreign: list[tuple[TreeNode, Source]] = []
     for node_ranks in relay.ranks_by_node:

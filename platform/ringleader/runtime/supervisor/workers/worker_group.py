@@ -103,15 +103,16 @@ class WorkerGroup:
         handle = self._handles.get(worker)
         return handle.identity if handle else None
 
-    def nodes(self) -> dict[str, str]:
-        """The nodes of the workers that may live, by worker."""
+    def identities(self) -> dict[str, ProcessIdentity]:
+        """The processes of the workers that may live, by worker."""
         # A copy: the attempt's thread adds workers meanwhile.
         handles = list(self._handles.items())
-        return {
-            w: handle.identity.node
-            for w, handle in handles
-            if handle.identity is not None and not handle.gone
-        }
+        return {w: h.identity for w, h in handles if h.identity is not None and not h.gone}
+
+    def node_use(self, worker: str, pids: list[int]) -> Any:
+        """A worker's `WorkerActor.node_use`, pending; None where it has no process."""
+        handle = self._handles.get(worker)
+        return handle.actor.node_use.remote(pids) if handle is not None and handle.actor is not None else None
 
     def met(self, worker: str, identity: ProcessIdentity) -> None:
         """Note the process that a worker says it is."""

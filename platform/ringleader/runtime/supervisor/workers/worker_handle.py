@@ -166,16 +166,4 @@ def tells_more(cause: str, told: str) -> bool:
 
 def parked(park_message: ParkMessage, now: float) -> ev.Parked:
     """The event of a worker's park message."""
-    return ev.Parked(
-        worker=park_message.worker,
-        generation=park_message.generation,
-        applied=park_message.applied,
-        step=park_message.step,
-        why=park_message.why,
-        now=now,
-        followed=park_message.followed,
-        astray=park_message.astray,
-        call=park_message.call,
-        caught_up=park_message.caught_up,
-        phases=park_message.phases,
-    )
+    return ev.Parked(park_message.worker, now, park_message.report)

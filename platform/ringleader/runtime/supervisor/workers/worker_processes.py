@@ -38,13 +38,14 @@ class WorkerProcesses:
     def find(
         self, worker: str, place: BundlePlace, places: BundlePlaces
     ) -> tuple[Any, ProcessIdentity | None]:
-        """An idle process of the place's node; with GPUs a new one inside the bundle, so that Ray assigns devices."""
+        """An idle process of the place's node; with GPUs a new one inside the bundle."""
         name = f"{self._launch.name}-{worker}"
         gpus = self._launch.spec.gpus_of(place.role)
         if not gpus:
             return self._take(places.node(place), name)
         from ringleader.runtime.worker.actor import WorkerActor
 
+        # An idle process has been given no devices: Ray assigns them to what starts inside the bundle.
         inside = PlacementGroupSchedulingStrategy(place.group, placement_group_bundle_index=place.bundle)
         actor = (
             ray.remote(WorkerActor)

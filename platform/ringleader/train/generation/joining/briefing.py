@@ -13,8 +13,10 @@ from typing import Any
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.session_calls import FinishedCall, SessionCalls
 from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.device.compiled_calls import MetCall
 from ringleader.train.state.parameters.trained import TrainedParameters
 from ringleader.train.state.progress import Progress
+from ringleader.train.state.training_state import TrainingState
 
 NEAR_S = 0.1
 """Seconds of lines that the others may wait for, at the pace of those run so far."""
@@ -34,6 +36,7 @@ class JoinBriefing:
         boundaries: those of the calls before `until`.
         variables: the program's variables at the begin of each call, and the findings.
         trained: the parameters that are trained, by the last agreement.
+        compiled: for each compiled model, the calls that it has met.
     """
 
     until: int
@@ -42,6 +45,7 @@ class JoinBriefing:
     boundaries: tuple[tuple[Any, ...], ...]
     variables: dict[str, Any]
     trained: tuple[tuple[int, ...], int]
+    compiled: tuple[tuple[MetCall, ...], ...] = ()
 
     @classmethod
     def of(
@@ -50,6 +54,7 @@ class JoinBriefing:
         sections: ProgramSections,
         variables: ProgramVariables,
         trained: TrainedParameters,
+        held: TrainingState,
     ) -> "JoinBriefing":
         """The briefing by a member whose transaction has just committed."""
         # Without the running call: a commit says that all members have begun it, and nothing of its end.
@@ -61,6 +66,7 @@ class JoinBriefing:
             boundaries=tuple(sections.state()[1][:until]),
             variables=variables.state(),
             trained=trained.state(),
+            compiled=tuple(calls.met() for calls in held.compiled),
         )
 
     def since(self, known: int) -> dict[str, Any]:
@@ -73,6 +79,7 @@ class JoinBriefing:
             "boundaries": (known, list(self.boundaries[known:])),
             "variables": self.variables | {"seen": seen},
             "trained": self.trained,
+            "compiled": self.compiled,
         }
 
 

@@ -17,13 +17,14 @@ from ringleader.checkpoint.pieces import put_together
 from ringleader.comm.buckets import laid_out_as
 from ringleader.comm.communicator import Communicator
 from ringleader.comm.objects import packed, unpacked_of_any_type
+from ringleader.elastic import ParkReport
 from ringleader.errors import ExchangeBroken
 from ringleader.exchange.side_channel import SideChannel
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.joining.briefing import CatchUp
 from ringleader.train.generation.joining.donor import BOUNDARY, DONOR, STATE, views
-from ringleader.train.ports import FollowTask, ParkReport
+from ringleader.train.ports import FollowTask
 from ringleader.train.state.fingerprints import first_difference, prints
 from ringleader.train.state.norms import scale_by
 from ringleader.train.state.update_randomness import UpdateRandomness
@@ -104,6 +105,10 @@ class JoinFollower:
         side.send_state(DONOR, packed(len(self._context.progress.calls.finished), side.seal))
         told = unpacked_of_any_type(side.receive_state(DONOR), side.seal)
         stays = self.catching.hear(told)
+        if stays:
+            # Before it answers: until then nothing is copied for it, and nobody waits for it.
+            for own, met in zip(self._context.held.compiled, told["compiled"], strict=False):
+                own.compile(met)
         side.all_reduce(torch.tensor([float(stays)], dtype=torch.float64))
         self._caught_up = stays and not told["followed"]
         return stays and not self._caught_up

@@ -1,0 +1,141 @@
+"""Metric points as they are read: short curves whole, of long ones those alone that show every peak and dip."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import starmap
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Select,
+    String,
+    and_,
+    cast,
+    column,
+    false,
+    func,
+    or_,
+    select,
+    true,
+    union_all,
+    values,
+)
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from ringleader_api.store.tables import STRETCH, Metric, MetricStretch
+
+Place = InstrumentedAttribute[int] | InstrumentedAttribute[datetime]
+"""What the ends of an interval are compared with: `Metric.step` or `Metric.at`."""
+Ends = tuple[int, int] | tuple[datetime, datetime]
+COARSEST = 4
+"""So many times fewer points than may be shown are enough where stretches have them: the points themselves would be
+tens of thousands."""
+_COLUMNS = (Metric.job_id, Metric.name, Metric.step, Metric.value, Metric.at, Metric.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A curve, or the part of one that is read, with its first and its last step."""
+
+    job_id: str
+    name: str
+    first: int
+    last: int
+
+    def all_points(self) -> ColumnElement[bool]:
+        return and_(Metric.job_id == self.job_id, Metric.name == self.name)
+
+
+def read_points(
+    session: Session, place: Place, ends: Mapping[str, Ends], names: Collection[str], max_points: int
+) -> Sequence[Any]:
+    """The points of these metrics between the ends of each job, by job, name and step: at most `max_points` of each
+    curve. Of a longer one its first and its last, and the lowest and the highest of each of several equal parts of the
+    steps."""
+    whole = select(*_COLUMNS).order_by(Metric.job_id, Metric.name, Metric.step)
+    within = {job_id: and_(Metric.job_id == job_id, place.between(*of)) for job_id, of in ends.items()}
+    long = _long_curves(session, place, ends, names, max_points) if ends else {}
+    if not long:
+        every = or_(false(), *within.values())
+        return session.execute(whole.where(every, Metric.name.in_(names))).all()
+    found: list[Any] = []
+    for job_id in sorted(ends):
+        for name in sorted(names):
+            one = and_(within[job_id], Metric.name == name)
+            if (curve := long.get((job_id, name))) is not None:
+                step = Metric.step.in_(_kept(session, one, curve, max_points))
+                # With the ends of the steps beside it SQLite would read all points between these.
+                one = and_(one if place is Metric.at else curve.all_points(), step)
+            found += session.execute(whole.where(one))
+    return found
+
+
+def _long_curves(
+    session: Session, place: Place, ends: Mapping[str, Ends], names: Collection[str], max_points: int
+) -> dict[tuple[str, str], Curve]:
+    """The curves with more points than that, each with its first and its last step. Points are not counted beyond."""
+    bounds = column("low", place.type), column("high", place.type)
+    job = (
+        values(column("job_id", String), *bounds, name="job").data([(i, *of) for i, of in ends.items()]).cte()
+    )
+    metric = values(column("name", String), name="metric").data([(name,) for name in names]).cte()
+    mine = Metric.job_id == job.c.job_id, Metric.name == metric.c.name, place.between(job.c.low, job.c.high)
+    step = select(Metric.step).where(*mine).limit(1)
+    up, down = step.order_by(Metric.step), step.order_by(Metric.step.desc())
+    first, last = up.scalar_subquery().label("first"), down.scalar_subquery().label("last")
+    found = select(job.c.job_id, metric.c.name, first, last).join_from(job, metric, true())
+    found = found.where(up.offset(max_points).scalar_subquery().is_not(None))
+    return {(curve.job_id, curve.name): curve for curve in starmap(Curve, session.execute(found))}
+
+
+def _kept(session: Session, one: ColumnElement[bool], curve: Curve, max_points: int) -> list[int]:
+    """The steps of a long curve that are shown."""
+    first, last = curve.first, curve.last
+    # Two points a part, and the two ends.
+    parts, steps = max(1, (max_points - 2) // 2), last - first + 1
+    which: Select[int, float] | CompoundSelect[int, float] = select(Metric.step, Metric.value).where(one)
+    if steps * COARSEST >= STRETCH * parts and (known := _extremes(session, curve)) is not None:
+        which, parts = known, max(1, min(parts, steps // STRETCH))
+    # In the database: a curve may be far longer than what is shown of it.
+    point = which.subquery()
+    # `op`: SQLAlchemy's own `/` of integers gives a fraction.
+    part: ColumnElement[int] = cast((point.c.step - first) * parts, BigInteger).op("/")(steps)
+    lowest, highest = (point.c.value, point.c.step), (point.c.value.desc(), point.c.step)
+    ranked = select(
+        point.c.step,
+        func.row_number().over(partition_by=part, order_by=lowest).label("from_low"),
+        func.row_number().over(partition_by=part, order_by=highest).label("from_high"),
+    ).subquery()
+    kept = select(ranked.c.step).where(or_(ranked.c.from_low == 1, ranked.c.from_high == 1))
+    return sorted({first, last, *session.scalars(kept)})
+
+
+def _extremes(session: Session, curve: Curve) -> CompoundSelect[int, float] | None:
+    """A query of steps and values: the lowest and the highest of each whole stretch of the curve, and all points before
+    the first and behind the last of these. None where stretches do not know all points."""
+    whole = range(-(-curve.first // STRETCH), (curve.last + 1) // STRETCH)
+    begin, end = whole.start * STRETCH, whole.stop * STRETCH
+    stretch, point = MetricStretch, Metric
+    mine = and_(
+        stretch.job_id == curve.job_id,
+        stretch.name == curve.name,
+        stretch.stretch >= whole.start,
+        stretch.stretch < whole.stop,
+    )
+    of = curve.all_points()
+    known = session.scalar(select(func.coalesce(func.sum(stretch.points), 0)).where(mine))
+    # Points from before there were stretches, and of control planes of the version before. To count a million points
+    # takes long, and no curve has more than one of a step.
+    if known != end - begin and known != session.scalar(
+        select(func.count()).where(of, point.step >= begin, point.step < end)
+    ):
+        return None
+    return union_all(
+        select(stretch.low_step.label("step"), stretch.low.label("value")).where(mine),
+        select(stretch.high_step, stretch.high).where(mine),
+        select(point.step, point.value).where(of, point.step >= curve.first, point.step < begin),
+        select(point.step, point.value).where(of, point.step >= end, point.step <= curve.last),
+    )

@@ -1,0 +1,1 @@
+"""The migrations that version 0.2 adds."""
