@@ -4,6 +4,7 @@ What they hold between loops lies in hooks, data sets, queues and modules of tor
 """
 
 import contextlib
+import io
 import random
 from collections import deque
 from typing import Any
@@ -207,3 +208,14 @@ def norm_fused_at_the_end(session: Session) -> None:
     net[0] = torch.nn.utils.fusion.fuse_linear_bn_eval(net[0], net[1])
     net[1] = torch.nn.Identity()
     net.half()
+
+
+@program
+def saved_by_the_main_worker_alone(session: Session) -> None:
+    """The others do not touch the weights there, as where it writes a file."""
+    net = session.model(network())
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        if session.is_main:
+            torch.save(net.state_dict(), io.BytesIO())

@@ -419,7 +419,15 @@ def test_each_of_two_servers_resumes_with_its_part_of_what_the_program_kept(tmp_
     keeps_its_bits("optimizer_state_kept_and_put_back", "servers", "pause-12", tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["ring", "servers", "local_sgd"])
+@pytest.mark.parametrize("moment", ["pause-12", "restart-12", "kill-9"])
+@pytest.mark.parametrize("mode", DAILY)
+def test_what_the_main_worker_reads_alone_is_no_part_of_a_checkpoint(
+    mode: str, moment: str, tmp_path: Path
+) -> None:
+    keeps_its_bits("saved_by_the_main_worker_alone", mode, moment, tmp_path)
+
+
+@pytest.mark.parametrize("mode", DAILY)
 @pytest.mark.parametrize("name", CHANGED_AT_THE_END)
 def test_who_comes_behind_the_last_loop_changes_the_models_there_too(
     name: str, mode: str, tmp_path: Path

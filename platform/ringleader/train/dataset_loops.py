@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ringleader.errors import NonFiniteLoss
+from ringleader.train.between_calls.loop_names import warn_of_bodies
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.body_checks import BodyChecks
@@ -107,7 +108,7 @@ class DatasetLoops:
         if index == 0:
             # Before the first step: else it would fail when the job's weights are written.
             check_writable(member.held.module)
-            member.variables.warn()
+            warn_of_bodies(member.warnings, member.held.models)
         kept = self._kept(number, request)
         if request.by_steps or not calls.is_finished(number) or self.dry_turn.needs(request.place, number):
             loop = self._loop(number, index, request, kept)

@@ -132,7 +132,8 @@ class Evaluation:
             return self._commit(place, names, reduced, pending)
 
     def barrier(self, number: int, before: Callable[[], None] = lambda: None) -> None:
-        """Run a transaction without a step: once it is through, everything before it is settled.
+        """Run a transaction without a step, behind the program's end: once it is through, everything before it is
+        settled. Raises CallMismatch: the program has made fewer calls here than on the others.
 
         Args:
             before: called in each generation that comes to the barrier; may raise ExchangeBroken.
@@ -140,6 +141,7 @@ class Evaluation:
         while True:
             self._member.enter()
             if self._member.progress.calls.is_finished(number):
+                self._member.check_ended(number)
                 return
             self._calls.report_phase("finish")
             try:
@@ -150,6 +152,7 @@ class Evaluation:
                 self._member.broke(error)
                 continue
             self._member.finish_call(number)
+            self._member.progress.calls.end(number)
             self._member.progress.commit_transaction()
             return
 

@@ -26,6 +26,7 @@ from ringleader.spec.program.adoption import Choice, choice_of, framework_of
 from ringleader.spec.program.entrypoint import check_adopted, with_choice
 from ringleader.spec.program.framework import Framework
 from ringleader.train import weights_file
+from ringleader.train.generation.member import Member
 from ringleader.train.generation.saving.saver import LOOK_S
 from ringleader.train.memory import keep_freed_memory
 from ringleader.train.ports import Coordinator, RecordSink, check_given_up
@@ -232,9 +233,15 @@ def _line_beside(error: RingleaderError) -> str:
     return f", at {line}" if line and line not in error.message else ""
 
 
+def leave_models(member: Member) -> None:
+    """Leave the models' structure and buffers to the program, which is behind its last loop."""
+    member.buffers.release()
+    member.held.leave()
+
+
 def _finish(session: Session, sink: RecordSink, artifacts: Path) -> WorkerResult:
     member = session._member
-    member.leave_models()
+    leave_models(member)
     number = session._begin_call()
     if not member.seated and not session._held.models:
         raise NoStep("the training function returned without training.", hint="It registered no model.")

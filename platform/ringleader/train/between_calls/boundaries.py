@@ -8,7 +8,7 @@ things, which are always recorded (settings of optimisers, schedules, small kept
 import copy
 import os
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,11 @@ class CallBoundary:
         """Record no tensors: those that the program touches at that line are too many."""
         self.tensors, self.tensor_bytes, self.line = {}, 0, line
 
+    def drop(self, kind: str) -> None:
+        """Keep no tensors of that kind."""
+        self.tensors.pop(kind, None)
+        self.tensor_bytes = size_bytes(self.tensors)
+
     @property
     def states(self) -> States | None:
         """The recorded states of optimisers; None: none was touched; empty: they were too large."""
@@ -188,6 +193,24 @@ def put_tensors(held: TrainingState, tensors: Tensors) -> None:
             },
         )
     held.kept.put(copy.deepcopy({n: s for n, s in tensors.get(KEPT, {}).items() if n in held.kept}))
+
+
+def keep_common(boundaries: list[CallBoundary], calls: int, add: Callable[[Tensor], Tensor]) -> None:
+    """Drop, at the end of so many calls, the tensors that some members have not recorded: lines behind
+    `if session.is_main:` touched them on one alone. Those who share the writing of a checkpoint must have the same.
+
+    Args:
+        add: adds up the tensors of all members, who call this together.
+    """
+    kinds = sorted(KINDS)
+    if not calls:
+        return
+    lacks = torch.ones(calls, len(kinds), dtype=torch.float64)
+    for number, boundary in enumerate(boundaries[:calls]):
+        lacks[number] = torch.tensor([float(kind not in boundary.tensors) for kind in kinds])
+    told = add(lacks.view(-1).clone()).view(lacks.shape)
+    for number, kind in ((told > 0) & (lacks == 0)).nonzero().tolist():
+        boundaries[number].drop(kinds[kind])
 
 
 def suits(held: TrainingState, tensors: Tensors) -> bool:

@@ -8,7 +8,7 @@ which they compare the program's variables.
 from collections.abc import Collection
 from pathlib import Path
 
-from ringleader.train.between_calls.written_files import WrittenFile, WrittenFiles
+from ringleader.train.between_calls.written_files import ReadFile, WrittenFile, WrittenFiles
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
 
@@ -27,6 +27,8 @@ class ProgramFiles:
         self._known: set[str] = set()
         self._open: dict[str, list[str]] = {}
         self._lost: list[WrittenFile] = []
+        self._read: list[ReadFile] | None = None
+        self._first_read: dict[str, tuple[int, int]] | None = None
 
     def begin(self, workspace: Path | None) -> None:
         """Look at what the program's thread, this one, writes from here on.
@@ -49,6 +51,8 @@ class ProgramFiles:
 
     def look(self, *, again: bool) -> None:
         """Take what was written since the last call; `again`: by lines that had run on the others before."""
+        if self._read is None:
+            self._read = self._written.take_read()
         for file in self._written.take():
             if again or file.line in self._known:
                 continue
@@ -62,6 +66,24 @@ class ProgramFiles:
             lost, self._lost = self._lost, []
             for file in lost if current.rank == 0 else ():
                 self._tell_lost(file)
+
+    def state(self) -> dict[str, tuple[int, int]]:
+        """What the job's first workers read at the top of the program: files by name, each with its stamp."""
+        if self._first_read is None:
+            self._first_read = {file.name: file.stamp for file in self._read or ()}
+        return self._first_read
+
+    def restore(self, state: dict[str, tuple[int, int]] | None) -> None:
+        """Take over what peers know; None: they are of an earlier version."""
+        self._first_read = state
+
+    @property
+    def read_since(self) -> str:
+        """A file that the top of the program has read here, and another one, or none, when the job began, with its
+        line; empty where there is none."""
+        first = self._first_read
+        changed = [f for f in self._read or () if first is not None and first.get(f.name) != f.stamp]
+        return f"{changed[-1].name} ({changed[-1].line})" if changed else ""
 
     def compared(self, not_alike: Collection[str]) -> None:
         """Note that members have compared what `texts` names: all wrote the same, but for these."""

@@ -24,6 +24,7 @@ from ringleader.train.between_calls.boundaries import (
     States,
     Tensors,
     copied_tensors,
+    keep_common,
     put_settings,
     put_tensors,
     settings_of,
@@ -206,6 +207,11 @@ class ProgramSections:
         for number, given in states.items():
             if number < len(self._boundaries):
                 self._boundaries[number].add_states(given)
+
+    def keep_common(self) -> None:
+        """Drop, with all members, the tensors that some have not recorded. Raises ExchangeBroken."""
+        calls, exchange = len(self._context.progress.calls.finished), self._context.generation.exchange
+        keep_common(self._boundaries, calls, exchange.all_reduce)
 
     @property
     def count(self) -> int:

@@ -42,6 +42,7 @@ class SessionCalls:
         left: the numbers of loops that the program's body left, by `break` or by an exception.
         evaluated: the newest step at which the running loop over steps evaluated; None before.
         stopped: the running loop over steps ends behind the lines of this step.
+        ended: the number of the first call behind the program's end; None before.
     """
 
     finished: list[FinishedCall] = field(default_factory=list)
@@ -50,6 +51,7 @@ class SessionCalls:
     left: set[int] = field(default_factory=set)
     evaluated: StepEvaluations | None = None
     stopped: bool = False
+    ended: int | None = None
 
     @property
     def base(self) -> int:
@@ -67,6 +69,10 @@ class SessionCalls:
 
     def is_finished(self, number: int) -> bool:
         return number < len(self.finished)
+
+    def end(self, number: int) -> None:
+        """Note that the call of that number, which is over for all members, is one behind the program's end."""
+        self.ended = number if self.ended is None else self.ended
 
     def count_step(self) -> None:
         """Count a step committed inside the running loop."""
@@ -102,7 +108,7 @@ class SessionCalls:
 
     def state(self) -> dict[str, Any]:
         told = {"finished": list(self.finished), "offset": self.offset, "left": sorted(self.left)}
-        within = {"evaluated": self.evaluated, "stopped": self.stopped}
+        within = {"evaluated": self.evaluated, "stopped": self.stopped, "ended": self.ended}
         return told | {name: value for name, value in within.items() if value}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -111,3 +117,4 @@ class SessionCalls:
         self.offset = state["offset"]
         self.left = set(state.get("left", ()))  # checkpoints of earlier versions have none
         self.evaluated, self.stopped = state.get("evaluated"), state.get("stopped", False)
+        self.ended = state.get("ended")

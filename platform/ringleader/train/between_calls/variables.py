@@ -6,10 +6,10 @@ a seed, a loop's body. The job goes on, and its result says so.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from inspect import unwrap
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -17,24 +17,25 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.train.between_calls.boundaries import MODELS
 from ringleader.train.between_calls.findings import (
     BODY_CURE,
-    CARRIED_ADVICE,
-    CARRIED_CURE,
     DIFFERS,
     NO_HARM,
     VariableFinding,
 )
+from ringleader.train.between_calls.loop_names import names_of_bounds
 from ringleader.train.between_calls.program_files import ProgramFiles
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
+from ringleader.train.generation.agreement import BRANCH_ON
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
 from ringleader.train.source.dataset_caches import kept_rows, reads_rows
-from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
+from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.source.program_scope import Key
 from ringleader.train.state.optimizers.own_attributes import COMMITTED, OF_TORCH
 
@@ -48,6 +49,10 @@ CURE = (
 )
 IN_PLACE_CURE = (
     f"give a buffer or weight its values with copy_, not by assignment, and keep a clone() of it; else {CURE}"
+)
+READ_CURE = (
+    "the top of the program, which runs on each worker that comes later, too, has read {}, which has changed since the "
+    "job began. The job itself goes on from where it was: leave such lines out, or begin with init_from"
 )
 NOTHING = repr(None)
 """The text of None: what a data set opens at its first read is None until then, on some members for ever."""
@@ -116,31 +121,6 @@ class ProgramVariables:
             self._seen[number] = self._own
             self._seen.pop(number - CALLS, None)
 
-    def warn(self) -> None:
-        """Warn, as the first loop begins, of variables that by the program's text will differ by worker."""
-        frames = list(running_frames())
-        buffers = _names_of_buffers(self._context.held.models)
-        for escape, file in escapes(frames):
-            name, place = escape.key[1].lstrip("."), Path(file).name
-            self._warnings.add(
-                "variable",
-                f"the body of a loop over session.batches changes {name} ({place}:{escape.line}), and it is read "
-                f"after the loop ({place}:{escape.read}): each worker's body sees other rows, so its value differs "
-                f"between workers.",
-                f"Instead, {BODY_CURE}.",
-            )
-        for carry, file in carries(frames):
-            name, place = carry.key[1].lstrip("."), Path(file).name
-            if name in buffers:
-                continue
-            self._warnings.add(
-                "variable",
-                f"the body of a loop over session.batches changes {name} ({place}:{carry.line}), and a later turn "
-                f"reads it ({place}:{carry.read}): a worker runs the body for its own slices only, so the weights "
-                f"would depend on which worker computes what.",
-                CARRIED_ADVICE,
-            )
-
     def fingerprint(self, number: int) -> int:
         """A number below 2**48 for the variables with which this member came to call `number`; 0 where it has none to
         compare, as it has run their lines again."""
@@ -166,10 +146,6 @@ class ProgramVariables:
             finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
             self.find_together(finding, compared.first(name))
 
-    def alike(self) -> None:
-        """Note that several members came to a call with the same variables as this one."""
-        self.files.compared(())
-
     def tell(self) -> None:
         """Tell all members, who call this together, what one has found. Raises ExchangeBroken."""
         generation = self._context.generation
@@ -183,14 +159,33 @@ class ProgramVariables:
         told = [bytes(row.tolist()).rstrip(b"\0").decode(errors="ignore") for row in rows]
         self._told_by_others = next(filter(None, told), "")
 
+    def explained(self, error: CallMismatch) -> CallMismatch:
+        """The error, with the variables that one of the members has found to differ: all call this together."""
+        with suppress(ExchangeBroken):
+            self.tell()
+        why = self.why_other_bits
+        return CallMismatch(f"{error.message} It may come of this: {why}.", hint=error.hint) if why else error
+
+    def ended_early(self, calls: int, finished: int) -> CallMismatch:
+        """The error for a program that ends behind so many calls where more are finished."""
+        why = self.why_other_bits
+        told = f"the program ended behind {calls} session calls on this worker, and {finished} are over for the others."
+        return CallMismatch(f"{told}{f' It may come of this: {why}.' if why else ''}", hint=BRANCH_ON)
+
     def state(self, since: int = 0) -> dict[str, Any]:
         """The variables at the begin of calls from number `since` on, and the findings."""
         seen = {number: texts for number, texts in self._seen.items() if number >= since}
-        return {"seen": seen, "found": [asdict(finding) for finding in self.found.values()]}
+        found = [asdict(finding) for finding in self.found.values()]
+        return {"seen": seen, "found": found, "read": self.files.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over others' variables and findings. Their state is of the call that has begun here, or a later one."""
+        """Take over others' variables and findings. Their state is of the call that has begun here, or a later one.
+
+        Raises:
+            CallMismatch: a variable that says how many calls come has another value, as of a file that was read.
+        """
         seen: dict[int, Texts] = state.get("seen", {})
+        self.files.restore(state.get("read"))
         if self._own_call == self._context.progress.calls.next - 1:
             self._compare(seen.get(self._own_call, {}))
         self._seen |= seen
@@ -215,9 +210,14 @@ class ProgramVariables:
             self.found.setdefault(finding.variable, finding)
 
     def _compare(self, theirs: Texts) -> None:
+        read = self.files.read_since
         for name, text in self._own.items():
             if theirs.get(name, text) != text:
-                self.find(VariableFinding(name.rpartition(":")[2], *self._lines[name]))
+                line, cure = self._lines[name]
+                variable = name.rpartition(":")[2]
+                self.find(VariableFinding(variable, line, READ_CURE.format(read) if read else cure))
+                if read and variable in names_of_bounds(running_frames()):
+                    raise CallMismatch(f"the program's {self.found[variable].sentence}.", hint=BRANCH_ON)
 
     def _add_found(self, finding: VariableFinding, told: dict[str, Any]) -> bool:
         """Keep a finding, and report it, if it is new. Returns whether it is."""
@@ -325,33 +325,6 @@ class ProgramVariables:
         self._lines[shown] = (f"{Path(frame.f_code.co_filename).name}:{line}", CURE)
 
 
-def _names_of_buffers(models: Sequence[torch.nn.Module]) -> set[str]:
-    return {name.rpartition(".")[2] for model in models for name, _ in model.named_buffers()}
-
-
-def escapes(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
-    """The names that bodies leave to the lines behind them, each with its file, in the running functions and those that
-    they call."""
-    return _told(frames, lambda text: text.escapes)
-
-
-def carries(frames: list[FrameType]) -> Iterator[tuple[EscapingName, str]]:
-    """The names that turns of bodies leave to later turns, likewise."""
-    return _told(frames, lambda text: text.carried)
-
-
-def _told(
-    frames: list[FrameType], which: Callable[[SourceText], Mapping[Key, EscapingName]]
-) -> Iterator[tuple[EscapingName, str]]:
-    for file in dict.fromkeys(frame.f_code.co_filename for frame in frames):
-        text = text_of(file)
-        if text is None:
-            continue
-        lines = [frame.f_lineno for frame in frames if frame.f_code.co_filename == file]
-        scopes = text.reached_from({text.scope_at(line).name for line in lines})
-        yield from ((escape, file) for escape in which(text).values() if escape.scope in scopes)
-
-
 def place_of(frame: FrameType, line: int) -> str:
     """The place of a line in that function's file, as "file:line"."""
     return f"{Path(frame.f_code.co_filename).name}:{line}"
@@ -369,24 +342,3 @@ def is_users(value: Any) -> bool:
     file = str(getattr(module, "__file__", "") or "")
     plain = not isinstance(value, torch.nn.Module | type) and hasattr(value, "__dict__")
     return plain and bool(file) and not file.startswith((*PACKAGES, *INSTALLED))
-
-
-def escaped(function: Any) -> list[dict[str, str]]:
-    """The findings of `escapes` and `carries`, as dicts, for a training function that has not begun."""
-    function = unwrap(function)  # of an adapter: the program's own is inside
-    code = function.__code__
-    text = text_of(code.co_filename)
-    if text is None:
-        return []
-    file = Path(code.co_filename).name
-    scopes = text.reached_from({text.scope_at(code.co_firstlineno).name, function.__name__})
-    behind = [
-        (escape, f"it is changed in a loop's body and read after the loop in line {escape.read}: {BODY_CURE}")
-        for escape in text.escapes.values()
-    ]
-    within = [(carry, CARRIED_CURE) for carry in text.carried.values()]
-    return [
-        {"variable": each.key[1].lstrip("."), "line": f"{file}:{each.line}", "cure": cure}
-        for each, cure in (*behind, *within)
-        if each.scope in scopes
-    ]

@@ -1,5 +1,5 @@
-"""Files that the program opens to write, each with its line: by `open`, which libraries of Python open files with, and
-by `torch.save`, which opens them past Python.
+"""Files that the program opens to write, and at its top to read, each with its line: by `open`, with which libraries of
+Python open files, and by `torch.save`, which opens them past Python.
 
 Not by an audit hook: it would be called for each `id()` and each attribute of a function in a step, too.
 """
@@ -43,12 +43,27 @@ class WrittenFile:
     place: Path
 
 
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """A file that was opened to read.
+
+    Attributes:
+        line, name: as of `WrittenFile`.
+        stamp: differs once the file is another one: its size and the time of its last change, in ns.
+    """
+
+    line: str
+    name: str
+    stamp: tuple[int, int]
+
+
 class WrittenFiles:
     """Those of one member, since they were last taken. Caches and locks are left out."""
 
     def __init__(self) -> None:
         self._thread = -1
         self._found: dict[tuple[str, str], WrittenFile] = {}
+        self._read: dict[str, ReadFile] | None = {}
 
     def begin(self) -> None:
         """Look at what this thread opens from here on."""
@@ -66,18 +81,34 @@ class WrittenFiles:
         found, self._found = list(self._found.values()), {}
         return found
 
-    def opened(self, path: Any) -> None:
-        """Note a file, if a line of the program opens it and it is one that is meant to stay."""
-        if not isinstance(path, str | bytes | os.PathLike):
+    def take_read(self) -> list[ReadFile]:
+        """The files opened to read so far; none are noted from here on."""
+        found, self._read = self._read, None
+        return list((found or {}).values())
+
+    def opened(self, path: Any, *, writes: bool) -> None:
+        """Note a file, if a line of the program opens it; one that it writes, if it is meant to stay."""
+        if not isinstance(path, str | bytes | os.PathLike) or not (writes or self._read is not None):
             return  # a descriptor: of what was opened before
         line = line_calling(__file__)
         name = os.fsdecode(path)
+        if not writes:
+            self._note_read(line, name)
+            return
         place = os.path.abspath(name)  # noqa: PTH100 - links stay: the program's name counts
         if line and not self._is_left_out(name, place):
             self._found[line, name] = WrittenFile(line, name, Path(place))
 
+    def _note_read(self, line: str, name: str) -> None:
+        try:
+            found = Path(name).stat()
+        except OSError:  # which the program is about to be told
+            return
+        if line and self._read is not None:
+            self._read[name] = ReadFile(line, name, (found.st_size, found.st_mtime_ns))
+
     def _is_left_out(self, name: str, place: str) -> bool:
-        caches = [os.environ[each] for each in CACHES if os.environ.get(each)]
+        caches = [os.environ[name] for name in CACHES if os.environ.get(name)]
         hidden = any(part.startswith(".") and part.strip(".") for part in Path(name).parts)
         made_again = hidden or "__pycache__" in place or place.endswith(".lock")
         # A folder stands for a temporary file in it, which has a name of its own, or none.
@@ -91,13 +122,12 @@ def _look_at_all() -> None:
 
     @wraps(opens)
     def opened(file: Any, mode: str = "r", *options: Any, **named: Any) -> Any:
-        if WRITING.intersection(mode):
-            _note(file)
+        _note(file, writes=bool(WRITING.intersection(mode)))
         return opens(file, mode, *options, **named)
 
     @wraps(saves)
     def saved(obj: object, f: Any, *options: Any, **named: Any) -> None:
-        _note(f)
+        _note(f, writes=True)
         saves(obj, f, *options, **named)
 
     # Under all names: pathlib opens by io.open, programs by the builtin, and pickle finds torch.save under the last.
@@ -105,7 +135,7 @@ def _look_at_all() -> None:
     torch.save = torch.serialization.save = saved
 
 
-def _note(file: Any) -> None:
+def _note(file: Any, *, writes: bool) -> None:
     member = _members.get(threading.get_ident())
     if member is not None:
-        member.opened(file)
+        member.opened(file, writes=writes)

@@ -49,6 +49,13 @@ class CommittedState:
         """All but the boundaries of calls, which the briefing of a joiner has told."""
         return self._context.transfer.state(self.rest({}, since=self._sections.count))
 
+    def before_saving(self) -> None:
+        """Make alike, among members who write parts of one state, what they hold beside what is compared. Raises
+        ExchangeBroken."""
+        context = self._context
+        if context.rules.commits_together and not context.generation.plan.servers:
+            self._sections.keep_common()
+
     def saved(self) -> dict[str, Any]:
         """All of it, as a checkpoint holds it."""
         return self._context.transfer.state(self.rest(self._context.inside.newest()))

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import Parameter
 
-from ringleader.errors import ExchangeBroken
+from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.step_lines import StepLines
 from ringleader.train.between_calls.variables import ProgramVariables
@@ -234,7 +234,10 @@ class Member:
         """Whether the step happens: nobody has left the loop before it. Raises CallMismatch where members differ."""
         plan = self.generation.plan
         self.securing.hear(reduced, plan)
-        stays = agreed(self.layout, reduced, plan, self.generation.rank, self.progress.step)
+        try:
+            stays = agreed(self.layout, reduced, plan, self.generation.rank, self.progress.step)
+        except CallMismatch as error:
+            raise self.variables.explained(error) from None
         others = self.layout.lays(reduced, world=len(plan.members))
         return stays and not others and not self.comparison.differs(reduced)
 
@@ -261,11 +264,6 @@ class Member:
 
     # --- session calls ------------------------------------------------------------------------------------------------
 
-    def leave_models(self) -> None:
-        """Leave the models' structure and buffers to the program, which is behind its last loop."""
-        self.buffers.release()
-        self.held.leave()
-
     def check_covered(self) -> None:
         """Check, as a loop begins, that the program has registered all that peers have, and a model for all that its
         optimisers are to train. Raises StepMisuse: it has not."""
@@ -290,6 +288,12 @@ class Member:
     def forget_gradients(self) -> None:
         """Set every `.grad` to None between calls: what is left there differs by worker."""
         self.held.forget_gradients()
+
+    def check_ended(self, number: int) -> None:
+        """Check, behind the program's end, that a call that is over is no loop or evaluation. Raises CallMismatch."""
+        calls = self.progress.calls
+        if calls.ended is None or number < calls.ended:
+            raise self.variables.ended_early(number, len(calls.finished))
 
     def finish_call(self, number: int, result: Any = None) -> None:
         """Record that the call is over for all members at this committed step."""

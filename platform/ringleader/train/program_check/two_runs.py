@@ -24,7 +24,7 @@ from ringleader.errors import EntrypointRaised, RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import python_path
 from ringleader.train.between_calls.findings import BODY_CURE
-from ringleader.train.between_calls.variables import escaped
+from ringleader.train.between_calls.loop_names import escaped
 from ringleader.train.dataset_loops import LoopRequest
 from ringleader.train.evaluation import Score
 from ringleader.train.generation.saving.saver import CheckpointSaver
@@ -35,7 +35,7 @@ from ringleader.train.program_check.repeated_step import NAMES
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Collate
-from ringleader.train.run import function_of
+from ringleader.train.run import function_of, leave_models
 from ringleader.train.session import Session
 
 STEPS, CALLS = 4, 8
@@ -173,7 +173,7 @@ def call(function: Any, session: CheckedSession) -> Exception | SystemExit | Non
     try:
         function(session)
         # As at the end of a run: the variables are looked at there, too.
-        session._member.leave_models()
+        leave_models(session._member)
         session._begin_call()
     except FarEnough:
         return None

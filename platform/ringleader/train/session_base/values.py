@@ -66,12 +66,12 @@ class SessionValues:
     @property
     def is_main(self) -> bool:
         """Whether this is the worker that prints and saves: one at a time, another one once it is lost; none before the
-        first loop or evaluation.
+        first loop or evaluation, nor where lines run again whose calls are over.
 
         Nothing computed may depend on it, and no session call: the other workers would do something else.
         """
         generation = self._member.current
-        return generation is not None and generation.rank == 0
+        return generation is not None and generation.rank == 0 and not self._member.sections.catches_up
 
     @property
     def norm(self) -> float | None:

@@ -123,7 +123,7 @@ class MemberComparison:
         last, count = self._agreed
         self._agreed = (generation.number, count + 1 if last == generation.number else 1)
         if self._due and self._several and self._said[1]:
-            self._program_variables.alike()
+            self._program_variables.files.compared(())
         if self._due:  # also on a server that is a step ahead and said nothing: all go by the same calls
             self._compared, self._due, self._said = (generation.number, call), False, (0, 0)
             if call != self._differed:

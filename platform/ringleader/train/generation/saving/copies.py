@@ -89,7 +89,7 @@ class CheckpointCopies:
         # Before anything that may break: whoever joins next counts from this boundary too.
         context.progress.pass_boundary()
         if due:
-            self._comparison.before_saving()
+            self._before_saving()
             self.save()
             self._demanded = False
         elif self._expects and self._saver.nears(context.progress.step):
@@ -115,7 +115,7 @@ class CheckpointCopies:
         bounds the wait. Raises ExchangeBroken."""
         context, coordinator = self._context, self._context.coordinator
         if self._saver.on:
-            self._comparison.before_saving()
+            self._before_saving()
             self._saver.insist(self.save, coordinator.interrupted, cancelled=coordinator.plan_pending)
         # A barrier: nobody leaves the generation while another member still saves.
         context.generation.exchange.all_reduce(torch.zeros(1, dtype=torch.float64))
@@ -131,7 +131,7 @@ class CheckpointCopies:
         # A server that is ahead has not got the state of the step that the others stand at.
         ahead = torch.tensor([context.ahead], dtype=torch.float64)
         if not context.generation.exchange.all_reduce(ahead).any() and self._saver.on:
-            self._comparison.before_saving()
+            self._before_saving()
             context.inside.gather()
             self._saver.insist(partial(self.save, settled=True), given_up=over, cancelled=over)
         # A barrier, as in `pause`.
@@ -149,8 +149,15 @@ class CheckpointCopies:
         if self._ended == plan.generation or not self._saver.asked_for or not context.rules.holds_all(plan):
             return
         self._ended = plan.generation
+        # Before the wait for a file system: nobody waits in an exchange for that.
+        self._state.before_saving()
         self._saver.written(look)
         self.save(settled=True, final=True)
+
+    def _before_saving(self) -> None:
+        """Make members alike at the boundary that all are about to copy. Raises ExchangeBroken."""
+        self._comparison.before_saving()
+        self._state.before_saving()
 
     def save(self, *, settled: bool = False, final: bool = False) -> None:
         """Copy the part that this member writes. For `settled` see `SavedPart`, for `final` `CheckpointPosition`."""
