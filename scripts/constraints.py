@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = frozenset({"engine", "server", "bench", "dev", "accelerate", "hf", "lightning"})
+EXTRAS = frozenset({"engine", "server", "bench", "dev", "accelerate", "hf", "lightning", "trl"})
 PLATFORM_OWN = re.compile(r"^(nvidia-|triton$|cuda-|pip$|setuptools$|wheel$)")
 """Left to the variant of torch that the index has."""
 

@@ -125,13 +125,16 @@ class EntrypointRaised(RingleaderError):
 
 
 class LibraryMissing(RingleaderError, ImportError):
-    """The library that an adapter stands on is not installed."""
+    """The library that an adapter stands on is not installed, or in a version that lacks what the adapter needs."""
 
     code = "entrypoint_import"
 
-    def __init__(self, library: str, extra: str) -> None:
+    def __init__(self, library: str, extra: str, version: str = "") -> None:
+        """`version`: of the library that is installed; empty for none."""
+        adapter = f"ringleader.adapters.{library}"
+        lacks = f"{library} {version} is installed, which lacks what {adapter} needs: it is tested with other versions."
         super().__init__(
-            f"{library} is not installed, which ringleader.adapters.{library} needs.",
+            lacks if version else f"{library} is not installed, which {adapter} needs.",
             hint=f"pip install 'ringleader[{extra}]', or name it in requirements of the job file.",
         )
 

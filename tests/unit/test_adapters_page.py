@@ -14,7 +14,7 @@ PAGE = "docs/how-to/bring-training-code.md"
 OF_RAY = "docs/how-to/run-ray-train.md"
 
 
-@pytest.mark.parametrize("library", ["accelerate", "transformers", "lightning", "fabric"])
+@pytest.mark.parametrize("library", ["accelerate", "transformers", "trl", "lightning", "fabric"])
 def test_the_program_of_a_library_runs_as_printed(library: str, tmp_path: Path, elsewhere: None) -> None:
     package = "lightning" if library == "fabric" else library
     pytest.importorskip(package, reason=f"{package} is not installed: tests/README.md says how")

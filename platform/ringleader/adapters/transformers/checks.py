@@ -14,9 +14,21 @@ with needed("transformers", "hf"):
     from transformers.trainer_utils import IntervalStrategy
     from transformers.training_args import ParallelMode
 
-PRECISION = "Write precision: bf16 (or fp16) in the job file."
+PRECISION = "Write {name}=False, and precision: {name} in the job file."
+TRL = "ringleader.adapters.trl"
 _BEHIND_BACKWARD = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
 _INSIDE_BACKWARD = frozenset(["lomo", "adalomo"])
+
+
+def check_kind(trainer: type) -> None:
+    """Check that a class of trainers has bases whose turns are known. Raises StepMisuse: TRL has others, too."""
+    bases = [base for base in trainer.__mro__ if base.__module__.partition(".")[0] == "trl"]
+    if bases and not any(base.__module__ == TRL for base in trainer.__mro__):
+        refuse(
+            f"{trainer.__name__}, a trainer with TRL's {bases[0].__name__},",
+            f"{TRL} has ElasticSFTTrainer and ElasticDPOTrainer; trainers of TRL's that generate while they train, and "
+            f"others, were not tried.",
+        )
 
 
 def check_arguments(session: Session, args: Any) -> None:
@@ -25,8 +37,8 @@ def check_arguments(session: Session, args: Any) -> None:
     asked = {
         "deepspeed": (bool(args.deepspeed), "A session splits no model: leave it out."),
         "fsdp": (bool(args.fsdp), "A session splits no model: leave it out."),
-        "bf16": (args.bf16, PRECISION),
-        "fp16": (args.fp16, PRECISION),
+        "bf16": (args.bf16, PRECISION.format(name="bf16")),
+        "fp16": (args.fp16, PRECISION.format(name="fp16")),
         "torch_compile": (args.torch_compile, "Leave it out: it was not tried."),
         "auto_find_batch_size": (
             args.auto_find_batch_size,

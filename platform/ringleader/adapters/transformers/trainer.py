@@ -19,7 +19,7 @@ from ringleader.adapters.session_loop import (
     refuse,
     shuffles,
 )
-from ringleader.adapters.transformers.checks import check_arguments, check_callbacks
+from ringleader.adapters.transformers.checks import check_arguments, check_callbacks, check_kind
 from ringleader.adapters.transformers.state import LogHistory, StepEnd, TrainingProgress
 from ringleader.train import Session
 from ringleader.train.rows.slices import check_dataset
@@ -50,6 +50,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         self.session = session
         self.progress = TrainingProgress(self)
         self.control: Any = None
+        check_kind(type(self))
         super().__init__(*given, **named)
         check_arguments(session, self.args)
         for shown in (ProgressCallback, PrinterCallback):
@@ -138,9 +139,14 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         most = None if items is None else torch.tensor(max(items, 1), device=self.args.device)
         with self.compute_loss_context_manager():
             loss = self.compute_loss(model, inputs, num_items_in_batch=most)
-        self.session.step(loss, weight=None if items is None else items or NO_ITEMS)
+        weight = None if items is None else items or NO_ITEMS
+        self.session.step(loss, weight=weight, **self.slice_metrics())
         detached: Tensor = loss.detach()
         return detached
+
+    def slice_metrics(self) -> dict[str, float]:
+        """What was measured in the slice beside its loss, by the same names in each: means are recorded."""
+        return {}
 
     def _items(self, inputs: Any) -> int | None:
         """The labels of a slice that count; None where its loss is a mean over rows."""
