@@ -94,3 +94,41 @@ def test_a_function_that_raises_ends_the_job_with_its_traceback(
     assert "ZeroDivisionError: on purpose, with a variable" in reason["message"]
     wait_for("the end of Ray's workers", lambda: not rays_workers(), 30)
     run.leave_nothing()
+
+
+def test_a_trainer_of_ray_s_is_paused_goes_on_from_its_checkpoint_and_is_cancelled(
+    cluster: Any, home: Path, ingest: Any, package: bytes, tmp_path: Path
+) -> None:
+    params = {"epochs": 4, "gate": str(tmp_path / "gate")}
+    run = start(cluster, home, ingest, package, "halted", params=params, **JOB)
+    until(run, "the gate", lambda: "at the gate" in lines(run))
+    wait_for("a checkpoint", (home / "checkpoints/halted/hosted/run/checkpoint_manager_snapshot.json").exists)
+    cluster.pause("halted", 1, 60.0)
+    assert run.outcome()["outcome"] == "paused"
+    wait_for("the end of Ray's workers", lambda: not rays_workers(), 30)
+    run.leave_nothing()
+    run = start(cluster, home, ingest, package, "halted", params=params, attempt=2, **JOB)
+    wait_for("the gate", lambda: "at the gate" in lines(run), 240)
+    assert starts(run)[0] in ("of 2 from epoch 1", "of 2 from epoch 2")
+    cluster.cancel("halted", 2, 20.0)
+    assert run.outcome()["outcome"] == "cancelled"
+    wait_for("the end of Ray's workers", lambda: not rays_workers(), 30)
+    run.leave_nothing()
+    assert ingest.events("program.failed") == []
+
+
+def test_a_function_of_ray_s_own_examples_runs_out_of_its_wheel(
+    cluster: Any, home: Path, ingest: Any, tmp_path: Path
+) -> None:
+    from ray.train.examples.pytorch import torch_linear_example
+
+    folder = tmp_path / "example"
+    folder.mkdir()
+    (folder / "linear_example.py").write_text(Path(torch_linear_example.__file__).read_text())
+    given = JOB | {"entrypoint": "linear_example:train_func"}
+    params = {"lr": 1e-2, "hidden_size": 1, "batch_size": 4, "epochs": 3}
+    run = start(cluster, home, ingest, pack(folder), "example", params=params, max_failures=0, **given)
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    wait_for("the end of Ray's workers", lambda: not rays_workers(), 30)
+    run.leave_nothing()

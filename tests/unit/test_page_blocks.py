@@ -22,7 +22,7 @@ from ringleader.cli.main import cli
 from ringleader.spec import JobSpec
 from ringleader.spec.sweep import SweepSpec
 
-LIBRARIES = {"accelerate", "transformers", "lightning", "fabric"}
+LIBRARIES = {"accelerate", "transformers", "trl", "lightning", "fabric"}
 OF_RAY = {"ray_train", "ray_train_local"}
 RUN_ELSEWHERE = {"setup", "yours", "train", "local", "recipe", "tour", *LIBRARIES, *OF_RAY}
 PARSED_ELSEWHERE = {"recipe", "sweep"}

@@ -9,3 +9,7 @@ def ddp_path() -> Path:
 
 def linear_path() -> Path:
     return Path(__file__).with_name("linear.py")
+
+
+def path_of(script: str) -> Path:
+    return Path(__file__).with_name(f"{script}.py")
