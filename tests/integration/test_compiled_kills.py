@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ringleader.train import Session
+from ringleader.train.device.compiled_calls import CompiledCalls
 from ringleader.train.device.compiled_forward import CACHE, compile_forward
 from ringleader.train.local import run_local
 
@@ -118,6 +119,27 @@ def test_what_a_joiner_compiles_beside_is_what_its_turns_need(cache: Path) -> No
         joiner.eval()(torch.ones(4, 5))
     assert counters["stats"]["unique_graphs"] == 3
     assert own.met() == met.met()
+
+
+def test_a_joiner_whose_lines_ran_a_forward_alone_compiles_the_backward_too(cache: Path) -> None:
+    """As the turn does that makes up for a finished loop: its step does nothing."""
+    from torch._dynamo.callback import CallbackArgs, callback_handler
+
+    x = torch.linspace(-1, 1, 15).reshape(3, 5)
+    # Of another node: nothing that a member has compiled is there.
+    met = CompiledCalls(network(), lambda *_: None, CPU)
+    met.note((x,), {})
+    joiner = network()
+    own = compile_forward(joiner, CPU)
+    joiner(x)
+    own.compile(met.met())
+    late: list[CallbackArgs] = []
+    callback_handler.register_start_callback(late.append)
+    try:
+        step(joiner, 3)
+    finally:
+        callback_handler.remove_start_callback(late.append)
+    assert late == []
 
 
 def test_a_joiner_compiles_before_it_is_counted(cache: Path) -> None:

@@ -66,6 +66,7 @@ class CompiledCalls:
         self._compiled = compiled
         self._device = device
         self._met: dict[CallForm, tuple[bool, ...]] = {}
+        self._whole: set[CallForm] = set()
 
     def note(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note a call that begins, if it can be made again from its form."""
@@ -87,14 +88,16 @@ class CompiledCalls:
         return tuple(self._met.items())
 
     def compile(self, calls: Sequence[MetCall]) -> None:
-        """Compile for calls that another worker has met and this one has not. The model stays as it is."""
+        """Compile for calls that another worker has met. The model stays as it is."""
         for form, modes in calls:
-            if form in self._met:
+            # One that was met here may have had no backward: lines that run before a worker's seat make none.
+            if form in self._whole:
                 continue
             # Zeros may be no input for this model: its first turn compiles then, and tells what is wrong.
             with suppress(Exception), untouched(self._model, self._device):
                 self._call(form, modes)
                 self._met[form] = modes
+                self._whole.add(form)
 
     def _call(self, form: CallForm, modes: Sequence[bool]) -> None:
         for module, training in zip(self._model.modules(), modes, strict=True):
