@@ -33,7 +33,7 @@ class NotChecked(RingleaderError):
 @click.argument("file", type=JOB_FILE)
 @with_output
 def check(session: CommandSession, file: Path) -> int:
-    """Run a job's program twice on this machine and report what is not reproducible.
+    """Run a job's program twice and report what is not reproducible.
 
     Runs the program of the job FILE twice on a few batches, the second time as a worker that joins later, and lists
     the variables that differ. Each run takes at most four steps per loop and eight session calls. Needs no control
