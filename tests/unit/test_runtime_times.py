@@ -10,6 +10,7 @@ from test_runtime_surplus import Disk, attempt_of, reserved, take
 
 from ringleader.elastic import events as ev
 from ringleader.runtime.messages import Heartbeat, ProcessIdentity
+from ringleader.runtime.records.sample_queue import SampleQueue
 from ringleader.runtime.supervisor.attempt_times import Times
 from ringleader.wire.views import Spent
 
@@ -26,6 +27,7 @@ class Notes(Disk):
     def __init__(self) -> None:
         self.notes: dict[str, bytes] = {}
         self.events: list[dict[str, Any]] = []
+        self.samples = SampleQueue()
 
     def beat(self, beat: Heartbeat) -> None: ...
 

@@ -33,6 +33,8 @@ Ends = tuple[int, int] | tuple[datetime, datetime]
 COARSEST = 4
 """So many times fewer points than may be shown are enough where stretches have them: the points themselves would be
 tens of thousands."""
+LONG_STEPS = 32 * STRETCH
+"""Of fewer steps the points are read soon enough: no point that may be shown is spared."""
 _COLUMNS = (Metric.job_id, Metric.name, Metric.step, Metric.value, Metric.at, Metric.generation)
 
 
@@ -97,7 +99,8 @@ def _kept(session: Session, one: ColumnElement[bool], curve: Curve, max_points: 
     # Two points a part, and the two ends.
     parts, steps = max(1, (max_points - 2) // 2), last - first + 1
     which: Select[int, float] | CompoundSelect[int, float] = select(Metric.step, Metric.value).where(one)
-    if steps * COARSEST >= STRETCH * parts and (known := _extremes(session, curve)) is not None:
+    enough = steps >= STRETCH * parts or (steps >= LONG_STEPS and steps * COARSEST >= STRETCH * parts)
+    if enough and (known := _extremes(session, curve)) is not None:
         which, parts = known, max(1, min(parts, steps // STRETCH))
     # In the database: a curve may be far longer than what is shown of it.
     point = which.subquery()
@@ -115,7 +118,7 @@ def _kept(session: Session, one: ColumnElement[bool], curve: Curve, max_points: 
 
 def _extremes(session: Session, curve: Curve) -> CompoundSelect[int, float] | None:
     """A query of steps and values: the lowest and the highest of each whole stretch of the curve, and all points before
-    the first and behind the last of these. None where stretches do not know all points."""
+    the first and after the last of these. None where stretches do not know all points."""
     whole = range(-(-curve.first // STRETCH), (curve.last + 1) // STRETCH)
     begin, end = whole.start * STRETCH, whole.stop * STRETCH
     stretch, point = MetricStretch, Metric
