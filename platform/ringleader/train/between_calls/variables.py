@@ -256,7 +256,7 @@ class ProgramVariables:
 
     def _read_one(self, spot: "_Spot", key: Key, value: Any, reader: ValueReader) -> None:
         # What changes a view of the weights affects training, even where nothing reads the variable.
-        if not spot.text.compared(key) and not (
+        if not spot.text.compared(key, spot.frame.f_lineno) and not (
             self._may_have_changed(spot, key) and reader.shows_weights(value)
         ):
             return
