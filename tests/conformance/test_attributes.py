@@ -6,11 +6,12 @@ from pathlib import Path
 import attributes
 import pytest
 import torch
-from attributes import HANDED_ON, PASSING
+from attributes import HANDED_ON, MADE_OF_WEIGHTS, PASSING
 from cast import Cast
 from faults import FaultPlan
 from programs import Program
 from test_carried import SPEC
+from test_programs import ALL, MOMENTS
 
 from ringleader.train.local import run_local
 
@@ -30,6 +31,20 @@ def test_an_attribute_that_a_later_turn_goes_on_from_is_told_by_name_and_line(
     told = [(data["variable"], data["line"]) for kind, data in recorded.events if kind == "program.differs"]
     assert told == [(name, line_of(text))]
     assert name in finished.reproducible_why
+
+
+@pytest.mark.parametrize("moment", ["kill-4", "pause-6"])
+@pytest.mark.parametrize("name", MADE_OF_WEIGHTS)
+def test_what_a_first_turn_keeps_of_the_weights_is_told_once_somebody_makes_it_anew(
+    name: str, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = MADE_OF_WEIGHTS[name]
+    monkeypatch.setitem(ALL, program.__name__, program)
+    last = MOMENTS[moment].play(program.__name__, "ring", tmp_path)[-1]
+    assert last.outcome == "succeeded", (last.reason, last.message)
+    assert {(name in end.reproducible_why, end.reproducible) for end in last.finished.values()} == {
+        (True, False)
+    }
 
 
 @pytest.mark.parametrize("name", PASSING)

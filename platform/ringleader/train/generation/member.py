@@ -79,7 +79,7 @@ class Member:
         self.variables = ProgramVariables(context, self.sections, self.warnings)
         self.carrying = CarriedState(context, self.variables)
         self.unkept = HiddenState(context, self.carrying.passes)
-        self.first = FirstForwardState(context)
+        self.first = FirstForwardState(context, self.carrying.passes)
         self.files = FileDigests()
         self.settings = OptimizerSettings(context, line_setting)
         self.draws = UpdateRandomness(context)
