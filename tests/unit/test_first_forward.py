@@ -183,7 +183,7 @@ ONCE: dict[str, type[nn.Module]] = {"1.shift": Shifted, "1.strength": Noisy, "1.
 
 def why_once(path: str) -> str:
     return (
-        f"the first forward pass of each worker sets state from its own rows or draws ({path}), which is not "
+        f"the first forward pass of each worker sets state from its own rows, draws or weights ({path}), which is not "
         "committed: set it before the first loop, or register it, with the flag that it is set, as persistent buffers"
     )
 
@@ -213,8 +213,10 @@ def test_what_workers_set_alike_or_in_each_forward_is_not(make: Any, sync: str, 
 
 def first_forward(model: nn.Module, *rows: Tensor) -> FirstForwardState:
     """What the turns of a new process have seen."""
-    context = SimpleNamespace(same_bits=True, held=SimpleNamespace(models=[model]), current=None)
-    first = FirstForwardState(cast(MemberContext, context))
+    held, calls = SimpleNamespace(models=[model], kept={}), SimpleNamespace(next=1)
+    progress = SimpleNamespace(calls=calls)
+    context = SimpleNamespace(same_bits=True, held=held, progress=progress, current=None)
+    first = FirstForwardState(cast(MemberContext, context), lambda name: False)
     for each in rows:
         first.begin_turn()
         model(each)

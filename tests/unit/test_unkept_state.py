@@ -217,7 +217,7 @@ def found(model: nn.Module, *lengths: int) -> str:
     """What turns with texts of these lengths show."""
     held = SimpleNamespace(models=[model])
     context = SimpleNamespace(same_bits=True, held=held, current=None)
-    unkept = HiddenState(cast(MemberContext, context))
+    unkept = HiddenState(cast(MemberContext, context), lambda name: False)
     for length in lengths:
         unkept.begin_turn()
         model(torch.ones(2, length, WIDTH))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -34,8 +35,12 @@ class CallSequence:
         self._inside = False
         self._diverged: Callable[[], NonFiniteLoss] | None = None
 
-    def begin(self) -> int:
-        """Number the next call; a loop that was left by `break` is finished at its committed step."""
+    def begin(self, dataset: Any = None) -> int:
+        """Number the next call; a loop that was left by `break` is finished at its committed step.
+
+        Args:
+            dataset: whose rows the call goes over; None where it has none.
+        """
         if self._inside:
             raise StepMisuse(
                 "a session call was made inside a loop over session.batches.",
@@ -57,7 +62,7 @@ class CallSequence:
         self._steps.turns.leave()
         self._sink.within()
         number = self._calls.begin()
-        member.variables.look(number)
+        member.variables.look(number, dataset)
         member.sections.arrive(number)
         if self._calls.is_finished(number):
             # A worker without a seat may pass many finished calls: if it is wanted, it asks for a seat here.

@@ -199,7 +199,7 @@ class Session(Registrations):
         request = EvaluationRequest(dataset, score, collate, loader_workers, self._loaders)
         if self._loops.by_steps.inside:
             return self._loops.by_steps.evaluate(request)
-        number = self._begin_call()
+        number = self._begin_call(dataset)
         scores = self._evaluation.result(EvaluationPlace.of_call(self._member, number), request)
         self._calls.after(number)
         return scores
@@ -233,10 +233,10 @@ class Session(Registrations):
 
     def _run_batches(self, request: LoopRequest) -> Iterator[Any]:
         self._checks.structure.check()
-        yield from self._loops.run(self._begin_call(), request)
+        yield from self._loops.run(self._begin_call(request.dataset), request)
 
-    def _begin_call(self) -> int:
-        return self._calls.begin()
+    def _begin_call(self, dataset: Any = None) -> int:
+        return self._calls.begin(dataset)
 
     def _close(self) -> None:
         """Release everything at the end of the program; idempotent."""

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.train.between_calls.boundaries import MODELS
+from ringleader.train.between_calls.data_parts import data_parts
 from ringleader.train.between_calls.findings import (
     BODY_CURE,
     DIFFERS,
@@ -46,6 +47,10 @@ MOST_NAMED = 3
 CURE = (
     "compute it from session.params, session.loss or the result of session.evaluate, seed generators, and keep state "
     "from outside of the program with session.keep(name, object)"
+)
+DATA_CURE = (
+    "a row's number must mean the same row on every worker: seed the generator that splits or shuffles, and sort what "
+    "a folder or a set lists"
 )
 IN_PLACE_CURE = (
     f"give a buffer or weight its values with copy_, not by assignment, and keep a clone() of it; else {CURE}"
@@ -82,6 +87,7 @@ class ProgramVariables:
         self._named: Texts = {}
         self._not_everywhere: set[str] = set()
         self._own_call = -1
+        self._read_ids: set[int] = set()
         self._lines: dict[str, tuple[str, str]] = {}
         self._lines_before: dict[CodeType, int] = {}
         self._lines_now: dict[CodeType, int] = {}
@@ -100,8 +106,12 @@ class ProgramVariables:
         also = ", ".join(f"{each.variable} ({each.line})" for each in others[:MOST_NAMED])
         return f"the program's {first.sentence}{'; also ' if also else ''}{also}"
 
-    def look(self, number: int) -> None:
-        """Read the variables as call `number` begins, and compare them where the lines before it ran again."""
+    def look(self, number: int, dataset: Any = None) -> None:
+        """Read the variables as call `number` begins, and compare them where the lines before it ran again.
+
+        Args:
+            dataset: whose rows the call goes over; None where it has none.
+        """
         self.files.look(again=self._sections.catches_up)
         if not self._matters:
             return
@@ -112,8 +122,8 @@ class ProgramVariables:
         self._named = {}
         if sections.catches_up and not sections.on_recorded:
             return
-        self._own, self._lines, self._own_call = {}, {}, number
-        self._read(number, ValueReader(self._context.held, self._known))
+        self._own, self._lines, self._own_call, self._read_ids = {}, {}, number, set()
+        self._read(number, dataset, ValueReader(self._context.held, self._known))
         if sections.catches_up:
             self._named = {}  # what they made is compared with what the others saw
             self._compare(self._seen.get(number, {}))
@@ -124,19 +134,15 @@ class ProgramVariables:
     def fingerprint(self, number: int) -> int:
         """A number below 2**48 for the variables with which this member came to call `number`; 0 where it has none to
         compare, as it has run their lines again."""
-        known = self.files.texts | {
-            name: text
-            for name, text in self._named.items()
-            if name.rpartition(":")[2] not in self.found and name not in self._not_everywhere
-        }
-        return number_of(known) if self._own_call == number else 0
+        return number_of(self.files.texts | self._not_found()) if self._own_call == number else 0
 
     def name_differing(self, ranks: Sequence[int]) -> None:
         """Find out which variables differ between members of these ranks, who came to a call with different ones. All
         members call this together. Raises ExchangeBroken."""
         generation = self._context.generation
         files = self.files.texts
-        compared = TextComparison(generation, self._named | files if generation.rank in ranks else {}, ranks)
+        mine = self._not_found() | files if generation.rank in ranks else {}
+        compared = TextComparison(generation, mine, ranks)
         self._not_everywhere |= compared.not_everywhere
         if generation.rank in ranks:
             self.files.compared({*compared.differing, *compared.not_everywhere})
@@ -209,6 +215,14 @@ class ProgramVariables:
         else:
             self.found.setdefault(finding.variable, finding)
 
+    def _not_found(self) -> Texts:
+        """The variables to compare with others: what a member has found it has told, and nobody tells it again."""
+        return {
+            name: text
+            for name, text in self._named.items()
+            if name.rpartition(":")[2] not in self.found and name not in self._not_everywhere
+        }
+
     def _compare(self, theirs: Texts) -> None:
         read = self.files.read_since
         for name, text in self._own.items():
@@ -236,12 +250,13 @@ class ProgramVariables:
             for told in untold:
                 self._context.reporter.say(DIFFERS, generation.number, told)
 
-    def _read(self, number: int, reader: ValueReader) -> None:
+    def _read(self, number: int, dataset: Any, reader: ValueReader) -> None:
         frames = list(running_frames())
         for frame in frames:
             text = text_of(frame.f_code.co_filename)
             if text is not None and frame.f_code.co_name != "<module>":
                 self._read_frame(frame, text, reader)
+        self._read_data(dataset, frames, reader)
         self._named = {name: text for name, text in self._own.items() if text != NOTHING}
         self._read_state(number, frames, reader)
 
@@ -266,9 +281,21 @@ class ProgramVariables:
             if name in text.changing_globals or is_generator(value):
                 self._read_one(_Spot(frame, text, name), ("", name), value, reader)
 
+    def _read_data(self, dataset: Any, frames: list[FrameType], reader: ValueReader) -> None:
+        """Read what says which rows the data set has, where no variable does."""
+        variables = {name: value for frame in reversed(frames) for name, value in frame.f_locals.items()}
+        name = next((name for name, value in variables.items() if value is dataset), "data set")
+        for shown, part in data_parts(dataset, name) if frames else ():
+            if shown in self._lines or id(part) in self._read_ids:
+                continue
+            told = reader.text(part)
+            if told is not None:
+                self._own[shown] = told
+                self._lines[shown] = (place_of(frames[0], frames[0].f_lineno), DATA_CURE)
+
     def _read_one(self, spot: "_Spot", key: Key, value: Any, reader: ValueReader) -> None:
         # What changes a view of the weights affects training, even where nothing reads the variable.
-        if not spot.text.compared(key) and not (
+        if not spot.text.compared(key, spot.frame.f_lineno) and not (
             self._may_have_changed(spot, key) and reader.shows_weights(value)
         ):
             return
@@ -278,6 +305,8 @@ class ProgramVariables:
             line = spot.text.line_of(key, spot.frame.f_lineno)
             shown = f"{code.co_qualname}:{spot.name}"
             self._own[shown] = told
+            if isinstance(value, list | dict | torch.Tensor):
+                self._read_ids.add(id(value))
             outside = IN_PLACE_CURE if reader.met_weights else CURE
             cure = BODY_CURE if key in spot.text.inside else outside
             self._lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
@@ -309,20 +338,21 @@ class ProgramVariables:
 
     def _add(self, shown: str, key: str, value: Any, frames: list[FrameType], reader: ValueReader) -> None:
         told = reader.text(value)
-        if told is None:
-            return
-        self._own[shown] = told
-        if not frames:
-            self._lines[shown] = ("the end of the program", CURE)
-            return
-        for frame in frames:
-            text = text_of(frame.f_code.co_filename)
-            line = text.line_of_item(key, frame.f_lineno) if text is not None else 0
-            if line:
-                break
-        else:
-            frame, line = frames[0], frames[0].f_lineno
-        self._lines[shown] = (f"{Path(frame.f_code.co_filename).name}:{line}", CURE)
+        if told is not None:
+            self._own[shown] = told
+            self._lines[shown] = (_line_of_item(key, frames), CURE)
+
+
+def _line_of_item(key: str, frames: list[FrameType]) -> str:
+    """The place that stores under that key in the running functions, else the line that runs."""
+    if not frames:
+        return "the end of the program"
+    for frame in frames:
+        text = text_of(frame.f_code.co_filename)
+        line = text.line_of_item(key, frame.f_lineno) if text is not None else 0
+        if line:
+            return place_of(frame, line)
+    return place_of(frames[0], frames[0].f_lineno)
 
 
 def place_of(frame: FrameType, line: int) -> str:

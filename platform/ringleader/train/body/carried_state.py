@@ -4,7 +4,6 @@ A worker's turns are those of its slices. State that one passes to the next (a h
 of features, a generator that has drawn) depends on who computes what, unless the session has it.
 """
 
-import inspect
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import FrameType
@@ -16,6 +15,7 @@ from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFindin
 from ringleader.train.between_calls.hook_outputs import carried_of_hooks
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.between_calls.variables import ProgramVariables, is_users, place_of
+from ringleader.train.body.turn_attributes import MISSING, TurnAttributes, in_reach
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.random_streams import own_generators
 from ringleader.train.source.current_line import running_frames
@@ -48,11 +48,17 @@ class CarriedState:
         self._turns = 0
         self._before: _Marks = {}
         self._known: set[int] = set()
+        self._attributes: list[TurnAttributes] = []
 
     def begin_loop(self, dataset: Any) -> None:
         """Begin a loop over these rows: lines before it may have changed anything."""
         self._before = {}
         self._known = {id(part) for part in _known(self._context.held, dataset)}
+        self._attributes = list(self._attributes_of_turns()) if self._matters else []
+
+    def passes(self, attribute: str) -> bool:
+        """Whether the turns of the running loop set that attribute before they read it."""
+        return any(attribute in each.passing for each in self._attributes)
 
     def begin_turn(self) -> None:
         """Look at the state before the body gets a slice: differences since its last slice are the body's changes."""
@@ -67,7 +73,7 @@ class CarriedState:
         self._before = now
 
     def _look(self, *, everything: bool) -> _Marks:
-        marks: _Marks = {}
+        marks = self._handed_on()
         for frame in running_frames():
             text = text_of(frame.f_code.co_filename)
             if text is None or not (everything or text.carried):
@@ -78,6 +84,34 @@ class CarriedState:
             if everything:
                 marks |= self._objects(frame, text)
         return marks | (self._hooks() if everything else {})
+
+    def _attributes_of_turns(self) -> Iterator[TurnAttributes]:
+        kept = {id(part) for each in self._context.held.kept.values() for part in _held_by(each, MOST_DEPTH)}
+        for frame in running_frames():
+            text = text_of(frame.f_code.co_filename)
+            loop = None if text is None else text.loop_at(frame.f_lineno)
+            if text is not None and loop is not None:
+                yield TurnAttributes(text, loop, in_reach(frame), kept)
+
+    def _handed_on(self) -> _Marks:
+        """Attributes that turns read before they set them; not what cannot be read."""
+        reader = ValueReader(self._context.held, {})
+        marks: _Marks = {}
+        for each in (each for loop in self._attributes for each in loop.handed_on):
+            value = each.value
+            graph = isinstance(value, Tensor) and value.grad_fn is not None
+            if each.in_forward and id(each.holder) in self._known and not graph:
+                continue  # `HiddenState` sees it
+            if isinstance(value, Tensor):
+                mark: Any = _mark_of_tensor(value)
+            else:
+                mark = None if value is MISSING else reader.text(value)
+            if mark is not None:
+                marks[f"{id(each.holder)} .{each.attribute}"] = (
+                    mark,
+                    VariableFinding(each.name, each.line, CARRIED_CURE, HOW),
+                )
+        return marks
 
     def _hooks(self) -> _Marks:
         """Variables from which hooks of the models go on, call by call."""
@@ -154,24 +188,10 @@ def _held_by(part: Any, depth: int) -> Iterator[Any]:
 
 def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """The function's variables, the globals that it names, and the attributes of the program's own objects in them."""
-    variables = _locals(frame)
-    names = frame.f_code.co_names
-    variables |= {name: frame.f_globals[name] for name in names if name in frame.f_globals}
-    for name, value in variables.items():
+    for name, value in in_reach(frame).items():
         yield name, value
         if is_users(value):
             yield from ((f"{name}.{attribute}", part) for attribute, part in list(vars(value).items()))
-
-
-def _locals(frame: FrameType) -> dict[str, Any]:
-    """A copy of its variables. Up to Python 3.12 the frame would hold on to them, a batch or an iterator among them."""
-    given = frame.f_locals
-    copied = dict(given)
-    # From 3.13 on it is a proxy that writes through, and a module's are its own globals: neither may be
-    # cleared.
-    if type(given) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        given.clear()
-    return copied
 
 
 def _mark_of_module(module: nn.Module, known: set[int]) -> tuple[Any, ...]:

@@ -1,10 +1,10 @@
-"""State that the first forward in a process makes of its rows or draws, and that stays: no step commits it.
+"""State that the first turn in a process makes of its rows, draws or weights, and that stays: no step commits it.
 
 Each worker makes its own, and so does one that joins or resumes. What is made of shapes is alike on all, and a table
 for longer texts has another shape: values are compared between members, and with a checkpoint's, by name and shape.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
+from ringleader.train.body.program_values import program_values
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.source.guarded_writes import decides_a_write
 from ringleader.train.state.buffers import persistent_buffers
@@ -25,10 +26,15 @@ _COMPARED = (Tensor, float, complex, np.floating)
 
 
 class FirstForwardState:
-    """One member's values that its first turn set. They and the findings are healed and checkpointed."""
+    """One member's values that its first turn set. They and the findings are healed and checkpointed.
 
-    def __init__(self, context: MemberContext) -> None:
+    Args:
+        passes: whether a turn sets the attribute of that name before it reads it.
+    """
+
+    def __init__(self, context: MemberContext, passes: Callable[[str], bool]) -> None:
         self._context = context
+        self._passes = passes
         self._matters = context.same_bits
         self._turns = 0
         self._before: dict[str, SeenValue] | None = None
@@ -36,19 +42,23 @@ class FirstForwardState:
         self._set: dict[str, SeenValue] = {}
         self._written: set[str] = set()
         self._texts: dict[str, str] = {}
+        self._owners: dict[str, tuple[type | None, str]] = {}
+        self._there: frozenset[str] = frozenset()
         self._others: dict[str, str] = {}
         self._compared_in = -1
         self._compared: set[str] = set()
         self._found = NamedFindings(
             context,
-            "the first forward pass of each worker sets state from its own rows or draws ({}), which is not committed: "
-            "set it before the first loop, or register it, with the flag that it is set, as persistent buffers",
+            "the first forward pass of each worker sets state from its own rows, draws or weights ({}), which is not "
+            "committed: set it before the first loop, or register it, with the flag that it is set, as persistent "
+            "buffers",
         )
 
     def begin_turn(self) -> None:
         """Note the values before the loop body gets a slice. Where a turn broke, those before it count."""
         if self._matters and self._turns < TURNS and self._before is None:
             self._before, self._buffers = self._look(), self._look_at_buffers()
+            self._there = frozenset(self._before) if not self._turns else self._there
 
     def end_turn(self) -> None:
         """Note what the first turn set, and find out in the second one which of it stays."""
@@ -67,7 +77,7 @@ class FirstForwardState:
         }
         self._find(path for path in self._set if self._marks_the_first(path, written))
         # What the first turn set elsewhere, lines between calls may have set here: they ran again with forwards.
-        elsewhere = {key.partition(" ")[0] for key in self._others}
+        elsewhere = {key.partition(" ")[0] for key in self._others if key.count(" ") == 1}
         self._set |= {path: before[path] for path in elsewhere & before.keys() & now.keys()}
         stay = {path: each for path, each in self._set.items() if now[path].stays(each)}
         self._texts = {
@@ -93,7 +103,7 @@ class FirstForwardState:
         self._find(key.partition(" ")[0] for key in compared.differing)
 
     def state(self) -> tuple[dict[str, str], list[str]]:
-        return {**self._others, **self._still()}, self._found.state()
+        return {**self._others, **self._later(), **self._still()}, self._found.state()
 
     def restore(self, state: tuple[Mapping[str, str], Sequence[str]]) -> None:
         """Take over others' findings, and compare their values with this worker's own; those of both stay."""
@@ -109,18 +119,28 @@ class FirstForwardState:
             {name for where, _, name in (each.rpartition(".") for each in written) if where == _place(path)}
             for written in (self._written, again)
         )
-        return bool(first) and (not second or decides_a_write(*self._owner(path), first))
+        return bool(first) and (not second or self._decides(path, first))
+
+    def _decides(self, path: str, buffers: set[str]) -> bool:
+        kind, attribute = self._owners[path]
+        return kind is not None and issubclass(kind, nn.Module) and decides_a_write(kind, attribute, buffers)
 
     def _compare(self) -> None:
         still = self._still() if self._others else {}
         self._find(
-            key.partition(" ")[0] for key, text in still.items() if self._others.get(key, text) != text
+            key.partition(" ")[0]
+            for key, text in still.items()
+            if self._others.get(key, self._others.get(self._later_key(key), text)) != text
         )
 
     def _find(self, paths: Iterator[str]) -> None:
         # Asked of what is new alone: whether it may matter is read in the module's source.
         new = (path for path in paths if path not in self._found)
-        self._found.add(*(path for path in new if may_matter(*self._owner(path))))
+        self._found.add(*(path for path in new if self._may_matter(path)))
+
+    def _may_matter(self, path: str) -> bool:
+        kind, attribute = self._owners[path]
+        return kind is None or may_matter(kind, attribute)
 
     def _new(self) -> dict[str, str]:
         generation = self._context.generation.number
@@ -134,10 +154,25 @@ class FirstForwardState:
         stay = {path for path, each in self._set.items() if path in now and now[path].stays(each)}
         return {key: text for key, text in self._texts.items() if key.partition(" ")[0] in stay}
 
+    def _later(self) -> dict[str, str]:
+        """The texts of values that were not there before the first turn: a later one may have set them."""
+        now = self._look() if self._turns else {}
+        new = {path: each for path, each in now.items() if path not in self._there and path not in self._set}
+        return {f"{path} {kind}": text for path, each in new.items() for kind, text in _read(each.value)}
+
+    def _later_key(self, key: str) -> str:
+        return f"{key} {self._context.progress.calls.next}"
+
     def _look(self) -> dict[str, SeenValue]:
-        return {
-            _key(path): SeenValue.of(value) for path, _, value in unkept_values(self._context.held.models)
-        }
+        found: dict[str, SeenValue] = {}
+        for path, part, value in unkept_values(self._context.held.models):
+            name = path.partition("[")[0].rpartition(".")[2]
+            found[_key(path)], self._owners[_key(path)] = SeenValue.of(value), (type(part), name)
+        for each in program_values(self._context.held):
+            path = _key(each.path)
+            if path not in found and not self._passes(each.attribute):
+                found[path], self._owners[path] = SeenValue.of(each.value), (each.kind, each.attribute)
+        return found
 
     def _look_at_buffers(self) -> dict[str, SeenValue]:
         models = self._context.held.models
@@ -146,12 +181,6 @@ class FirstForwardState:
             for number, model in enumerate(models)
             for name, buffer in persistent_buffers(model)
         }
-
-    def _owner(self, key: str) -> tuple[type[nn.Module], str]:
-        """The class of the module that has the value, and the attribute's name."""
-        parts = ((_key(path), part) for path, part, _ in unkept_values(self._context.held.models))
-        owner = next(part for path, part in parts if path == key)
-        return type(owner), key.partition("[")[0].rpartition(".")[2]
 
 
 def _key(path: str) -> str:
@@ -169,6 +198,6 @@ def _read(value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, Tensor):
         if value.layout is torch.strided and not value.is_meta and value.grad_fn is None:
             shape = "x".join(map(str, value.shape))
-            yield f"{value.dtype}/{shape}", fingerprint(value).hex()
+            yield f"{value.dtype}/{shape}", fingerprint(value.detach()).hex()
     elif isinstance(value, _COMPARED):
         yield type(value).__name__, repr(value)

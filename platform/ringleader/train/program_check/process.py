@@ -71,10 +71,10 @@ class JoinerSession(CheckedSession):
         self._looped = True
         return super()._run_batches(request)
 
-    def _begin_call(self) -> int:
+    def _begin_call(self, dataset: Any = None) -> int:
         if self._harmless.why:  # and the program did not notice
             raise ActionRefused
-        return super()._begin_call()
+        return super()._begin_call(dataset)
 
     def _is_enough(self, number: int) -> bool:
         looped, self._looped = self._looped, False

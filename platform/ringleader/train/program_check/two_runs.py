@@ -97,8 +97,8 @@ class CheckedSession(Session):
     def _run_batches(self, request: LoopRequest) -> Any:
         return super()._run_batches(replace(request, dataset=self._few(request.dataset), loader_workers=0))
 
-    def _begin_call(self) -> int:
-        number = super()._begin_call()
+    def _begin_call(self, dataset: Any = None) -> int:
+        number = super()._begin_call(dataset)
         self.called = number
         if self._is_enough(number):
             raise FarEnough

@@ -49,12 +49,7 @@ def kept_rows(kind: type) -> frozenset[str]:
     """The attributes in which objects of that class keep what they have read. They are changed only where an entry was
     found missing, and by the methods that read rows, under a row's number; by a value that is no constant, not drawn,
     and not made of the attribute itself. They may be emptied anywhere."""
-    methods = [method for each in kind.__mro__ for method in _methods_of(each) if method.name != "__init__"]
-    reached: set[str] = set()
-    more = {method.name for method in methods} & READS
-    while more - reached:
-        reached |= more
-        more = {name for method in methods if method.name in reached for name in method.calls}
+    methods, reached = _reading(kind)
     fills = {FILLS} if reached else set()
     filled: set[str] = set()
     other: set[str] = set()
@@ -65,8 +60,33 @@ def kept_rows(kind: type) -> frozenset[str]:
     return frozenset(filled - other)
 
 
+@lru_cache(maxsize=256)
+def changed_in_reads(kind: type) -> frozenset[str]:
+    """The attributes that objects of that class change when a row is read."""
+    methods, reached = _reading(kind)
+    return frozenset(
+        attribute for method in methods if method.name in reached for attribute, _ in method.changes
+    )
+
+
+def file_of(kind: type) -> str:
+    """The file that has the text of a class; empty where there is none."""
+    return str(getattr(sys.modules.get(kind.__module__), "__file__", "") or "")
+
+
+def _reading(kind: type) -> tuple[list[_Method], set[str]]:
+    """The methods of objects of that class, and the names of those that read rows, by other methods of theirs too."""
+    methods = [method for each in kind.__mro__ for method in _methods_of(each) if method.name != "__init__"]
+    reached: set[str] = set()
+    more = {method.name for method in methods} & READS
+    while more - reached:
+        reached |= more
+        more = {name for method in methods if method.name in reached for name in method.calls}
+    return methods, reached
+
+
 def _methods_of(kind: type) -> list[_Method]:
-    file = str(getattr(sys.modules.get(kind.__module__), "__file__", "") or "")
+    file = file_of(kind)
     text = text_of(file) if file and not file.startswith(BELOW) else None
     return _methods(text).get(kind.__name__, []) if text is not None else []
 

@@ -16,6 +16,7 @@ from ringleader.train.source.carried_names import Loop, carried
 from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
 from ringleader.train.source.statement_order import binds, blocks, first, span
 from ringleader.train.source.step_items import goes_over_slices
+from ringleader.train.source.turn_order import TurnUses, uses_in
 from ringleader.train.source.value_flow import ValueFlow
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -42,16 +43,19 @@ class SourceText:
     """The text of one file, and its variables.
 
     Attributes:
+        file: its name.
         tree: the file's syntax tree.
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
         carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
+        turns: the loops, each with what its turns do with attributes.
         augmented: variables that augmented assignments change.
         adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
         changing_globals: globals that functions change.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, file: str = "") -> None:
+        self.file = file
         self.tree = tree = parse(source)
         name_apart(tree)
         self.flows = ValueFlow(tree)
@@ -59,6 +63,7 @@ class SourceText:
         self.inside: set[Key] = set()
         self.escapes: dict[Key, EscapingName] = {}
         self.carried: dict[Key, EscapingName] = {}
+        self.turns: list[tuple[Loop, TurnUses]] = []
         self.adding: set[int] = set()
         self._of_ray = _imports_ray_train(tree)
         self._kept = _kept(self.flows)
@@ -81,18 +86,28 @@ class SourceText:
             for path in _loops(top, ()):
                 if self._over_batches(path[-1], top):
                     self._body(path, scope)
+        for key, escape in list(self.escapes.items()):
+            if key in self._passing(escape.scope):
+                del self.escapes[key]
 
     @staticmethod
     def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
         return any(first <= line <= last for line in lines for first, last in spans)
 
+    def loop_at(self, line: int) -> Loop | None:
+        """The innermost loop over batches around that line."""
+        around = [loop for loop, _ in self.turns if loop.lineno <= line <= (loop.end_lineno or loop.lineno)]
+        return min(around, key=lambda loop: (loop.end_lineno or 0) - loop.lineno, default=None)
+
     def scope_at(self, line: int) -> ProgramScope:
         return next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope())
 
-    def compared(self, key: Key) -> bool:
-        """Whether a member that comes to a call must have the value that the others had there."""
+    def compared(self, key: Key, line: int = 0) -> bool:
+        """Whether a member that comes to a call in that line must have the value that the others had there."""
         told = key in self.escapes or key in self.carried
-        return self.flows.matters(key) and (key not in self.inside or told)
+        if not self.flows.matters(key) or (key in self.inside and not told):
+            return False
+        return bool(key[0]) or key not in self._passing(self.scope_at(line).name)
 
     def carried_in(self, scope: ProgramScope) -> list[Key]:
         """The variables that bodies in that function or class carry from turn to turn."""
@@ -124,14 +139,39 @@ class SourceText:
             new += more
         return found
 
+    def together_with(self, scope: str) -> set[str]:
+        """The outermost functions and classes that may run in one program with this one: it calls them, or who calls it
+        does."""
+        tops = {each.name for each in self.flows.scopes.values()}
+        callers = [reached for top in tops if scope in (reached := self.reached_from({top}))]
+        return set().union(*callers)
+
     def names_in(self, scopes: set[str]) -> set[str]:
         """All names that these outermost functions and classes use."""
         tops = [top for top, scope in self.flows.scopes.items() if scope.name in scopes]
         return {node.id for top in tops for node in ast.walk(top) if isinstance(node, ast.Name)}
 
+    @lru_cache(maxsize=64)  # noqa: B019 - as long as the text itself, which is cached
+    def _passing(self, scope: str) -> frozenset[Key]:
+        """The attributes that every turn of a program sets before it reads them, and that no other lines of it read."""
+        together = self.together_with(scope)
+        turns = [uses for loop, uses in self.turns if self.scope_at(loop.lineno).name in together]
+        names = frozenset().union(*(uses.passing for uses in turns)) if turns else frozenset()
+        names -= {name for uses in turns for name in uses.carried}
+        inside = frozenset().union(*(uses.lines[0] for uses in turns)) if turns else frozenset()
+        keys = {("", f".{name}") for name in names}
+        return frozenset(
+            key
+            for key in keys
+            if all(
+                line in inside for line in self.flows.matter_at(key) if self.scope_at(line).name in together
+            )
+        )
+
     def _body(self, path: Sequence[ast.AST], scope: ProgramScope) -> None:
         loop = path[-1]
         assert isinstance(loop, Loop)
+        self.turns.append((loop, uses_in(loop, [self.flows], [self.together_with(scope.name)])))
         if self._adds_up(path, scope):
             # Each line of the header: the call of `session.batches` may stand in any of them.
             self.adding |= set(range(loop.lineno, (loop.iter.end_lineno or loop.lineno) + 1))
@@ -158,9 +198,7 @@ class SourceText:
         keepers = {keeper for keeper, kept in self._kept if kept == name}
         if not keepers or name in self._groups:
             return name in self._groups
-        tops = {each.name for each in self.flows.scopes.values()}
-        together = [reached for top in tops if scope.name in (reached := self.reached_from({top}))]
-        return any(keepers & reached for reached in together)
+        return not keepers.isdisjoint(self.together_with(scope.name))
 
     def _behind(self, path: Sequence[ast.AST], key: Key) -> int:
         """The line behind the loop in which the variable is read; 0 where it is not, or is set before."""
@@ -239,7 +277,7 @@ def text_of(file: str) -> SourceText | None:
 def _read_text(file: str) -> SourceText | None:
     source = "".join(linecache.getlines(file))
     try:
-        return SourceText(source) if source else None
+        return SourceText(source, file) if source else None
     except (SyntaxError, ValueError, RecursionError):
         return None
 

@@ -5,9 +5,12 @@ branched on, or put into an object that is no variable's own list or dict, matte
 """
 
 import ast
+import builtins
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from ringleader.train.source.program_scope import Definition, Function, Key, ProgramScope, name_of
 
@@ -38,6 +41,10 @@ TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 """Methods by which an object is made into text, to be shown."""
 
 
+GIVING = frozenset(["forward", "__getitem__", "__getitems__"])
+"""Methods that others call, for a turn, by no name."""
+
+
 @dataclass(frozen=True, slots=True)
 class VariableRead:
     """A read of a variable, and the variable that it flows into."""
@@ -53,6 +60,9 @@ class ValueFlow:
     Attributes:
         loads: every read of a variable.
         sets: the lines in which a variable is assigned or changed.
+        imported: the names that imports bind.
+        callbacks: functions that are called once a step is committed, each as the outermost function or class that
+            asks for it, and its name.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -60,6 +70,13 @@ class ValueFlow:
         self.sets: dict[Key, list[int]] = defaultdict(list)
         self.scopes: dict[ast.AST, ProgramScope] = {}
         self.functions: dict[str, list[tuple[Function, ProgramScope]]] = defaultdict(list)
+        self.imported = {
+            (each.asname or each.name).partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for each in node.names
+        }
+        self.callbacks: list[tuple[str, str]] = []
         self._function = ""
         self._hidden: list[str] = []
         outside = ProgramScope()
@@ -72,8 +89,10 @@ class ValueFlow:
         for top in tree.body:
             self._scope = self.scopes[top]
             self._scope.look_for_containers(top)
+            self.callbacks += [(self._scope.name, name) for name in _callbacks(top)]
             self._statement(top)
         self._matters = self._reached({MATTERS})
+        self._in_turns = self._reached({MATTERS} | {("()", name) for name in GIVING})
 
     def matters(self, key: Key) -> bool:
         """Whether a value of the variable goes where it affects training."""
@@ -82,6 +101,13 @@ class ValueFlow:
     def may_matter(self, key: Key) -> bool:
         """Whether it matters where any function's result may: the text does not show who calls a module's forward."""
         return key in self._reached({MATTERS} | {("()", name) for name in self.functions.keys() - TEXTS})
+
+    def matter_in_turns_at(self, key: Key) -> list[int]:
+        """The lines in which the variable is read for something that matters, also for what a model or a data set
+        gives: its methods are not called by their names."""
+        return [
+            load.line for load in self.loads if load.key == key != load.into and load.into in self._in_turns
+        ]
 
     def matter_at(self, key: Key) -> list[int]:
         """The lines in which the variable is read for something that matters."""
@@ -211,6 +237,8 @@ class ValueFlow:
                 self._expression(node.func, into)
             elif isinstance(node.func, ast.Name):
                 self._flow(self._scope.key(name), node.lineno, into)
+            elif calls_an_object(node.func, self.imported):
+                self._flow(("", f".{name}"), node.lineno, into)
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                 self._expression(argument, into)
             return
@@ -273,6 +301,31 @@ class ValueFlow:
             if not self._scope.is_own(node):
                 return True
         return False
+
+
+def _callbacks(top: ast.AST) -> Iterator[str]:
+    """The names of the functions that it has called once a step is committed."""
+    for node in ast.walk(top):
+        if isinstance(node, ast.Call) and name_of(node.func) == "on_commit":
+            for argument in node.args:
+                # `lambda: average.update(net)` has no name.
+                inside = argument.body if isinstance(argument, ast.Lambda) else argument
+                yield name_of(inside.func if isinstance(inside, ast.Call) else inside)
+
+
+def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
+    """Whether what is called may be an object of the program (`net(x)`, `self.teacher(x)`): no method of the session's,
+    none that every tensor has, and nothing that is imported."""
+    if isinstance(called, ast.Name):
+        return called.id not in imported and not hasattr(builtins, called.id)
+    if not isinstance(called, ast.Attribute):
+        return True
+    base: ast.expr = called
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    if name_of(called.value) == "session" or (isinstance(base, ast.Name) and base.id in imported):
+        return False
+    return name_of(called.value) == "self" or not hasattr(torch.Tensor, called.attr)
 
 
 def _trains(node: Function) -> bool:

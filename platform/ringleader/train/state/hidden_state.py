@@ -7,7 +7,7 @@ depends on who computed what. It is looked for in a few turns, more and more sel
 import linecache
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -34,12 +34,16 @@ _VALUES = (Tensor, str, bytes, int, float, complex, np.generic)
 class HiddenState:
     """One member's hidden state.
 
+    Args:
+        passes: whether a turn sets the attribute of that name before it reads it.
+
     Attributes:
         found: the attributes that forwards change; healed and checkpointed.
     """
 
-    def __init__(self, context: MemberContext) -> None:
+    def __init__(self, context: MemberContext, passes: Callable[[str], bool]) -> None:
         self._context = context
+        self._passes = passes
         self._matters = context.same_bits
         self._turns = 0
         self._before: dict[str, SeenValue] | None = None
@@ -63,7 +67,10 @@ class HiddenState:
         # A new counter: what has not changed in this turn begins again.
         self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
         often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self.found]
-        self.found.add(*(path for path in often if may_matter(*self._owner(path))))
+        owners = ((path, *self._owner(path)) for path in often)
+        self.found.add(
+            *(path for path, kind, name in owners if not self._passes(name) and may_matter(kind, name))
+        )
 
     def _look(self) -> dict[str, "SeenValue"]:
         return {path: SeenValue.of(value) for path, _, value in unkept_values(self._context.held.models)}
@@ -85,9 +92,9 @@ def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module,
                     yield f"{place}.{name}" if place else name, part, value
 
 
-def may_matter(kind: type[nn.Module], name: str) -> bool:
-    """Whether what modules of that class keep under this name may affect training. It does not where the class is the
-    program's own, and no text of the program reads the name but to show or store it."""
+def may_matter(kind: type, name: str) -> bool:
+    """Whether what modules, or other objects, of that class keep under this name may affect training. It does not where
+    the class is the program's own, and no text of the program reads the name but to show or store it."""
     classes = [each for each in kind.__mro__ if each not in (nn.Module, object)]
     files = [_file_of(each.__module__) for each in classes]
     texts = [text_of(file) for file in files if file and not file.startswith(BELOW)]

@@ -1,0 +1,145 @@
+"""The attributes of a program's objects that turns of the running loop change, and which of them they hand on.
+
+The functions that a turn calls may stand in other files than the loop: in those of the classes of the objects at hand.
+"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ringleader.train.between_calls.variables import is_users
+from ringleader.train.source.carried_names import Loop
+from ringleader.train.source.current_line import BELOW
+from ringleader.train.source.loop_bodies import SourceText, text_of
+from ringleader.train.source.turn_order import TurnUses, uses_in
+
+MOST_DEPTH = 3
+MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAttribute:
+    """An attribute of an object that turns change and hand on.
+
+    Attributes:
+        name: as a finding tells it.
+        line: "file:line" of what changes it.
+        in_forward: a model's forward does.
+    """
+
+    holder: Any
+    attribute: str
+    name: str
+    line: str
+    in_forward: bool
+
+    @property
+    def value(self) -> Any:
+        """What it is now, in the object or in its class; `MISSING` where neither has it."""
+        found = vars(self.holder).get(self.attribute, MISSING)
+        return getattr(type(self.holder), self.attribute, MISSING) if found is MISSING else found
+
+
+class TurnAttributes:
+    """The attributes in the turns of one loop.
+
+    Args:
+        text: of the file that has the loop.
+        variables: what is in reach there, by name.
+        kept: what the session keeps, by identity.
+
+    Attributes:
+        passing: the attributes that a turn sets before it reads them.
+        handed_on: those that a turn reads before it sets them, of the objects in reach.
+    """
+
+    def __init__(
+        self, text: SourceText, loop: Loop, variables: Mapping[str, Any], kept: Collection[int]
+    ) -> None:
+        objects = list(objects_in(variables, kept))
+        files = {file for _, each in objects for file in _files_of(type(each))}
+        others = {each for each in map(text_of, files) if each is not None and each is not text}
+        texts = (text, *sorted(others, key=lambda each: each.file))
+        kinds = {kind.__name__ for _, each in objects for kind in type(each).__mro__}
+        reached = (frozenset(text.together_with(text.scope_at(loop.lineno).name)),)
+        uses = _uses(loop, texts, reached + tuple(frozenset(_scopes(each, kinds)) for each in texts[1:]))
+        self.passing = uses.passing
+        self.handed_on = [
+            HeldAttribute(
+                holder,
+                attribute,
+                f"{name}.{attribute}",
+                f"{Path(texts[each.file].file).name}:{each.line}",
+                each.in_forward,
+            )
+            for attribute, each in uses.carried.items()
+            for name, holder in {id(holder): (name, holder) for name, holder in objects}.values()
+            if attribute in vars(holder) or (is_users(holder) and hasattr(type(holder), attribute))
+        ]
+
+
+def objects_in(variables: Mapping[str, Any], kept: Collection[int]) -> Iterator[tuple[str, Any]]:
+    """The objects of the program's classes, the modules inside of models and Python's own, each with its name."""
+    for name, value in variables.items():
+        yield from _objects(name, value, kept, MOST_DEPTH)
+
+
+@lru_cache(maxsize=64)
+def _uses(loop: Loop, texts: tuple[SourceText, ...], scopes: tuple[frozenset[str], ...]) -> TurnUses:
+    return uses_in(loop, [text.flows for text in texts], scopes)
+
+
+def _scopes(text: SourceText, kinds: set[str]) -> Iterator[str]:
+    """The outermost functions of a file, and those classes that objects at hand have."""
+    for top, scope in text.flows.scopes.items():
+        if not isinstance(top, ast.ClassDef) or scope.name in kinds:
+            yield scope.name
+
+
+def _objects(name: str, value: Any, kept: Collection[int], depth: int) -> Iterator[tuple[str, Any]]:
+    if id(value) in kept or isinstance(value, Optimizer | LRScheduler):
+        return
+    if isinstance(value, nn.Module):
+        yield from ((f"{name}.{path}" if path else name, part) for path, part in value.named_modules())
+    elif isinstance(value, ModuleType):
+        yield name, value
+    elif is_users(value):
+        yield name, value
+        inside = list(vars(value).items()) if depth else []
+        for attribute, part in inside:
+            if not isinstance(part, ModuleType):
+                yield from _objects(f"{name}.{attribute}", part, kept, depth - 1)
+
+
+def _files_of(kind: type) -> Iterator[str]:
+    for each in kind.__mro__:
+        file = str(getattr(sys.modules.get(each.__module__), "__file__", "") or "")
+        if file and not file.startswith(BELOW):
+            yield file
+
+
+def in_reach(frame: FrameType) -> dict[str, Any]:
+    """The function's variables, and the globals that it names."""
+    names = frame.f_code.co_names
+    return _locals(frame) | {name: frame.f_globals[name] for name in names if name in frame.f_globals}
+
+
+def _locals(frame: FrameType) -> dict[str, Any]:
+    """A copy of its variables. Up to Python 3.12 the frame would hold on to them, a batch or an iterator among them."""
+    given = frame.f_locals
+    copied = dict(given)
+    # From 3.13 on it is a proxy that writes through, and a module's are its own globals: neither may be
+    # cleared.
+    if type(given) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        given.clear()
+    return copied
