@@ -86,7 +86,7 @@ def test_so_is_a_worker_that_comes_for_a_lost_one(mode: str, tmp_path: Path) -> 
 def test_a_program_that_ends_before_calls_that_are_over_fails(mode: str, tmp_path: Path) -> None:
     play = resumed(mode, shorter_each_time, tmp_path)
     assert play.outcome == "failed"
-    assert "the program ended behind 1 session calls on this worker, and 3 are over" in play.message
+    assert "the program ended after 1 session calls on this worker, and 3 are over" in play.message
 
 
 def test_what_the_top_reads_and_nothing_has_changed_is_no_matter(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ class ProgramVariables:
     def ended_early(self, calls: int, finished: int) -> CallMismatch:
         """The error for a program that ends behind so many calls where more are finished."""
         why = self.why_other_bits
-        told = f"the program ended behind {calls} session calls on this worker, and {finished} are over for the others."
+        told = f"the program ended after {calls} session calls on this worker, and {finished} are over for the others."
         return CallMismatch(f"{told}{f' It may come of this: {why}.' if why else ''}", hint=BRANCH_ON)
 
     def state(self, since: int = 0) -> dict[str, Any]:
