@@ -4,9 +4,10 @@ Each is one float64 vector of a length fixed for the job; whole numbers up to 2^
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from math import isnan, nan
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,6 +124,11 @@ class PushHeader:
     exposed_s: float = 0.0
     since_s: float = 0.0
     loading_s: float = 0.0
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        # A checkpoint of a version before has pushes without the newest fields.
+        for number, field in enumerate(fields(self)):
+            object.__setattr__(self, field.name, state[number] if number < len(state) else field.default)
 
     def encode(self) -> Tensor:
         head = [self.leaving, self.item, self.clock, self.version, self.stop, self.buffers, self.names]
