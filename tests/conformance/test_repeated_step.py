@@ -49,9 +49,11 @@ def test_what_a_body_keeps_for_itself_is_found_without_a_process(
     told = play(HIDDEN[name], tmp_path, **MODES[mode])
     assert (told.outcome, Made(tmp_path).count) == ("succeeded", 0), (told.reason, told.message)
     found = {(data["variable"], line_of(data["line"])) for data in told.reported("program.differs")}
-    assert found == {("loop body", LINE)}
-    ends = {("loop body" in end.reproducible_why, end.reproducible) for end in told.finished.values()}
-    assert ends == {(True, False)}
+    # Where a worker has two turns of a step it also sees the attribute change, and may have told of that first.
+    assert {("loop body", LINE)} == {each for each in found if not each[0].startswith("loss_of.")}
+    named = {variable for variable, _ in found}
+    assert all(any(each in end.reproducible_why for each in named) for end in told.finished.values())
+    assert {end.reproducible for end in told.finished.values()} == {False}
 
 
 @pytest.mark.parametrize(
@@ -65,10 +67,10 @@ def test_what_a_body_keeps_for_itself_is_found_without_a_process(
 def test_what_all_members_find_in_a_repeated_step_is_told_once(mode: dict[str, Any], tmp_path: Path) -> None:
     told = play(HIDDEN["attribute_of_a_loss"], tmp_path, **mode)
     assert told.outcome == "succeeded", (told.reason, told.message)
-    assert len(told.reported("program.differs")) == 1
-    assert {("loop body" in end.reproducible_why, end.reproducible) for end in told.finished.values()} == {
-        (True, False)
-    }
+    found = [data["variable"] for data in told.reported("program.differs")]
+    assert (found.count("loop body"), {*found}) == (1, {"loop body", "loss_of.calls"})
+    assert all(any(each in end.reproducible_why for each in found) for end in told.finished.values())
+    assert {end.reproducible for end in told.finished.values()} == {False}
 
 
 @pytest.mark.parametrize("name", KEPT_DRAWS)
@@ -144,7 +146,7 @@ def test_workers_ask_for_a_repeated_step_where_servers_need_none(tmp_path: Path)
     """Servers without a GPU beside workers that have one."""
     told = play(partial(counting, place=tmp_path, servers_ask=False), tmp_path, **MODES["servers"])
     assert told.outcome == "succeeded", (told.reason, told.message)
-    assert {data["variable"] for data in told.reported("program.differs")} == {"loop body"}
+    assert {data["variable"] for data in told.reported("program.differs")} == {"loop body", "loss_of.calls"}
 
 
 def ahead(session: Session, place: Path, *, breaks: bool) -> None:
@@ -304,11 +306,16 @@ def warms_up(session: Session) -> None:
         session.step(F.cross_entropy(net(x), y))
 
 
+COUNTS = {"trains_parts_in_turn": "net.calls", "warms_up": "warmup.calls"}
+"""The attribute in which each of these counts."""
+
+
 @pytest.mark.parametrize("function", [trains_parts_in_turn, warms_up])
 def test_a_count_is_found_by_the_parts_that_it_trains_and_the_rates_that_it_sets(
     function: Callable[[Session], None], tmp_path: Path
 ) -> None:
     told = play(function, tmp_path, **MODES["ring"], **TWO_SLICES)
     assert told.outcome == "succeeded", (told.reason, told.message)
-    assert {data["variable"] for data in told.reported("program.differs")} == {"loop body"}
+    found = {data["variable"] for data in told.reported("program.differs")}
+    assert found == {"loop body", COUNTS[function.__name__]}
     assert {end.reproducible for end in told.finished.values()} == {False}

@@ -206,7 +206,7 @@ def test_a_good_program_is_checked_at_the_top_and_behind_a_few_calls(
 
 def test_a_program_of_one_loop_is_checked_at_its_top(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     finished = job.run(one_loop)
-    assert (job.told, job.checks, job.left) == ([("order", True)], 1, [])
+    assert (job.told, job.checks, job.left) == ([("order", True), ("data.tensors", True)], 1, [])
     assert "order (test_beside.py:" in finished.reproducible_why
     assert not finished.reproducible
     assert "nothing has gone wrong yet, but the program's order" in capsys.readouterr().out

@@ -44,7 +44,7 @@ def test_a_worker_killed_around_its_push_costs_no_row_and_repeats_none(mode, mom
     nets = Nets(after="w1")
     play = ThreadedCast(job(mode), nets, artifacts=tmp_path, shots=(MOMENTS[moment],), fired=nets.dead).play()
     check(play, nets, mode)
-    assert [lost["worker"] for lost in play.reported("worker.lost")] == ["w1"]
+    assert [lost["worker"] for lost in play.reported("worker.lost")] == ["w1"], play.reported("worker.lost")
 
 
 @pytest.mark.parametrize("mode", [ASYNC, SSP, STRICT], ids=name_of)

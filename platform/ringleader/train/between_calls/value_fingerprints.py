@@ -105,7 +105,8 @@ class ValueReader:
             case ClosedState():
                 text = None  # each member has another part of it
             case Mapping():
-                text = self._items([part for item in value.items() for part in item], depth, "{}")
+                # Copied at once: threads of the program may change it meanwhile.
+                text = self._items([part for item in list(value.items()) for part in item], depth, "{}")
             case set() | frozenset():
                 # The order of a set follows the seed of the process's hashes.
                 text = self._items(sorted(value, key=repr), depth, "()")

@@ -70,7 +70,8 @@ def _inside(path: str, value: Any, registered: set[int], depth: int) -> Iterator
             yield from ((f"{path}.{name}", part) for name, _, part in unkept_values([value]))
     elif depth and type(value) in (dict, list, tuple):
         items = value.items() if type(value) is dict else enumerate(value)
-        for key, item in islice(items, MANY):
+        # Copied at once: threads of the program may change it meanwhile.
+        for key, item in list(islice(items, MANY)):
             yield from _inside(f"{path}[{key!r}]", item, registered, depth - 1)
 
 
@@ -79,7 +80,7 @@ def _cached(function: Any) -> Iterator[tuple[str, Any]]:
     with what it was called with: other rows are no difference."""
     for part in gc.get_referents(function):
         if type(part) is dict and part is not vars(function):
-            for key, value in islice(part.items(), MANY):
+            for key, value in list(islice(part.items(), MANY)):
                 results = [value] if isinstance(value, _VALUES) else gc.get_referents(value)
                 given = repr(key) if isinstance(key, tuple) else f"({key!r})"
                 yield from ((given, result) for result in results if isinstance(result, _VALUES))
