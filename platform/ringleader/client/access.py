@@ -122,12 +122,7 @@ class Access:
 
     def _pages(self, path: str, kind: type[Page], **wanted: str | None) -> Iterator[Page]:
         """All pages of a list."""
-        cursor = None
-        while True:
-            page = kind.model_validate(self._api.get(path, {**wanted, "limit": MOST, "cursor": cursor}))
-            yield page
-            if (cursor := page.next_cursor) is None:
-                return
+        return map(kind.model_validate, self._api.pages(path, {**wanted, "limit": MOST}))
 
     def _post(self, path: str, body: Any) -> Any:
         return self._api.request("POST", path, json=body).json()

@@ -27,13 +27,9 @@ class Alerts:
     ) -> Iterator[AlertView]:
         """Alerts, newest first, fetched `page` at a time: of the job with this id, of a project, of those that are
         `pending`, `sent` or `failed`."""
-        cursor = None
-        while True:
-            wanted = {"job": job, "project": project, "state": state, "limit": page, "cursor": cursor}
-            found = AlertPage.model_validate(self._api.get("/alerts", wanted))
+        wanted = {"job": job, "project": project, "state": state, "limit": page}
+        for found in map(AlertPage.model_validate, self._api.pages("/alerts", wanted)):
             yield from found.items
-            if (cursor := found.next_cursor) is None:
-                return
 
     def rules(self, project: str) -> list[AlertRuleView]:
         """The rules of a project, by name."""

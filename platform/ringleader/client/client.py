@@ -151,13 +151,9 @@ class Client:
         wanted: dict[str, Any] = {"state": state, "project": project, "name": name, "owner": owner}
         wanted |= {"search": search, "sort": sort, "label": _several(label), "param": _several(param)}
         wanted |= {"metrics": ",".join(metrics) or None, "limit": limit}
-        cursor = None
-        while True:
-            page = JobPage.model_validate(self._api.get("/jobs", {**wanted, "cursor": cursor}))
+        for page in map(JobPage.model_validate, self._api.pages("/jobs", wanted)):
             for view in page.items:
                 yield Job(self._api, view)
-            if (cursor := page.next_cursor) is None:
-                return
 
     def job_groups(
         self,

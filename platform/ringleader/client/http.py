@@ -48,6 +48,15 @@ class Api:
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         return self.request("GET", path, params=params).json()
 
+    def pages(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """All pages of a list, one after the other: each as `get` returns it."""
+        cursor = None
+        while True:
+            page = self.get(path, {**(params or {}), "cursor": cursor})
+            yield page
+            if (cursor := page.get("next_cursor")) is None:
+                return
+
     def request(
         self,
         method: str,

@@ -28,7 +28,10 @@ _SLOWEST_POLL_S = 1.0
 
 
 class Job:
-    """A handle on a job. `view` is the job as last seen; `refresh` looks again."""
+    """A handle on a job. `view` is the job as last seen; `refresh` looks again.
+
+    What fetches a file raises ApiUnreachable where the connection breaks, NotWritten where the file cannot be written.
+    """
 
     def __init__(self, api: Api, view: JobView) -> None:
         self._api = api
@@ -180,32 +183,16 @@ class Job:
 
     def artifacts(self) -> list[dict[str, Any]]:
         """The artifacts that the job saved: name and size of each."""
-        found: list[dict[str, Any]] = []
-        cursor = None
-        while True:
-            page = self._api.get(self._path("/artifacts"), {"limit": 200, "cursor": cursor})
-            found += page["items"]
-            if (cursor := page.get("next_cursor")) is None:
-                return found
+        pages = self._api.pages(self._path("/artifacts"), {"limit": 200})
+        return [artifact for page in pages for artifact in page["items"]]
 
     def download(self, name: str, path: str | Path) -> Path:
-        """Fetch an artifact. The file appears at `path` whole or not at all.
-
-        Raises:
-            ApiProblem: there is no such artifact.
-            ApiUnreachable: the connection broke.
-            NotWritten: the file cannot be written.
-        """
+        """Fetch an artifact. The file appears at `path` whole or not at all. Raises ApiProblem: there is none."""
         return fetch(self._api, self._path(f"/artifacts/{quote(name)}"), Path(path))
 
     def export(self, path: str | Path) -> Path:
         """Fetch the weights as a safetensors file: of a job that has succeeded the final ones, else its newest
-        checkpoint's.
-
-        Raises:
-            ApiProblem: there are none yet.
-            ApiUnreachable: the connection broke.
-        """
+        checkpoint's. Raises ApiProblem: there are none yet."""
         ended = self.state is State.SUCCEEDED
         below = "/artifacts/weights" if ended else "/checkpoints/newest/weights"
         return fetch(self._api, self._path(below), Path(path))
@@ -218,21 +205,13 @@ class Job:
         Args:
             axis: by what curves are drawn, and the unit of `first` and `last`: "step", "wall" (Unix seconds) or
                 "relative" (seconds since the start).
-
-        Raises:
-            ApiUnreachable: the connection broke.
-            NotWritten: the file cannot be written.
         """
         drawn = {"axis": axis, "from": first, "to": last}
         return fetch(self._api, self._path("/report"), Path(path), drawn)
 
     def tensorboard(self, folder: str | Path) -> Path:
         """Fetch the metrics as an event file of TensorBoard: each settled step once. It lies in a folder of the job's
-        own below `folder`, `NAME-ID`, and takes the place of one that was fetched before.
-
-        Raises:
-            ApiUnreachable: the connection broke.
-        """
+        own below `folder`, `NAME-ID`, and takes the place of one that was fetched before."""
         # The name of a job file's has no slash; one from elsewhere must lead nowhere else.
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", self.view.name)
         target = Path(folder) / f"{name}-{self.id}" / event_file_name(self.id, self.view.created_at)

@@ -132,13 +132,9 @@ class Sweeps:
 
     def all(self) -> Iterator[Sweep]:
         """All sweeps, newest first."""
-        cursor = None
-        while True:
-            page = SweepPage.model_validate(self._api.get("/sweeps", {"limit": 100, "cursor": cursor}))
+        for page in map(SweepPage.model_validate, self._api.pages("/sweeps", {"limit": 100})):
             for view in page.items:
                 yield Sweep(self._api, view)
-            if (cursor := page.next_cursor) is None:
-                return
 
     def find(self, text: str) -> Sweep:
         """The newest sweep of this name, or the one whose id begins so.
