@@ -1,6 +1,6 @@
 """System metrics of a job: what its workers and their nodes use of processors, memory, disks, networks and GPUs."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -22,18 +22,7 @@ Figure = Literal[
 Kind = Literal["worker", "node"]
 FIGURES: dict[Kind, tuple[Figure, ...]] = {
     "worker": ("cpu_percent", "memory_bytes", "gpu_memory_bytes"),
-    "node": (
-        "cpu_percent",
-        "memory_bytes",
-        "memory_total_bytes",
-        "disk_read_bytes_per_s",
-        "disk_written_bytes_per_s",
-        "network_received_bytes_per_s",
-        "network_sent_bytes_per_s",
-        "gpu_percent",
-        "gpu_memory_bytes",
-        "gpu_memory_total_bytes",
-    ),
+    "node": get_args(Figure),
 }
 """What is measured of a worker (its process with all that this has started) and of a node."""
 NO_GPU = "no GPU that NVML knows"
