@@ -18,7 +18,7 @@ BY_NAME = frozenset(
         ("api/ringleader_api/settings.py", "PREFIX + f.upper()"),
         ("platform/ringleader/comm/transports/nccl.py", "name"),
         ("platform/ringleader/runtime/hosted/ray_train_driver.py", "name"),
-        ("platform/ringleader/train/between_calls/written_files.py", "name"),
+        ("platform/ringleader/train/between_calls/files/written_files.py", "name"),
         ("platform/ringleader/train/local.py", "name"),
         ("platform/ringleader/train/program_check/sandbox.py", "name"),
     }

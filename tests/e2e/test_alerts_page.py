@@ -6,8 +6,8 @@ import pytest
 from axe import serious
 from receivers import receiver, reply
 
-from ringleader.bench.control_plane.browser import logged_in
 from ringleader.bench.control_plane.crowd import KeptConnection, plane
+from ringleader.bench.page.browser import logged_in
 
 pytestmark = pytest.mark.timeout(420)  # a machine that does much else
 MARKUP = "<img src=x onerror=alert(1)>"

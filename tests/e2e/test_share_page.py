@@ -14,10 +14,10 @@ from control_plane import SPEC
 from PIL import Image, ImageColor
 from sqlalchemy import select
 
-from ringleader.bench.control_plane.browser import logged_in
 from ringleader.bench.control_plane.crowd import plane
 from ringleader.bench.control_plane.history import fill
-from ringleader.bench.control_plane.page import store_curves
+from ringleader.bench.page.browser import logged_in
+from ringleader.bench.page.page import store_curves
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Job, Metric
 

@@ -4,7 +4,7 @@ import linecache
 
 import pytest
 
-from ringleader.train.source.behind_step import leaves_behind_step
+from ringleader.train.body.behind_step import leaves_behind_step
 
 LEFT = {
     "a break": "s.step(loss)\n        if done: break",

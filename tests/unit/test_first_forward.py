@@ -12,7 +12,7 @@ from test_unkept_state import LENGTH, WIDTH, Masked, Rotary, claims, spec, train
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 
-from ringleader.train.body.first_forward import FirstForwardState
+from ringleader.train.body.turn_state.first_forward import FirstForwardState
 from ringleader.train.generation.context import MemberContext
 
 

@@ -51,7 +51,7 @@ BENCHMARKS: dict[str, str] = {
     "network": "ringleader.bench.exchange.network",
     "optim": "ringleader.bench.training.optim",
     "overhead": "ringleader.bench.training.overhead",
-    "page": "ringleader.bench.control_plane.page",
+    "page": "ringleader.bench.page.page",
     "ps": "ringleader.bench.training.ps",
     "recovery": "ringleader.bench.elasticity.recovery",
     "scheduler": "ringleader.bench.control_plane.scheduler",

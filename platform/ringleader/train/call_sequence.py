@@ -159,7 +159,8 @@ class CallSequence:
         # The lines behind draw the same on all members, whatever each drew before.
         seed_all(member.spec.seed, "after", number)
         if self._steps.in_step:
-            member.forget_gradients()
+            # What is left there differs by worker.
+            member.held.forget_gradients()
         # A state dict that the program took without a copy has to show the weights: they go back into its memory.
         member.laying.bring_back()
         member.sections.begin(number)

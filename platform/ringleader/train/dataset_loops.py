@@ -12,6 +12,7 @@ from ringleader.errors import NonFiniteLoss
 from ringleader.train.between_calls.loop_names import warn_of_bodies
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
+from ringleader.train.body.behind_step import leaves_behind_step
 from ringleader.train.body.body_checks import BodyChecks
 from ringleader.train.body.dry_turn import CodeLine, DryTurn
 from ringleader.train.body.step_loops import StepLoops
@@ -33,7 +34,6 @@ from ringleader.train.rows.random_streams import (
 )
 from ringleader.train.rows.short_batch import check_last_batch
 from ringleader.train.rows.slices import Collate
-from ringleader.train.source.behind_step import leaves_behind_step
 from ringleader.train.weights_file import check_writable
 
 

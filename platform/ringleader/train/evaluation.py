@@ -141,7 +141,7 @@ class Evaluation:
         while True:
             self._member.enter()
             if self._member.progress.calls.is_finished(number):
-                self._member.check_ended(number)
+                self._member.variables.check_ended(number)
                 return
             self._calls.report_phase("finish")
             try:

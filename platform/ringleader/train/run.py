@@ -186,15 +186,21 @@ def run(
     seed_all(spec.seed, "init")
     copied = near(spec, None if server else copies)  # a server reads no rows
     session = Session(spec, coordinator, sink, checkpoints, copied, device=device, artifacts=artifacts)
-    sink.timed(session._member.split)
-    if beside is not None and spec.debug.check:
-        session._member.beside.begin(beside)
-    session._member.variables.files.begin(workspace)
+    _watch(session, sink, beside, workspace)
     try:
         _call(function, session)
         return _finish(session, sink, artifacts)
     finally:
         session._close()
+
+
+def _watch(session: Session, sink: RecordSink, beside: CheckWorkspace | None, workspace: Path | None) -> None:
+    """Look at what the program does: its time, its files, and the program itself in a process beside the job."""
+    member = session._member
+    sink.timed(member.split)
+    if beside is not None and member.spec.debug.check:
+        member.beside.begin(beside)
+    member.variables.files.begin(workspace)
 
 
 def _call(function: TrainingFunction, session: Session) -> None:

@@ -31,6 +31,7 @@ from ringleader.train.rows.order.skipped_steps import KeptSteps
 from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
 from ringleader.train.session_base.registrations import Registrations
 from ringleader.train.source.counted_loops import check_not_counted
+from ringleader.train.state.optimizers.schedules import give_back
 
 
 class Session(Registrations):
@@ -245,6 +246,8 @@ class Session(Registrations):
         self._member.sections.end()
         self._checks.release()
         self._loaders.close()
-        self._held.give_back_schedulers()
+        # The program may go on with its schedules after the session.
+        for scheduler in self._held.schedulers:
+            give_back(scheduler)
         self._member.close()
         self._member.kernels.end()

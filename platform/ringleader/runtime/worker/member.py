@@ -7,8 +7,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -217,9 +218,7 @@ def _train(
     torch.set_num_threads(threads)
     task.artifacts.mkdir(parents=True, exist_ok=True)
     with _workspace(task, package) as folder:
-        packages = environment_of(
-            task.spec, folder, lambda kind, data: reporter.event(kind, 0, data), hide=secrets.values()
-        )
+        packages = environment_of(task.spec, folder, partial(_tell, reporter), hide=secrets.values())
         if task.worker == FIRST:
             _warn(missing_folders(task.spec.env, folder), reporter)
         # PYTHONPATH is read by Python when it starts.
@@ -241,6 +240,11 @@ def _train(
             workspace=folder,
         )
     return RunEnded("finished", result=asdict(finished))
+
+
+def _tell(reporter: WorkerReporter, kind: str, data: dict[str, Any]) -> None:
+    """Report what happens before a generation."""
+    reporter.event(kind, 0, data)
 
 
 def training_function(task: MemberTask, folder: Path, reporter: WorkerReporter) -> TrainingFunction:

@@ -5,73 +5,39 @@ A variable that differs there is made of something that the session does not kno
 a seed, a loop's body. The job goes on, and its result says so.
 """
 
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from pathlib import Path
-from types import CodeType, FrameType
+from dataclasses import asdict
+from types import CodeType
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from ringleader.errors import CallMismatch, ExchangeBroken
-from ringleader.train.between_calls.boundaries import MODELS
-from ringleader.train.between_calls.data_parts import data_parts
+from ringleader.train.between_calls.call_variables import NOTHING, CallVariables, Texts
+from ringleader.train.between_calls.files.program_files import ProgramFiles
 from ringleader.train.between_calls.findings import (
-    BODY_CURE,
     DIFFERS,
     NO_HARM,
     VariableFinding,
 )
 from ringleader.train.between_calls.loop_names import names_of_bounds
-from ringleader.train.between_calls.program_files import ProgramFiles
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
-from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.generation.agreement import BRANCH_ON
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
-from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
-from ringleader.train.source.dataset_caches import kept_rows, reads_rows
-from ringleader.train.source.loop_bodies import SourceText, text_of
-from ringleader.train.source.program_scope import Key
-from ringleader.train.state.optimizers.own_attributes import COMMITTED, OF_TORCH
+from ringleader.train.source.current_line import running_frames
 
 CALLS = 64
 """The number of session calls, the newest ones, whose variables are kept."""
 SENTENCE_BYTES = 400
 MOST_NAMED = 3
-CURE = (
-    "compute it from session.params, session.loss or the result of session.evaluate, seed generators, and keep state "
-    "from outside of the program with session.keep(name, object)"
-)
-DATA_CURE = (
-    "a row's number must mean the same row on every worker: seed the generator that splits or shuffles, and sort what "
-    "a folder or a set lists"
-)
-IN_PLACE_CURE = (
-    f"give a buffer or weight its values with copy_, not by assignment, and keep a clone() of it; else {CURE}"
-)
 READ_CURE = (
     "the top of the program, which runs on each worker that comes later, too, has read {}, which has changed since the "
     "job began. The job itself goes on from where it was: leave such lines out, or begin with init_from"
 )
-NOTHING = repr(None)
-"""The text of None: what a data set opens at its first read is None until then, on some members for ever."""
 AMONG_WORKERS = "differs between workers"
-Texts = dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Spot:
-    """The place of a variable: a frame, the text of its file, and the name there."""
-
-    frame: FrameType
-    text: SourceText
-    name: str
 
 
 class ProgramVariables:
@@ -87,7 +53,6 @@ class ProgramVariables:
         self._named: Texts = {}
         self._not_everywhere: set[str] = set()
         self._own_call = -1
-        self._read_ids: set[int] = set()
         self._lines: dict[str, tuple[str, str]] = {}
         self._lines_before: dict[CodeType, int] = {}
         self._lines_now: dict[CodeType, int] = {}
@@ -122,8 +87,11 @@ class ProgramVariables:
         self._named = {}
         if sections.catches_up and not sections.on_recorded:
             return
-        self._own, self._lines, self._own_call, self._read_ids = {}, {}, number, set()
-        self._read(number, dataset, ValueReader(self._context.held, self._known))
+        read = CallVariables(self._context.held, self._known, self._lines_before)
+        read.add_variables(dataset)
+        self._named = {name: text for name, text in read.texts.items() if text != NOTHING}
+        read.add_state(sections.before(number))
+        self._own, self._lines, self._own_call = read.texts, read.lines, number
         if sections.catches_up:
             self._named = {}  # what they made is compared with what the others saw
             self._compare(self._seen.get(number, {}))
@@ -172,11 +140,14 @@ class ProgramVariables:
         why = self.why_other_bits
         return CallMismatch(f"{error.message} It may come of this: {why}.", hint=error.hint) if why else error
 
-    def ended_early(self, calls: int, finished: int) -> CallMismatch:
-        """The error for a program that ends behind so many calls where more are finished."""
-        why = self.why_other_bits
-        told = f"the program ended after {calls} session calls on this worker, and {finished} are over for the others."
-        return CallMismatch(f"{told}{f' It may come of this: {why}.' if why else ''}", hint=BRANCH_ON)
+    def check_ended(self, number: int) -> None:
+        """Check, after the program's end, that a call that is over is no loop or evaluation. Raises CallMismatch."""
+        calls, why = self._context.progress.calls, self.why_other_bits
+        if calls.ended is not None and number >= calls.ended:
+            return
+        over = f"and {len(calls.finished)} are over for the others."
+        told = f"the program ended after {number} session calls on this worker, {over}"
+        raise CallMismatch(f"{told}{f' It may come of this: {why}.' if why else ''}", hint=BRANCH_ON)
 
     def state(self, since: int = 0) -> dict[str, Any]:
         """The variables at the begin of calls from number `since` on, and the findings."""
@@ -249,126 +220,3 @@ class ProgramVariables:
             untold, self._untold = self._untold, []
             for told in untold:
                 self._context.reporter.say(DIFFERS, generation.number, told)
-
-    def _read(self, number: int, dataset: Any, reader: ValueReader) -> None:
-        frames = list(running_frames())
-        for frame in frames:
-            text = text_of(frame.f_code.co_filename)
-            if text is not None and frame.f_code.co_name != "<module>":
-                self._read_frame(frame, text, reader)
-        self._read_data(dataset, frames, reader)
-        self._named = {name: text for name, text in self._own.items() if text != NOTHING}
-        self._read_state(number, frames, reader)
-
-    def _read_frame(self, frame: FrameType, text: SourceText, reader: ValueReader) -> None:
-        scope = text.scope_at(frame.f_lineno)
-        for name, value in frame.f_locals.items():
-            self._read_one(_Spot(frame, text, name), scope.key(name), value, reader)
-            if is_users(value):
-                kind: Any = type(value)
-                reads, kept = reads_rows(kind), kept_rows(kind)
-                # State and settings of an optimiser are committed, and differ by member where servers have them.
-                kept = kept | (COMMITTED | OF_TORCH if isinstance(value, Optimizer) else frozenset())
-                for attribute, part in list(vars(value).items()):
-                    # A data set's generator is seeded for each slice.
-                    if attribute in kept or (reads and is_generator(part)):
-                        continue
-                    self._read_one(
-                        _Spot(frame, text, f"{name}.{attribute}"), ("", f".{attribute}"), part, reader
-                    )
-        for name in _globals_of(text, scope.name):
-            value = frame.f_globals.get(name)
-            if name in text.changing_globals or is_generator(value):
-                self._read_one(_Spot(frame, text, name), ("", name), value, reader)
-
-    def _read_data(self, dataset: Any, frames: list[FrameType], reader: ValueReader) -> None:
-        """Read what says which rows the data set has, where no variable does."""
-        variables = {name: value for frame in reversed(frames) for name, value in frame.f_locals.items()}
-        name = next((name for name, value in variables.items() if value is dataset), "data set")
-        for shown, part in data_parts(dataset, name) if frames else ():
-            if shown in self._lines or id(part) in self._read_ids:
-                continue
-            told = reader.text(part)
-            if told is not None:
-                self._own[shown] = told
-                self._lines[shown] = (place_of(frames[0], frames[0].f_lineno), DATA_CURE)
-
-    def _read_one(self, spot: "_Spot", key: Key, value: Any, reader: ValueReader) -> None:
-        # What changes a view of the weights affects training, even where nothing reads the variable.
-        if not spot.text.compared(key, spot.frame.f_lineno) and not (
-            self._may_have_changed(spot, key) and reader.shows_weights(value)
-        ):
-            return
-        told = reader.text(value)
-        if told is not None:
-            code = spot.frame.f_code
-            line = spot.text.line_of(key, spot.frame.f_lineno)
-            shown = f"{code.co_qualname}:{spot.name}"
-            self._own[shown] = told
-            if isinstance(value, list | dict | torch.Tensor):
-                self._read_ids.add(id(value))
-            outside = IN_PLACE_CURE if reader.met_weights else CURE
-            cure = BODY_CURE if key in spot.text.inside else outside
-            self._lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
-
-    def _may_have_changed(self, spot: "_Spot", key: Key) -> bool:
-        frame, before = spot.frame, self._lines_before.get(spot.frame.f_code, 0)
-        return spot.text.augmented.may_have_run(key, frame.f_code, before, frame.f_lineno)
-
-    def _read_state(self, number: int, frames: list[FrameType], reader: ValueReader) -> None:
-        """Read the session's state as the lines left it: settings, small kept objects, weights that were touched."""
-        held, before = self._context.held, self._sections.before(number)
-        for place, (optimizer, _) in enumerate(held.optimizers):
-            which = f"optimizers[{place}]" if len(held.optimizers) > 1 else "optimizer"
-            for group_number, group in enumerate(optimizer.param_groups):
-                for key, value in group.items():
-                    if key != "params":
-                        self._add(
-                            f"{which}.param_groups[{group_number}][{key!r}]", key, value, frames, reader
-                        )
-        if before is None:
-            return
-        for name in before.kept.keys() & held.kept.keys():
-            self._add(f"the kept object {name!r}", name, dict(held.kept[name].state_dict()), frames, reader)
-        if MODELS in before.tensors:
-            everything = ValueReader(type(held)(), self._known)  # weights too
-            for place, model in enumerate(held.models):
-                for name, value in model.state_dict().items():
-                    self._add(f"the weights {place}.{name}", name, value, frames, everything)
-
-    def _add(self, shown: str, key: str, value: Any, frames: list[FrameType], reader: ValueReader) -> None:
-        told = reader.text(value)
-        if told is not None:
-            self._own[shown] = told
-            self._lines[shown] = (_line_of_item(key, frames), CURE)
-
-
-def _line_of_item(key: str, frames: list[FrameType]) -> str:
-    """The place that stores under that key in the running functions, else the line that runs."""
-    if not frames:
-        return "the end of the program"
-    for frame in frames:
-        text = text_of(frame.f_code.co_filename)
-        line = text.line_of_item(key, frame.f_lineno) if text is not None else 0
-        if line:
-            return place_of(frame, line)
-    return place_of(frames[0], frames[0].f_lineno)
-
-
-def place_of(frame: FrameType, line: int) -> str:
-    """The place of a line in that function's file, as "file:line"."""
-    return f"{Path(frame.f_code.co_filename).name}:{line}"
-
-
-@lru_cache(maxsize=256)
-def _globals_of(text: SourceText, scope: str) -> frozenset[str]:
-    """The names in a function's text, and in those of the functions that it calls."""
-    return frozenset(text.names_in(text.reached_from({scope})))
-
-
-def is_users(value: Any) -> bool:
-    """Whether the value is an object, with attributes, of a class of the program's own."""
-    module = sys.modules.get(type(value).__module__)
-    file = str(getattr(module, "__file__", "") or "")
-    plain = not isinstance(value, torch.nn.Module | type) and hasattr(value, "__dict__")
-    return plain and bool(file) and not file.startswith((*PACKAGES, *INSTALLED))

@@ -35,8 +35,8 @@ class BodyChecks:
             held, accumulates=lambda: steps.accumulates, warn=self._warn, states=self.states
         )
         self._attributes = UnsavedAttributes(member.spec, held, member.variables)
-        held.step_within(self._attributes.watched)
-        held.call_within(CallbackState(held, self._warn, around=self.states.hidden).watched)
+        callbacks = CallbackState(held, self._warn, around=self.states.hidden)
+        held.run_within(self._attributes.watched, callbacks.watched)
 
     def optimizer(self, optimizer: Optimizer) -> None:
         """Watch an optimiser, and find what it carries from one step to the next outside of its state."""

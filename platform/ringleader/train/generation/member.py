@@ -10,9 +10,9 @@ from ringleader.errors import CallMismatch, ExchangeBroken
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.step_lines import StepLines
 from ringleader.train.between_calls.variables import ProgramVariables
-from ringleader.train.body.carried_state import CarriedState
-from ringleader.train.body.first_forward import FirstForwardState
 from ringleader.train.body.optimizer_settings import OptimizerSettings
+from ringleader.train.body.turn_state.carried_state import CarriedState
+from ringleader.train.body.turn_state.first_forward import FirstForwardState
 from ringleader.train.device.deterministic_kernels import DeterministicKernels
 from ringleader.train.generation.agreement import agreed
 from ringleader.train.generation.committed_state import CommittedState
@@ -284,16 +284,6 @@ class Member:
             self.buffers.rewind()
         self.held.kept.rewind()
         self.lines.take_up()
-
-    def forget_gradients(self) -> None:
-        """Set every `.grad` to None between calls: what is left there differs by worker."""
-        self.held.forget_gradients()
-
-    def check_ended(self, number: int) -> None:
-        """Check, behind the program's end, that a call that is over is no loop or evaluation. Raises CallMismatch."""
-        calls = self.progress.calls
-        if calls.ended is None or number < calls.ended:
-            raise self.variables.ended_early(number, len(calls.finished))
 
     def finish_call(self, number: int, result: Any = None) -> None:
         """Record that the call is over for all members at this committed step."""

@@ -104,8 +104,7 @@ class SteppedMode(Mode):
             self._twice.begin_loop(f"{loop.line} (phase {phase})", loop.dataset, leaves=False)
 
     def begin_steps(self, loop: BatchLoop) -> None:
-        """Begin a loop of which the program's lines see every transaction: all members have the same lines behind each
-        of them, servers and workers without a slice too."""
+        """Begin a loop whose lines see every transaction, on servers and on workers without a slice, too."""
         self._begin_loop(loop)
         self._leaving.see_all()
         self._member.enter()

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ringleader.landlock import confine
-from ringleader.train.between_calls.written_files import CACHES, WRITING
+from ringleader.train.between_calls.files.written_files import CACHES, WRITING
 from ringleader.train.source.current_line import calling_line
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -17,7 +17,7 @@ from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.kept_objects import KeptObjects
 from ringleader.train.state.norms import BLOCK, Complete, block_sums, clip, itself, together
 from ringleader.train.state.optimizers.own_attributes import OwnAttributes
-from ringleader.train.state.optimizers.schedules import LearningRates, advance, give_back, stepped, take
+from ringleader.train.state.optimizers.schedules import LearningRates, advance, stepped, take
 from ringleader.train.state.optimizers.state_loading import assign, of_another_kind
 from ringleader.train.state.parameters.sparse import step
 from ringleader.train.state.parameters.tensor_version import version_of
@@ -64,11 +64,6 @@ class TrainingState:
         scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
         take(scheduler)
         self.schedulers.append(scheduler)
-
-    def give_back_schedulers(self) -> None:
-        """Let the program step its schedules again: it may go on with them after the session."""
-        for scheduler in self.schedulers:
-            give_back(scheduler)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -134,11 +129,7 @@ class TrainingState:
         """
         stepping = [each for n, each in enumerate(self.optimizers) if only is None or n in only]
         # All that can break comes before anything that changes a weight.
-        norms = [
-            clip(self._clipped(optimizer), clip_norm, complete)
-            for optimizer, clip_norm in stepping
-            if clip_norm is not None
-        ]
+        norms = [clip(self._clipped(each), norm, complete) for each, norm in stepping if norm is not None]
         self.norm = together(norms) if len(norms) == len(stepping) else None
         for optimizer, _ in stepping:
             if not applied:
@@ -198,20 +189,19 @@ class TrainingState:
 
     def ever_trained(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
         """Those of the parameters that are trained, or that an optimiser still has a state of."""
-        known = [optimizer.state for optimizer, _ in self.optimizers]
-        return [p for p in parameters if p not in self.idle or any(p in state for state in known)]
+        return [p for p in parameters if p not in self.idle or any(p in o.state for o, _ in self.optimizers)]
 
     def _clipped(self, optimizer: Optimizer) -> list[nn.Parameter]:
         """The parameters of an optimiser whose gradients count in its norm."""
         return [p for group in optimizer.param_groups for p in group["params"] if p not in self.idle]
 
-    def call_within(self, calling: Callable[[Callable[[], None]], AbstractContextManager[None]]) -> None:
-        """Run each callback of the program within the context that `calling` gives for it."""
-        self._calling = calling
-
-    def step_within(self, stepping: Callable[[Optimizer], AbstractContextManager[None]]) -> None:
-        """Make each optimiser's step within the context that `stepping` gives for it."""
-        self._stepping = stepping
+    def run_within(
+        self,
+        stepping: Callable[[Optimizer], AbstractContextManager[None]],
+        calling: Callable[[Callable[[], None]], AbstractContextManager[None]],
+    ) -> None:
+        """Make each optimiser's step, and run each callback of the program, within the context given for it."""
+        self._stepping, self._calling = stepping, calling
 
     def after_update(
         self, seed: int, step: int, *, published: bool = False, skipped: bool = False, later: bool = False

@@ -105,8 +105,7 @@ class WorkerGroup:
 
     def identities(self) -> dict[str, ProcessIdentity]:
         """The processes of the workers that may live, by worker."""
-        # A copy: the attempt's thread adds workers meanwhile.
-        handles = list(self._handles.items())
+        handles = list(self._handles.items())  # a copy: the attempt's thread adds workers meanwhile
         return {w: h.identity for w, h in handles if h.identity is not None and not h.gone}
 
     def node_use(self, worker: str, pids: list[int]) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ringleader.checkpoint.pieces import take_apart
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
-from ringleader.train.body.first_forward import FirstForwardState
+from ringleader.train.body.turn_state.first_forward import FirstForwardState
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.comparing.fingerprint_vote import (
     EXACT_BYTES,

@@ -8,7 +8,7 @@ which they compare the program's variables.
 from collections.abc import Collection
 from pathlib import Path
 
-from ringleader.train.between_calls.written_files import ReadFile, WrittenFile, WrittenFiles
+from ringleader.train.between_calls.files.written_files import ReadFile, WrittenFile, WrittenFiles
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
 

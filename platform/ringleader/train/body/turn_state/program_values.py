@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from ringleader.train.body.turn_attributes import in_reach, objects_in
+from ringleader.train.body.turn_state.turn_attributes import in_reach, objects_in
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.state.hidden_state import MANY, unkept_values
 from ringleader.train.state.training_state import TrainingState

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ringleader.train.between_calls.variables import is_users
+from ringleader.train.between_calls.call_variables import is_users
 from ringleader.train.source.carried_names import Loop
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import SourceText, text_of

@@ -11,11 +11,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ringleader.train.between_calls.call_variables import is_users, place_of
 from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
 from ringleader.train.between_calls.hook_outputs import carried_of_hooks
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
-from ringleader.train.between_calls.variables import ProgramVariables, is_users, place_of
-from ringleader.train.body.turn_attributes import MISSING, TurnAttributes, in_reach
+from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.body.turn_state.turn_attributes import MISSING, TurnAttributes, in_reach
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.random_streams import own_generators
 from ringleader.train.source.current_line import running_frames
@@ -94,10 +95,14 @@ class CarriedState:
                 yield TurnAttributes(text, loop, in_reach(frame), kept)
 
     def _handed_on(self) -> _Marks:
-        """Attributes that turns read before they set them; not what cannot be read."""
+        """Attributes that turns read before they set them; not what cannot be read, nor what has been found."""
+        found = self._variables.found
+        watched = [each for loop in self._attributes for each in loop.handed_on if each.name not in found]
+        if not watched:
+            return {}
         reader = ValueReader(self._context.held, {})
         marks: _Marks = {}
-        for each in (each for loop in self._attributes for each in loop.handed_on):
+        for each in watched:
             value = each.value
             graph = isinstance(value, Tensor) and value.grad_fn is not None
             if each.in_forward and id(each.holder) in self._known and not graph:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
-from ringleader.train.body.program_values import program_values
+from ringleader.train.body.turn_state.program_values import program_values
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.source.guarded_writes import decides_a_write
 from ringleader.train.state.buffers import persistent_buffers

@@ -1,0 +1,201 @@
+"""The program's variables as a session call begins, as texts that are compared.
+
+Those of the running functions and of the objects in them, what says which rows a data set has, and the session's own
+state where the program's lines may have changed it.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ringleader.train.between_calls.boundaries import MODELS, CallBoundary
+from ringleader.train.between_calls.data_parts import data_parts
+from ringleader.train.between_calls.findings import BODY_CURE
+from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
+from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
+from ringleader.train.source.dataset_caches import kept_rows, reads_rows
+from ringleader.train.source.loop_bodies import SourceText, text_of
+from ringleader.train.source.program_scope import Key
+from ringleader.train.state.optimizers.own_attributes import COMMITTED, OF_TORCH
+from ringleader.train.state.training_state import TrainingState
+
+CURE = (
+    "compute it from session.params, session.loss or the result of session.evaluate, seed generators, and keep state "
+    "from outside of the program with session.keep(name, object)"
+)
+DATA_CURE = (
+    "a row's number must mean the same row on every worker: seed the generator that splits or shuffles, and sort what "
+    "a folder or a set lists"
+)
+IN_PLACE_CURE = (
+    f"give a buffer or weight its values with copy_, not by assignment, and keep a clone() of it; else {CURE}"
+)
+NOTHING = repr(None)
+"""The text of None: what a data set opens at its first read is None until then, on some members for ever."""
+Texts = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """The place of a variable: a frame, the text of its file, and the name there."""
+
+    frame: FrameType
+    text: SourceText
+    name: str
+
+
+class CallVariables:
+    """The variables at one call.
+
+    Args:
+        held: the session's own objects.
+        known: the texts of large values that were read before, see `ValueReader`.
+        lines_before: the line at which each function stood at the call before.
+
+    Attributes:
+        texts: by name.
+        lines: by name, "file:line" of what set it, and the cure where it differs.
+    """
+
+    def __init__(self, held: TrainingState, known: Any, lines_before: Mapping[CodeType, int]) -> None:
+        self._held = held
+        self._known = known
+        self._reader = ValueReader(held, known)
+        self._lines_before = lines_before
+        self._frames = list(running_frames())
+        self._read_ids: set[int] = set()
+        self.texts: Texts = {}
+        self.lines: dict[str, tuple[str, str]] = {}
+
+    def add_variables(self, dataset: Any) -> None:
+        """Read those of the running functions, and what says which rows the call goes over.
+
+        Args:
+            dataset: whose rows these are; None where the call has none.
+        """
+        for frame in self._frames:
+            text = text_of(frame.f_code.co_filename)
+            if text is not None and frame.f_code.co_name != "<module>":
+                self._add_frame(frame, text)
+        self._add_data(dataset)
+
+    def add_state(self, before: CallBoundary | None) -> None:
+        """Read the session's state as the lines left it: settings, small kept objects, weights that were touched.
+
+        Args:
+            before: the boundary on which the lines began; None where nothing is recorded of it.
+        """
+        held = self._held
+        for place, (optimizer, _) in enumerate(held.optimizers):
+            which = f"optimizers[{place}]" if len(held.optimizers) > 1 else "optimizer"
+            for group_number, group in enumerate(optimizer.param_groups):
+                for key, value in group.items():
+                    if key != "params":
+                        self._add(f"{which}.param_groups[{group_number}][{key!r}]", key, value, self._reader)
+        if before is None:
+            return
+        for name in before.kept.keys() & held.kept.keys():
+            self._add(f"the kept object {name!r}", name, dict(held.kept[name].state_dict()), self._reader)
+        if MODELS in before.tensors:
+            everything = ValueReader(type(held)(), self._known)  # weights too
+            for place, model in enumerate(held.models):
+                for name, value in model.state_dict().items():
+                    self._add(f"the weights {place}.{name}", name, value, everything)
+
+    def _add_frame(self, frame: FrameType, text: SourceText) -> None:
+        scope = text.scope_at(frame.f_lineno)
+        for name, value in frame.f_locals.items():
+            self._add_one(_Spot(frame, text, name), scope.key(name), value)
+            if is_users(value):
+                kind: Any = type(value)
+                reads, kept = reads_rows(kind), kept_rows(kind)
+                # State and settings of an optimiser are committed, and differ by member where servers have them.
+                kept = kept | (COMMITTED | OF_TORCH if isinstance(value, Optimizer) else frozenset())
+                for attribute, part in list(vars(value).items()):
+                    # A data set's generator is seeded for each slice.
+                    if attribute in kept or (reads and is_generator(part)):
+                        continue
+                    self._add_one(_Spot(frame, text, f"{name}.{attribute}"), ("", f".{attribute}"), part)
+        for name in _globals_of(text, scope.name):
+            value = frame.f_globals.get(name)
+            if name in text.changing_globals or is_generator(value):
+                self._add_one(_Spot(frame, text, name), ("", name), value)
+
+    def _add_data(self, dataset: Any) -> None:
+        """Read what says which rows the data set has, where no variable does."""
+        frames = self._frames
+        variables = {name: value for frame in reversed(frames) for name, value in frame.f_locals.items()}
+        name = next((name for name, value in variables.items() if value is dataset), "data set")
+        for shown, part in data_parts(dataset, name) if frames else ():
+            if shown in self.lines or id(part) in self._read_ids:
+                continue
+            told = self._reader.text(part)
+            if told is not None:
+                self.texts[shown] = told
+                self.lines[shown] = (place_of(frames[0], frames[0].f_lineno), DATA_CURE)
+
+    def _add_one(self, spot: "_Spot", key: Key, value: Any) -> None:
+        # What changes a view of the weights affects training, even where nothing reads the variable.
+        if not spot.text.compared(key, spot.frame.f_lineno) and not (
+            self._may_have_changed(spot, key) and self._reader.shows_weights(value)
+        ):
+            return
+        told = self._reader.text(value)
+        if told is not None:
+            code = spot.frame.f_code
+            line = spot.text.line_of(key, spot.frame.f_lineno)
+            shown = f"{code.co_qualname}:{spot.name}"
+            self.texts[shown] = told
+            if isinstance(value, list | dict | torch.Tensor):
+                self._read_ids.add(id(value))
+            outside = IN_PLACE_CURE if self._reader.met_weights else CURE
+            cure = BODY_CURE if key in spot.text.inside else outside
+            self.lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
+
+    def _may_have_changed(self, spot: "_Spot", key: Key) -> bool:
+        frame, before = spot.frame, self._lines_before.get(spot.frame.f_code, 0)
+        return spot.text.augmented.may_have_run(key, frame.f_code, before, frame.f_lineno)
+
+    def _add(self, shown: str, key: str, value: Any, reader: ValueReader) -> None:
+        told = reader.text(value)
+        if told is not None:
+            self.texts[shown] = told
+            self.lines[shown] = (_line_of_item(key, self._frames), CURE)
+
+
+def _line_of_item(key: str, frames: list[FrameType]) -> str:
+    """The place that stores under that key in the running functions, else the line that runs."""
+    if not frames:
+        return "the end of the program"
+    for frame in frames:
+        text = text_of(frame.f_code.co_filename)
+        line = text.line_of_item(key, frame.f_lineno) if text is not None else 0
+        if line:
+            return place_of(frame, line)
+    return place_of(frames[0], frames[0].f_lineno)
+
+
+def place_of(frame: FrameType, line: int) -> str:
+    """The place of a line in that function's file, as "file:line"."""
+    return f"{Path(frame.f_code.co_filename).name}:{line}"
+
+
+@lru_cache(maxsize=256)
+def _globals_of(text: SourceText, scope: str) -> frozenset[str]:
+    """The names in a function's text, and in those of the functions that it calls."""
+    return frozenset(text.names_in(text.reached_from({scope})))
+
+
+def is_users(value: Any) -> bool:
+    """Whether the value is an object, with attributes, of a class of the program's own."""
+    module = sys.modules.get(type(value).__module__)
+    file = str(getattr(module, "__file__", "") or "")
+    plain = not isinstance(value, torch.nn.Module | type) and hasattr(value, "__dict__")
+    return plain and bool(file) and not file.startswith((*PACKAGES, *INSTALLED))
