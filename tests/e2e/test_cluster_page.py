@@ -2,15 +2,14 @@
 
 import csv
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 from axe import serious
+from browsed import browsed
 from control_plane import SPEC, FakeCluster, status
-from playwright.sync_api import Page, ViewportSize, sync_playwright
-from served import FLAGS, served
+from playwright.sync_api import Page, ViewportSize
 from waiting import wait_for
 
 WIDE, NARROW = ViewportSize(width=1280, height=900), ViewportSize(width=360, height=740)
@@ -20,23 +19,11 @@ WORKER = {"id": "w0", "role": "worker", "rank": 0, "pid": 1, "state": "running",
 @pytest.fixture
 def page(browser_path: str, tmp_path: Path) -> Iterator[Page]:
     """A page that is logged in, of a control plane with a running and a waiting job; no script fails in it."""
-    cluster = FakeCluster()
-    faults: list[str] = []
-    with served(tmp_path, cluster) as url, sync_playwright() as playwright:
-        token = (tmp_path / "token").read_text()
-        api = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"})
-        with closing(playwright.chromium.launch(executable_path=browser_path, args=FLAGS)) as browser, api:
-            fill(api, cluster)
-            page = browser.new_page(viewport=WIDE)
-            page.on("pageerror", lambda error: faults.append(str(error)))
-            page.on(
-                "console", lambda told: faults.append(told.text) if "Security Policy" in told.text else None
-            )
-            page.goto(url)
-            page.get_by_label("Token").fill(token)
-            page.get_by_role("button", name="Log in").click()
-            yield page
-    assert faults == []
+    with browsed(tmp_path, browser_path) as seen:
+        fill(seen.api, seen.cluster)
+        seen.page.reload()
+        yield seen.page
+        assert seen.faults == []
 
 
 def fill(api: httpx.Client, cluster: FakeCluster) -> None:

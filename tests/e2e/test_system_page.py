@@ -3,7 +3,6 @@
 import csv
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from axe import serious
-from control_plane import SPEC, FakeCluster, event, status
-from playwright.sync_api import Page, ViewportSize, sync_playwright
-from served import FLAGS, served
+from browsed import browsed
+from control_plane import event, status
+from playwright.sync_api import Page, ViewportSize
 from waiting import wait_for
 
 WIDE, NARROW = ViewportSize(width=1280, height=900), ViewportSize(width=360, height=740)
@@ -60,27 +59,12 @@ def sample(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def shown(browser_path: str, tmp_path: Path) -> Iterator[Shown]:
-    cluster = FakeCluster()
-    faults: list[str] = []
-    with served(tmp_path, cluster) as url, sync_playwright() as playwright:
-        token = (tmp_path / "token").read_text()
-        api = httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"})
-        with closing(playwright.chromium.launch(executable_path=browser_path, args=FLAGS)) as browser, api:
-            job_id = (
-                api.post("/jobs", json={**SPEC, "workers": {"min": 4, "max": 4}})
-                .raise_for_status()
-                .json()["id"]
-            )
-            launch = wait_for("start", lambda: cluster.alive.get((job_id, 1)))
-            bearer = {"Authorization": f"Bearer {launch.ingest_token}"}
-            page = browser.new_page(viewport=WIDE)
-            page.on("pageerror", lambda error: faults.append(str(error)))
-            page.goto(url)
-            page.get_by_label("Token").fill(token)
-            page.get_by_role("button", name="Log in").click()
-            with httpx.Client(base_url=f"{api.base_url}jobs/{job_id}", headers=bearer) as ingest:
-                yield Shown(page, url, job_id, ingest)
-    assert faults == []
+    with browsed(tmp_path, browser_path) as seen:
+        launch = seen.started(workers={"min": 4, "max": 4})
+        bearer = {"Authorization": f"Bearer {launch.ingest_token}"}
+        with httpx.Client(base_url=f"{seen.api.base_url}jobs/{launch.job_id}", headers=bearer) as ingest:
+            yield Shown(seen.page, seen.url, launch.job_id, ingest)
+        assert seen.faults == []
 
 
 def fill(shown: Shown) -> None:

@@ -20,7 +20,7 @@ export function Priority({ job, onClose, onDone }: Question) {
   };
   return (
     <Dialog title={`Priority of ${job.name}`} onClose={onClose}>
-      <p>Jobs of a higher priority are served first, and are the first to take surplus workers. Above 0 it takes an operator, since it takes room from others.</p>
+      <p>Jobs of a higher priority are served first, and are the first to take surplus workers. A priority above 0 requires the operator role, since it takes room from others.</p>
       <form onSubmit={send}>
         <label>
           Priority
