@@ -78,3 +78,16 @@ def test_data_that_each_worker_makes_otherwise_are_told_by_name(name: str, tmp_p
 @pytest.mark.parametrize("name", MADE)
 def test_data_of_a_seed_are_alike(name: str, tmp_path: Path) -> None:
     assert told(name, 3, tmp_path) == {(True, False)}
+
+
+def within_another(session: Session) -> None:
+    split = MADE["data.indices"](None)
+    net = session.model(norm_free())
+    sgd(session, net)
+    epoch(session, net, ConcatDataset([rows(), split]))
+
+
+def test_data_within_others_are_told_by_the_variable_that_holds_them(tmp_path: Path) -> None:
+    play = Cast(SPEC, within_another, FaultPlan(), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert all("split.indices" in end.reproducible_why for end in play.finished.values())

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from ringleader.bench.broken import BrokenPromise
-from ringleader.bench.control_plane import run_page, sampling
 from ringleader.bench.control_plane.api import home_folder
 from ringleader.bench.control_plane.crowd import plane
 from ringleader.bench.control_plane.history import fill
 from ringleader.bench.line import Figure, Target
+from ringleader.bench.page import run_page, sampling
 from ringleader.bench.page.browser import DEADLINE_MS, logged_in
 from ringleader.bench.registry import Wish
 from ringleader.wire.ingest import MetricRecord

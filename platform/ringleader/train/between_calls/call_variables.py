@@ -132,8 +132,8 @@ class CallVariables:
         """Read what says which rows the data set has, where no variable does."""
         frames = self._frames
         variables = {name: value for frame in reversed(frames) for name, value in frame.f_locals.items()}
-        name = next((name for name, value in variables.items() if value is dataset), "data set")
-        for shown, part in data_parts(dataset, name) if frames else ():
+        names = {id(value): name for name, value in reversed(variables.items())}
+        for shown, part in data_parts(dataset, names) if frames else ():
             if shown in self.lines or id(part) in self._read_ids:
                 continue
             told = self._reader.text(part)

@@ -4,7 +4,7 @@ All members believe that a row's number means the same row everywhere. A split t
 that is listed without being sorted, gives each of them other rows, and no variable shows it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,26 +22,34 @@ ENDS = 64
 _PLAIN = (str, bytes, int, float, list, tuple, dict, Tensor, np.ndarray)
 
 
-def data_parts(dataset: Any, name: str, depth: int = MOST_DEPTH) -> Iterator[tuple[str, Any]]:
-    """The parts with their names, behind that of the data set."""
+def data_parts(
+    dataset: Any, names: Mapping[int, str], name: str = "data set", depth: int = MOST_DEPTH
+) -> Iterator[tuple[str, Any]]:
+    """The parts with their names, after that of the data set.
+
+    Args:
+        names: of the program's variables, by the identity of what they hold.
+        name: what the data set is called where it is in none of them.
+    """
     if depth == 0:
         return
+    name = names.get(id(dataset), name)
     match dataset:
         case Subset():
             yield f"{name}.indices", _ends(dataset.indices)
-            yield from data_parts(dataset.dataset, f"{name}.dataset", depth - 1)
+            yield from data_parts(dataset.dataset, names, f"{name}.dataset", depth - 1)
         case TensorDataset():
             yield f"{name}.tensors", [_ends(tensor) for tensor in dataset.tensors]
         case ConcatDataset():
             for number, part in enumerate(dataset.datasets):
-                yield from data_parts(part, f"{name}.datasets[{number}]", depth - 1)
+                yield from data_parts(part, names, f"{name}.datasets[{number}]", depth - 1)
         case list() | tuple() | Tensor() | np.ndarray():
             yield name, _ends(dataset)
         case _:
-            yield from _attributes(dataset, name, depth)
+            yield from _attributes(dataset, names, name, depth)
 
 
-def _attributes(dataset: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _attributes(dataset: Any, names: Mapping[int, str], name: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Those of a program's own class that have a say in what its rows are, and that reading a row does not change."""
     kind: Any = type(dataset)
     text = text_of(file_of(kind)) if file_of(kind) and not file_of(kind).startswith(BELOW) else None
@@ -54,7 +62,7 @@ def _attributes(dataset: Any, name: str, depth: int) -> Iterator[tuple[str, Any]
         if isinstance(part, _PLAIN):
             yield f"{name}.{attribute}", _ends(part)
         else:
-            yield from data_parts(part, f"{name}.{attribute}", depth - 1)
+            yield from data_parts(part, names, f"{name}.{attribute}", depth - 1)
 
 
 def _ends(part: Any) -> Any:
