@@ -345,7 +345,7 @@ def test_jobs_are_grouped_by_a_label_or_a_parameter_and_each_group_can_be_listed
             ({}, {"lr": True}),
         )
     ]
-    for job_id, values in zip(runs, ((4.0, 1.0), (2.0,), (9.0, 3.0)), strict=False):
+    for job_id, values in zip(runs, ((4.0, 1.0), (2.0,), (9.0, 3.0), (5.0,)), strict=True):
         points(here, job_id, "loss", *values)
 
     def found(who: Any = here.client, **asked: Any) -> dict[Any, list[str]]:
@@ -366,10 +366,14 @@ def test_jobs_are_grouped_by_a_label_or_a_parameter_and_each_group_can_be_listed
     assert first["metrics"] == {"loss": {"last": 1.0, "min": 1.0, "max": 4.0, "jobs": 1}}
     whole = here.client.get(f"{LISTED}/groups", params={**asked, "param": []}).json()["groups"]
     assert whole[0]["metrics"] == {"loss": {"last": 3.0, "min": 1.0, "max": 9.0, "jobs": 2}}
-    assert whole[2]["metrics"] == {}
+    assert whole[2]["metrics"] == {"loss": {"last": 5.0, "min": 5.0, "max": 5.0, "jobs": 1}}
     assert found(here.user("eve"), by="label:team") == {}
     for wrong in ("team", "label:", "state:x", ""):
         assert here.client.get(f"{LISTED}/groups", params={"by": wrong}).json()["code"] == "bad_group"
+    here.client.post(f"{LISTED}/{runs[2]}/cancel")
+    assert here.client.delete(f"{LISTED}/{runs[2]}").status_code == 204
+    one, _, none = here.client.get(f"{LISTED}/groups", params={**asked, "param": []}).json()["groups"]
+    assert [group["metrics"]["loss"]["jobs"] for group in (one, none)] == [1, 1], "not the deleted one"
     assert (
         refused(here, label="!") == refused(here, label="!a b") == refused(here, label="team") == "bad_label"
     )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, and_, func, null, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.elements import UnaryExpression
 from sqlalchemy.sql.operators import custom_op
 
@@ -46,7 +46,7 @@ def grouped(
     session: Session, matching: Sequence[ColumnElement[bool]], by: Grouping, metrics: Sequence[str]
 ) -> JobGroups:
     """The MOST_GROUPS greatest groups of the jobs that match, and behind them those without the value."""
-    own = _own(session, by)
+    own = _own(session, by, Job.id)
     value, count = JobAttribute.value, func.count()
     query = (
         select(value, count).select_from(Job).outerjoin(JobAttribute, own).where(*matching).group_by(value)
@@ -56,9 +56,7 @@ def grouped(
     rows = [(name, jobs) for name, jobs in session.execute(query)]
     named = [row for row in rows if row[0] is not None]
     shown = [*named[:MOST_GROUPS], *(row for row in rows if row[0] is None)]
-    # Only of those shown: each job may have a value of its own.
-    of_shown = or_(value.in_([name for name, _ in named[:MOST_GROUPS]]), value.is_(None))
-    values = _values(session, [*matching, of_shown], own, metrics) if metrics and shown else {}
+    values = _values(session, matching, by, [name for name, _ in shown], metrics) if metrics and shown else {}
     groups = [
         JobGroup(value=name, filter=by.filter_of(name), jobs=jobs, metrics=values.get(name, {}))
         for name, jobs in shown
@@ -66,13 +64,18 @@ def grouped(
     return JobGroups(groups=groups, more=len(named) > MOST_GROUPS)
 
 
-def _own(session: Session, by: Grouping) -> ColumnElement[bool]:
-    """The attribute of a job that the groups are made by."""
-    kind, key = JobAttribute.kind.expression, JobAttribute.key.expression
-    if session.get_bind().dialect.name == "sqlite":
-        # Its planner would look through all attributes of that key for each job, rather than through those of the job.
-        kind, key = unindexed(kind), unindexed(key)
-    return and_(JobAttribute.job_id == Job.id, kind == by.kind, key == fitted(by.key))
+def _own(session: Session, by: Grouping, job_id: Any) -> ColumnElement[bool]:
+    """The attribute of that job that the groups are made by."""
+    kind, key = _read_by_row(session, JobAttribute.kind, JobAttribute.key)
+    return and_(JobAttribute.job_id == job_id, kind == by.kind, key == fitted(by.key))
+
+
+def _read_by_row(session: Session, *columns: InstrumentedAttribute[Any]) -> list[ColumnElement[Any]]:
+    """The columns, as conditions on rows that are found by their job."""
+    if session.get_bind().dialect.name != "sqlite":
+        return [column.expression for column in columns]
+    # Its planner would look through all rows with that value for each job, rather than through those of the job.
+    return [unindexed(column.expression) for column in columns]
 
 
 def unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -83,21 +86,49 @@ def unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
 def _values(
     session: Session,
     matching: Sequence[ColumnElement[bool]],
-    own: ColumnElement[bool],
+    by: Grouping,
+    shown: Sequence[str | None],
     metrics: Sequence[str],
 ) -> dict[str | None, dict[str, GroupValues]]:
-    """By group and metric, the lowest and the highest value, and the last one of the newest job that has any."""
-    by: tuple[Any, ...] = (JobAttribute.value, MetricSummary.name)
-    low, high, newest = func.min(MetricSummary.min), func.max(MetricSummary.max), func.max(Job.id)
-    query = select(
-        *by, low.label("low"), high.label("high"), newest.label("newest"), func.count().label("jobs")
-    )
-    query = query.select_from(Job).join(MetricSummary, MetricSummary.job_id == Job.id)
-    query = query.outerjoin(JobAttribute, own).where(*matching, MetricSummary.name.in_(metrics)).group_by(*by)
+    """By group and metric, the lowest and the highest value, and the last one of the newest job that has any. Only of
+    the groups that are shown: each job may have a value of its own."""
+    # A list of ids and no join: SQLite would read the row of each job, most of which is its job file.
+    there = select(Job.id).where(*matching)
+    found: dict[str | None, dict[str, GroupValues]] = defaultdict(dict)
+    if named := [value for value in shown if value is not None]:
+        own = (
+            JobAttribute.kind == by.kind,
+            JobAttribute.key == fitted(by.key),
+            JobAttribute.value.in_(named),
+        )
+        job_id, name = _read_by_row(session, MetricSummary.job_id, MetricSummary.name)
+        query = select(JobAttribute.value.label("value"), *_SUMS).where(
+            *own, job_id.in_(there), name.in_(metrics)
+        )
+        query = query.join_from(JobAttribute, MetricSummary, MetricSummary.job_id == JobAttribute.job_id)
+        _take(session, query.group_by(JobAttribute.value, MetricSummary.name), found)
+    if None in shown:
+        have = select(JobAttribute.job_id).where(_own(session, by, MetricSummary.job_id)).exists()
+        for metric in metrics:  # of several at once, SQLite would look for each in every job
+            query = select(null().label("value"), *_SUMS).where(MetricSummary.name == metric, ~have)
+            query = query.where(MetricSummary.job_id.in_(there)).group_by(MetricSummary.name)
+            _take(session, query, found)
+    return found
+
+
+_SUMS: tuple[ColumnElement[Any], ...] = (
+    MetricSummary.name.label("name"),
+    func.min(MetricSummary.min).label("low"),
+    func.max(MetricSummary.max).label("high"),
+    func.max(MetricSummary.job_id).label("newest"),
+    func.count().label("jobs"),
+)
+
+
+def _take(session: Session, query: Select[Any], found: dict[str | None, dict[str, GroupValues]]) -> None:
     of = query.subquery()
     last = and_(MetricSummary.job_id == of.c.newest, MetricSummary.name == of.c.name)
-    rows = session.execute(select(of, MetricSummary.last).join(MetricSummary, last))
-    found: dict[str | None, dict[str, GroupValues]] = defaultdict(dict)
-    for name, metric, lowest, highest, _, jobs, latest in rows:
-        found[name][metric] = GroupValues(last=latest, min=lowest, max=highest, jobs=jobs)
-    return found
+    for value, name, low, high, _, jobs, latest in session.execute(
+        select(of, MetricSummary.last).join(MetricSummary, last)
+    ):
+        found[value][name] = GroupValues(last=latest, min=low, max=high, jobs=jobs)
