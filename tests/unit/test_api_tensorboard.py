@@ -191,7 +191,7 @@ def test_an_export_takes_the_place_of_the_one_before(
     assert scalars(file.read_bytes()) == [("loss", 1, 1.0), ("loss", 2, 2.0)]
     assert main(["export", job_id], connect=lambda: connected(here)) == 2
     assert main([*export, "--out", "x"], connect=lambda: connected(here)) == 2
-    assert "either --out" in capsys.readouterr().err
+    assert "expected one of --out" in capsys.readouterr().err
 
 
 def exported(here: Stage, job_id: str) -> bytes:

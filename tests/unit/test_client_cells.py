@@ -13,8 +13,8 @@ from fake_api import TOKEN, URL, FakeApi
 from test_client_function import SUBMIT, UNIT, from_cells, python
 
 from ringleader.client import Client
-from ringleader.client.cells import _import_of
-from ringleader.client.function import FunctionRefused
+from ringleader.client.functions.cells import _import_of
+from ringleader.client.functions.function import FunctionRefused
 from ringleader.client.values import source_of
 from ringleader.parsing import parse
 from ringleader.wire.package import unpack

@@ -238,7 +238,7 @@ def test_a_function_takes_the_place_of_entrypoint_and_working_dir(tmp_path: Path
     from fake_api import TOKEN, URL, FakeApi
 
     from ringleader.client import Client
-    from ringleader.client.function import FunctionRefused
+    from ringleader.client.functions.function import FunctionRefused
 
     client = Client(URL, TOKEN, transport=FakeApi())
     for given in (

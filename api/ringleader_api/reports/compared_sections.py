@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ringleader.wire.disclosure import for_strangers
 from ringleader.wire.views import JobView, MetricValues
 from ringleader_api.reports.chart import number
 from ringleader_api.reports.document import Section, Table, cut, seconds, when
-from ringleader_api.services.disclosure import for_strangers
 
 MAX_KEYS = 100
 """The most keys of job files that are shown."""

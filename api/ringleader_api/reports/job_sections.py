@@ -5,10 +5,10 @@ from typing import Any
 
 import yaml
 
+from ringleader.wire.disclosure import for_strangers, without_credentials
 from ringleader.wire.views import EventView, JobView, MetricValues, Result
 from ringleader_api.reports.chart import number
 from ringleader_api.reports.document import CUT_TEXT, Section, Table, cut, seconds, when
-from ringleader_api.services.disclosure import for_strangers, without_credentials
 
 STATES = "job."
 MEMBERS = ("worker.joined", "worker.left", "worker.lost", "generation.formed")

@@ -33,16 +33,18 @@ Finite = Annotated[float | None, Query(allow_inf_nan=False)]
 
 @router.get("/metrics", responses=refusals(404, 422), summary="Read metrics")
 def metrics(
+    *,
     here: Here,
     _: ByReader,
     job_id: str,
     name: Annotated[str | None, Query(min_length=1, max_length=250)] = None,
+    interval: Annotated[Interval, Depends(interval_of)],
     max_points: Annotated[int, Query(ge=4, le=20_000)] = 2000,
 ) -> MetricCurve | MetricNames:
     """Read one metric by step, thinned so that peaks and dips stay; without a name, list the names of all metrics."""
     if name is None:
         return here.curves.names(job_id)
-    return here.curves.curve(job_id, name, max_points)
+    return here.curves.curve(job_id, name, interval, max_points)
 
 
 @router.get("/system", responses=refusals(404, 422), summary="Read system metrics")

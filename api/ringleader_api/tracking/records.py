@@ -8,8 +8,8 @@ from itertools import chain, count
 from typing import Any
 
 from ringleader.wire.artifacts import FILE, NAME
+from ringleader.wire.disclosure import without_credentials
 from ringleader.wire.states import State
-from ringleader_api.services.disclosure import without_credentials
 from ringleader_api.services.records.totals import totals
 from ringleader_api.store.tables import Event, Job, Metric
 from ringleader_api.tracking.mlflow import JOB_TAG, MlflowPoint

@@ -166,21 +166,40 @@ def resume(session: CommandSession, job: str) -> None:
     metavar="DIR",
     help="Folder to write the metrics to, as an event file in a folder of JOB's own.",
 )
+@click.option(
+    "--wandb",
+    metavar="[ENTITY/]PROJECT",
+    help="Project of Weights & Biases to send the metrics to, as you are logged in there.",
+)
+@click.option("--follow", is_flag=True, help="With --wandb: send steps as they settle, until JOB has ended.")
 @with_output
-def export(session: CommandSession, job: str, out: Path | None, tensorboard: Path | None) -> None:
-    """Save JOB's weights, or its metrics for TensorBoard.
+def export(
+    session: CommandSession,
+    job: str,
+    *,
+    out: Path | None,
+    tensorboard: Path | None,
+    wandb: str | None,
+    follow: bool,
+) -> None:
+    """Save JOB's weights, or its metrics for TensorBoard or Weights & Biases.
 
     Weights are saved as a safetensors file: the final weights, or those of the latest checkpoint. Repeated exports of
     metrics do not duplicate steps.
     """
-    ways = [(Job.export, out), (Job.tensorboard, tensorboard)]
-    asked = [(save, place) for save, place in ways if place is not None]
-    if len(asked) != 1:
-        raise click.UsageError("expected either --out, for the weights, or --tensorboard, for the metrics.")
+    if [out, tensorboard, wandb].count(None) != 2:
+        raise click.UsageError(
+            "expected one of --out, for the weights, and --tensorboard and --wandb, for the metrics."
+        )
+    if follow and wandb is None:
+        raise click.UsageError("--follow goes with --wandb.")
     found = find_job(session.client(), job)
-    save, place = asked[0]
-    path = save(found, place)
-    session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
+    if wandb is not None:
+        entity, _, project = wandb.rpartition("/")
+        place = found.wandb(project, entity or None, follow=follow)
+        session.show({"id": found.id, "run": place}, f"{found.id}: {place}")
+    elif path := found.export(out) if out else tensorboard and found.tensorboard(tensorboard):
+        session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
 
 
 @click.command()

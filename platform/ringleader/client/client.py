@@ -13,7 +13,7 @@ import httpx
 from ringleader.client import profile
 from ringleader.client.access import Access
 from ringleader.client.alerts import Alerts
-from ringleader.client.function import Function, FunctionRefused, sources_of
+from ringleader.client.functions.function import Function, FunctionRefused, sources_of
 from ringleader.client.http import PATIENCE_S, Api
 from ringleader.client.job import Job
 from ringleader.client.sweeps import Sweep, SweepFile, Sweeps

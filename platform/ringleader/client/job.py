@@ -76,7 +76,7 @@ class Job:
         """
         for _ in self.watch(timeout):
             pass
-        return self._outcome()
+        return _outcome(self)
 
     def watch(self, timeout: float | None = None, *, outage_s: float = OUTAGE_S) -> Iterator[JobView | None]:
         """The job as it is now, again and again until it has ended: every 0.1 s at first, every second later. None
@@ -92,7 +92,7 @@ class Job:
         give_up_at = time.monotonic() + timeout if timeout is not None else None
         last_seen, pause_s = time.monotonic(), _FIRST_POLL_S
         while True:
-            reached = self._reached(last_seen, outage_s)
+            reached = _reached(self, last_seen, outage_s)
             yield self.view if reached else None
             if reached:
                 last_seen = time.monotonic()
@@ -152,9 +152,22 @@ class Job:
         answer = self._api.get(self._path("/workers"))
         return [Worker.read(item) for item in (answer["items"] if isinstance(answer, dict) else answer)]
 
-    def metrics(self, name: str, max_points: int | None = None) -> list[Point]:
-        """The points of one metric, by step; thinned evenly to `max_points`."""
-        answer = self._api.get(self._path("/metrics"), {"name": name, "max_points": max_points})
+    def metrics(
+        self,
+        name: str,
+        max_points: int | None = None,
+        *,
+        axis: str = "step",
+        first: float | None = None,
+        last: float | None = None,
+    ) -> list[Point]:
+        """The points of one metric, by step, thinned to `max_points` so that peaks stay.
+
+        Args:
+            axis: the unit of `first` and `last`: "step", "wall" (Unix seconds) or "relative" (seconds since the start).
+        """
+        bounds = {"axis": axis, "from": first, "to": last, "max_points": max_points}
+        answer = self._api.get(self._path("/metrics"), {"name": name, **bounds})
         return [Point.read(item) for item in answer["points"]]
 
     def metric_names(self) -> list[str]:
@@ -217,32 +230,25 @@ class Job:
         target = Path(folder) / f"{name}-{self.id}" / event_file_name(self.id, self.view.created_at)
         return fetch(self._api, self._path("/tensorboard"), target)
 
-    def _reached(self, last_seen: float, outage_s: float) -> bool:
-        """Look again; an outage is an error only once it has lasted."""
-        try:
-            self.refresh()
-        except (ApiUnreachable, ApiProblem) as error:
-            refused = isinstance(error, ApiProblem) and error.status < 500
-            if refused or time.monotonic() - last_seen > outage_s:
-                raise
-            return False
-        return True
+    def wandb(
+        self,
+        project: str | None = None,
+        entity: str | None = None,
+        *,
+        folder: str | Path | None = None,
+        follow: bool = False,
+    ) -> str:
+        """Send the metrics to a run of Weights & Biases, under the account that its library finds: each settled step
+        once, however often it is sent. Returns the run's address, or its folder where `WANDB_MODE` is `offline`.
 
-    def _outcome(self) -> Result:
-        if self.result is not None and self.state is State.SUCCEEDED:
-            return self.result
-        if self.state is State.SUCCEEDED:
-            raise RingleaderError(
-                f"job {self.id} succeeded, but has no result.", hint="Please report this as a bug."
-            )
-        reason = self.view.reason.model_dump() if self.view.reason else None
-        raise JobFailed(self.id, self.state, reason, self._last_log_lines())
+        Args:
+            project: W&B's; without one, the job's.
+            folder: where W&B writes its files; without one, the working directory.
+            follow: send steps as they settle, until the job has ended.
+        """
+        from ringleader.client.wandb_run import send  # the library is loaded only where it is used
 
-    def _last_log_lines(self) -> list[str]:
-        try:
-            return list(deque((line.line for line in self.logs()), maxlen=LAST_LOG_LINES))
-        except (ApiProblem, ApiUnreachable):
-            return []  # an outage now must not hide the reason
+        return send(self, project or self.view.project, entity, folder=folder, follow=follow)
 
     def _feed(
         self, name: str, follow: bool, after: int, reached: Callable[[bool], None] | None
@@ -270,3 +276,33 @@ class Job:
 
     def _path(self, below: str = "") -> str:
         return f"/jobs/{quote(self.id, safe='')}{below}"
+
+
+def _reached(job: Job, last_seen: float, outage_s: float) -> bool:
+    """Look at the job again; an outage is an error only once it has lasted."""
+    try:
+        job.refresh()
+    except (ApiUnreachable, ApiProblem) as error:
+        refused = isinstance(error, ApiProblem) and error.status < 500
+        if refused or time.monotonic() - last_seen > outage_s:
+            raise
+        return False
+    return True
+
+
+def _outcome(job: Job) -> Result:
+    if job.result is not None and job.state is State.SUCCEEDED:
+        return job.result
+    if job.state is State.SUCCEEDED:
+        raise RingleaderError(
+            f"job {job.id} succeeded, but has no result.", hint="Please report this as a bug."
+        )
+    reason = job.view.reason.model_dump() if job.view.reason else None
+    raise JobFailed(job.id, job.state, reason, _last_log_lines(job))
+
+
+def _last_log_lines(job: Job) -> list[str]:
+    try:
+        return list(deque((line.line for line in job.logs()), maxlen=LAST_LOG_LINES))
+    except (ApiProblem, ApiUnreachable):
+        return []  # an outage now must not hide the reason

@@ -85,12 +85,13 @@ class Curves:
                 names=list(session.scalars(select(found.c.name).where(found.c.name.is_not(None))))
             )
 
-    def curve(self, job_id: str, name: str, max_points: int) -> MetricCurve:
-        """At most `max_points` points: all of them, or the lowest and the highest of each of several equal parts of the
-        steps."""
+    def curve(self, job_id: str, name: str, interval: Interval, max_points: int) -> MetricCurve:
+        """At most `max_points` points of that stretch: all of them, or the lowest and the highest of each of several
+        equal parts of it."""
         with self._store.read() as session:
-            load(session, job_id)
-            rows = read_points(session, Metric.step, {job_id: (0, _MOST)}, [name], max_points)
+            ends = interval.ends(load(session, job_id).started_at)
+            within = {job_id: ends} if ends is not None else {}
+            rows = read_points(session, interval.place(), within, [name], max_points)
         points = [MetricPoint(step=r.step, value=r.value, at=r.at, generation=r.generation) for r in rows]
         return MetricCurve(name=name, points=points)
 

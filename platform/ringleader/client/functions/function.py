@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
-from ringleader.client.cells import module_of_cells
+from ringleader.client.functions.cells import module_of_cells
 from ringleader.errors import RingleaderError
 from ringleader.parsing import parse
 

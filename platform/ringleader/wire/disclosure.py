@@ -1,4 +1,4 @@
-"""Job files for readers who may not read the job, in reports and in MLflow: no password, no address of an alert.
+"""Job files for readers who may not read the job, in reports, MLflow and W&B: no password, no address of an alert.
 Pure."""
 
 import re

@@ -1,0 +1,1 @@
+"""Submitting a function of this process: its module, packed as files."""
