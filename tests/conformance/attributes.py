@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from programs import Program, norm_free, rows, sgd
+from programs import Program, loss_by_hand, network, norm_free, rows, sgd
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
@@ -327,3 +327,32 @@ MADE_OF_WEIGHTS = {
     "anchor()": anchor_of_a_cached_function,
 }
 """Programs whose first turn keeps weights, by the name that a finding has."""
+
+
+class Stopping:
+    """Early stopping as scripts have it: the best score and its weights, by lines between loops."""
+
+    def __init__(self, patience: int = 2) -> None:
+        self.best: float | None = None
+        self.state: dict[str, Tensor] = {}
+        self.bad, self.patience = 0, patience
+
+    def __call__(self, score: float, net: nn.Module) -> bool:
+        if self.best is None or score < self.best:
+            self.best, self.bad = score, 0
+            self.state = {name: part.clone() for name, part in net.state_dict().items()}
+        else:
+            self.bad += 1
+        return self.bad >= self.patience
+
+
+def stopped_by_an_object(session: Session) -> None:
+    net = session.model(network())
+    sgd(session, net, lr=0.3)
+    stopping = Stopping()
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+        if stopping(loss_by_hand(net), net):
+            break
+    net.load_state_dict(stopping.state)

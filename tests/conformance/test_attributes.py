@@ -6,12 +6,12 @@ from pathlib import Path
 import attributes
 import pytest
 import torch
-from attributes import HANDED_ON, MADE_OF_WEIGHTS, PASSING
+from attributes import HANDED_ON, MADE_OF_WEIGHTS, PASSING, stopped_by_an_object
 from cast import Cast
 from faults import FaultPlan
 from programs import Program
 from test_carried import SPEC
-from test_programs import ALL, MOMENTS
+from test_programs import ALL, MOMENTS, keeps_its_bits
 
 from ringleader.train.local import run_local
 
@@ -45,6 +45,15 @@ def test_what_a_first_turn_keeps_of_the_weights_is_told_once_somebody_makes_it_a
     assert {(name in end.reproducible_why, end.reproducible) for end in last.finished.values()} == {
         (True, False)
     }
+
+
+@pytest.mark.parametrize("moment", ["pause-6", "kill-9"])
+@pytest.mark.parametrize("mode", ["ring", "local_sgd"])
+def test_what_lines_between_loops_keep_in_an_object_is_no_turn_s(
+    mode: str, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALL, "stopped_by_an_object", stopped_by_an_object)
+    keeps_its_bits("stopped_by_an_object", mode, moment, tmp_path)
 
 
 @pytest.mark.parametrize("name", PASSING)

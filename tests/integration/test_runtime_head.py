@@ -64,6 +64,16 @@ def test_a_head_starts_no_process_that_nobody_asks(tmp_path: Path):
         assert sorted(map(name_of, children(head))) == ["gcs_server", "raylet"]
 
 
+def test_the_workers_of_a_head_hash_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with begin_head(tmp_path, 1) as guard:
+        assert guard.stdout is not None
+        guard.stdout.readline()
+        (head,) = children(guard.pid)
+        (raylet,) = [pid for pid in children(head) if name_of(pid) == "raylet"]
+        assert b"PYTHONHASHSEED=0" in Path(f"/proc/{raylet}/environ").read_bytes().split(b"\0")
+
+
 @pytest.mark.parametrize("part", ["gcs_server", "raylet"])
 def test_a_head_whose_part_is_killed_ends_at_once_and_leaves_nothing(part: str, tmp_path: Path):
     with begin_head(tmp_path, 1) as guard:

@@ -211,12 +211,13 @@ def test_what_workers_set_alike_or_in_each_forward_is_not(make: Any, sync: str, 
     assert {end.reproducible_why for name, end in play.finished.items() if name.startswith("w")} == {""}
 
 
-def first_forward(model: nn.Module, *rows: Tensor) -> FirstForwardState:
-    """What the turns of a new process have seen."""
-    held, calls = SimpleNamespace(models=[model], kept={}), SimpleNamespace(next=1)
+def first_forward(model: nn.Module, *rows: Tensor, call: int = 1, saved: Any = ({}, ())) -> FirstForwardState:
+    """What the turns of a new process have seen, which begins with what another one has saved."""
+    held, calls = SimpleNamespace(models=[model], kept={}), SimpleNamespace(next=call)
     progress = SimpleNamespace(calls=calls)
     context = SimpleNamespace(same_bits=True, held=held, progress=progress, current=None)
     first = FirstForwardState(cast(MemberContext, context), lambda name: False)
+    first.restore(saved)
     for each in rows:
         first.begin_turn()
         model(each)
@@ -250,6 +251,39 @@ def test_who_resumes_and_sets_another_value_says_so() -> None:
     late = first_forward(Shifted())
     late.restore(again.state())
     assert late.why_other_bits == why_once("shift")
+
+
+class Stopping:
+    """The best score so far, as lines between calls keep it."""
+
+    def __init__(self) -> None:
+        self.best: float | None = None
+
+    def __call__(self, score: float) -> None:
+        if self.best is None or score < self.best:
+            self.best = score
+
+
+def test_what_lines_between_calls_have_set_anew_before_the_next_loop_is_not() -> None:
+    stopping, before = Stopping(), first_forward(nn.Identity(), *ROWS)
+    stopping(0.7)
+    saved = before.state()
+    stopping(0.5)
+    assert first_forward(nn.Identity(), *ROWS, call=2, saved=saved).why_other_bits == ""
+    assert stopping.best == 0.5
+
+
+class ShiftedLater(Shifted):
+    """By the first rows that come after two others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.max() > 1 else x
+
+
+def test_what_a_later_turn_sets_once_is_compared_with_what_another_worker_sets_in_a_later_call() -> None:
+    saved = first_forward(ShiftedLater(), *ROWS).state()
+    resumed = first_forward(ShiftedLater(), ROWS[2] + 1, ROWS[2] + 1, call=2, saved=saved)
+    assert resumed.why_other_bits == why_once("shift")
 
 
 def test_tables_for_texts_of_another_length_are_no_such_state() -> None:

@@ -22,6 +22,13 @@ class Lookahead:
         self.inner, self.param_groups = inner, inner.param_groups
 
 
+class WithoutSuper(torch.optim.Optimizer):
+    """Derived from torch's class, whose `__init__` it does without."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.state = inner, inner.param_groups, inner.state
+
+
 def kept_dict(session: Session) -> None:
     session.keep("history", {})  # type: ignore[arg-type]
 
@@ -39,6 +46,11 @@ def wrapped(session: Session) -> None:
     session.optimizer(Lookahead(torch.optim.SGD(net.parameters(), lr=0.1)))  # type: ignore[type-var]
 
 
+def without_super(session: Session) -> None:
+    net = session.model(nn.Linear(2, 2))
+    session.optimizer(WithoutSuper(torch.optim.SGD(net.parameters(), lr=0.1)))
+
+
 def lazy(session: Session) -> None:
     session.model(nn.Sequential(nn.LazyLinear(3)))
 
@@ -49,6 +61,7 @@ def lazy(session: Session) -> None:
         (kept_dict, "got a dict, which has no state_dict and no load_state_dict"),
         (half_an_object, "got a Half, which has no load_state_dict"),
         (wrapped, "got a Lookahead, which is not a torch.optim.Optimizer"),
+        (without_super, r"the optimiser class WithoutSuper does not call super\(\).__init__"),
         (lazy, "whose 0.weight has no shape yet"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

@@ -81,6 +81,17 @@ def test_a_member_under_another_account_trains_and_has_its_secrets():
     assert by_kind["ended"] == {"kind": "ended", "end": "finished", "message": "", "generation": 1}
 
 
+@needs_accounts
+def test_a_member_under_another_account_hashes_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    with acting(TRAINS.format(first="print('hash', hash('a word'))")) as actor:
+        said = list(heard_to_the_end(actor))
+    anywhere = subprocess.run(
+        [sys.executable, "-c", "print('hash', hash('a word'))"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert anywhere.stdout.strip() in [one["text"] for one in said if one["kind"] == "line"]
+
+
 def heard_to_the_end(actor: "subprocess.Popen[str]") -> Iterator[dict[str, Any]]:
     for said in heard(actor):
         yield said

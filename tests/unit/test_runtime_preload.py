@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from waiting import wait_for
 
-from ringleader.runtime.nodes import fork_worker
+from ringleader.runtime.nodes import environment, fork_worker
 from ringleader.runtime.preload import on_ray_start
 
 STARTS = """
@@ -39,6 +39,7 @@ print(json.dumps({
     "pid": os.getpid(), "parent": os.getppid(), "group": os.getpgid(0), "nice": os.nice(0),
     "driver": os.environ.get("RAY_JOB_ID"), "open": len(os.listdir("/proc/self/fd")) - 1,
     "threads": len(os.listdir("/proc/self/task")), "torch": "torch._dynamo" in sys.modules, "ray": "ray" in sys.modules,
+    "hashes": hash("a word"),
 }), flush=True)
 """
 
@@ -133,6 +134,22 @@ def test_the_zygotes_of_all_drivers_are_forks_of_one_process_and_end_with_the_ra
     wait_for("end of the zygotes, too", lambda: not node.processes())
 
 
+def test_workers_of_all_nodes_and_runs_hash_alike(node: Node) -> None:
+    anywhere = subprocess.run(
+        [sys.executable, "-c", "print(hash('a word'))"],
+        env=os.environ | environment.HASH_SEED,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert node.worker("01000000")["hashes"] == int(anywhere.stdout)
+
+
+def test_a_node_that_names_another_seed_of_hashes_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    environment.seed_hashes()
+    assert os.environ["PYTHONHASHSEED"] == "7"
+
+
 def test_what_is_ready_has_torch_but_not_ray(node: Node) -> None:
     """Whose library reads the raylet and the driver when it is loaded, and never again."""
     (ready,) = node.processes()
@@ -155,9 +172,15 @@ def test_where_no_raylet_comes_nothing_stays(tmp_path: Path) -> None:
     wait_for("its end", lambda: not begun.processes())
 
 
-def test_where_ray_keeps_workers_in_control_groups_they_start_its_own_way() -> None:
+def test_where_ray_keeps_workers_in_control_groups_they_start_its_own_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     isolated = SimpleNamespace(is_enabled=lambda: True)
     node: Any = SimpleNamespace(setup_worker_path=None, resource_isolation_config=isolated)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     on_ray_start(node, head=False)
+    assert os.environ["PYTHONHASHSEED"] == environment.HASH_SEED["PYTHONHASHSEED"], (
+        "they hash alike all the same"
+    )
     assert node.setup_worker_path is None
     assert fork_worker.PRELOADED not in os.environ

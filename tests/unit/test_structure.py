@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from test_body_checks import MODES, job, rows
 from threaded_cast import ThreadedCast
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 
@@ -203,9 +203,41 @@ def test_weights_that_a_body_clips_unseen_by_versions_are_found(tmp_path: Path) 
         run_local(job("ring"), train, tmp_path)
 
 
+class MomentumContrast(nn.Module):
+    """The encoder of keys follows the one of queries in each forward, and has begun as its copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.keys = nn.Linear(5, 2), nn.Linear(5, 2)
+        for q, k in zip(self.queries.parameters(), self.keys.parameters(), strict=True):
+            k.data.copy_(q.data)
+            k.requires_grad = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for q, k in zip(self.queries.parameters(), self.keys.parameters(), strict=True):
+                k.data = k.data * 0.9 + q.data * 0.1
+        return self.queries(x) + self.keys(x).detach()
+
+
+def test_what_a_forward_does_to_weights_is_told_by_its_line_and_not_by_one_of_the_beginning(
+    tmp_path: Path,
+) -> None:
+    def train(session: Session) -> None:
+        net = session.model(MomentumContrast())
+        net.queries.bias.data.zero_()
+        session.optimizer(torch.optim.SGD(net.queries.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+    said = r"'keys.weight' were changed inside a loop.*: k\.data = k\.data \* 0\.9.* is session\.ema\("
+    with pytest.raises(StepMisuse, match=said):
+        run_local(job("ring"), train, tmp_path)
+
+
 SCRIPT = """
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from test_body_checks import rows
 

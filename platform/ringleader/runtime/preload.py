@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     del sys.path[0]  # this folder: it came with the script
 
-from ringleader.runtime.nodes import fork_worker
+from ringleader.runtime.nodes import environment, fork_worker
 
 if TYPE_CHECKING:
     from ray._private.parameter import RayParams
@@ -31,8 +31,9 @@ LOOK_S = 0.05
 
 def on_ray_start(node: "RayParams", head: bool) -> None:
     """Have the raylet that `ray start` is about to start run `fork_worker.py` for its worker processes, and start the
-    process that zygotes are forked from. Changes nothing where processes are not forked, nor where Ray keeps workers in
-    control groups."""
+    process that zygotes are forked from; not where processes are not forked, nor where Ray keeps workers in control
+    groups. Workers hash alike in any case."""
+    environment.seed_hashes()
     isolated = node.resource_isolation_config
     # A fork stays in the control group of its parent, not in the worker's own.
     if not fork_worker.forks() or (isolated is not None and isolated.is_enabled()):

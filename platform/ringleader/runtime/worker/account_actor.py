@@ -45,7 +45,9 @@ from ringleader.wire.states import Reason
 ATTENDS_S = 60.0
 READY_S = 300.0
 """The time to load Python, torch and the engine, on an overloaded machine."""
-HANDED_DOWN = frozenset({"PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"})
+HANDED_DOWN = frozenset(
+    {"PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "PYTHONHASHSEED"}
+)
 """The variables of its actor's environment that the child gets."""
 QUESTIONS = 4
 """The most questions under way: a member asks one or two at a time."""
@@ -261,7 +263,8 @@ def _start(account: Account, scratch: Path) -> "tuple[subprocess.Popen[bytes], C
         with theirs:
             program = PROGRAM.format(path=path, descriptor=theirs.fileno(), parent=os.getpid())
             process = subprocess.Popen(
-                [sys.executable, "-I", "-c", program],
+                # Not -I, with which Python would not read the seed of its hashes either.
+                [sys.executable, "-s", "-P", "-c", program],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

@@ -23,6 +23,8 @@ def warn_of_bodies(warnings: JobWarnings, models: Sequence[torch.nn.Module]) -> 
     buffers = _names_of_buffers(models)
     for escape, file in escapes(frames):
         name, place = escape.key[1].lstrip("."), Path(file).name
+        if escape.key[1].startswith(".") and name in buffers:
+            continue
         warnings.add(
             "variable",
             f"the body of a loop over session.batches changes {name} ({place}:{escape.line}), and it is read "

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ringleader.errors import StepMisuse
-from ringleader.train.source.current_line import calling_line, line_matching
+from ringleader.train.source.current_line import calling_line, line_of_turn_matching
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.optimizers.served_state import ServedOptimizerStates
 from ringleader.train.state.training_state import TrainingState
@@ -28,7 +28,7 @@ SMALL = 1 << 14
 """The most elements of a parameter that is watched: larger ones would cost memory."""
 WATCHED = 64
 
-CHANGES = r"\.data\b.*(= |\.\w+_\()|\.\w*[a-z]_\(|load_state_dict\("
+CHANGES = r"\.data\b(\[[^=]*\])?\s*[-+*/]*=[^=]|\.\w*[a-z]_\(|load_state_dict\("
 """A pattern of lines that change a tensor in place."""
 
 _Marks = tuple[list[int], list[int]]
@@ -167,10 +167,11 @@ class CallChecks:
             return
         name = next((name for name, p in self._held.spoken_parameters.items() if p is changed), "(frozen)")
         raise StepMisuse(
-            f"the weights {name!r} were changed {IN_A_LOOP} ({line_matching(CHANGES)}): each worker runs the "
-            f"body for some slices of a batch only, and parameter servers do not see the change.",
+            f"the weights {name!r} were changed {IN_A_LOOP} ({line_of_turn_matching(CHANGES)}): each worker runs "
+            f"the body for some slices of a batch only, and parameter servers do not see the change.",
             hint="Change weights between two loops, or, with sync: ring, once per step in session.on_commit(callback). "
-            "State that a forward pass changes belongs in a buffer.",
+            "An average of weights, such as a momentum encoder, is session.ema(model, decay); other state that a "
+            "forward pass changes belongs in a buffer.",
         )
 
     def _put_back(self) -> None:

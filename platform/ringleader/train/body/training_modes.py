@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from ringleader.train.source.current_line import line_matching
+from ringleader.train.source.current_line import line_of_turn_matching
 from ringleader.train.state.training_state import TrainingState
 
 SWITCHES = r"\.(train|eval|requires_grad_)\(|\.(training|requires_grad) = "
@@ -70,7 +70,8 @@ class TrainingModes:
         if not self._warned:
             self._warned = True
             message = (
-                f"{what} in one turn of a loop over session.batches and not in the next ({line_matching(SWITCHES)}). "
-                f"It applies to that turn only: each turn starts with the modes set before the loop."
+                f"{what} in one turn of a loop over session.batches and not in the next "
+                f"({line_of_turn_matching(SWITCHES)}). It applies to that turn only: each turn starts with the modes "
+                "set before the loop."
             )
             self._warn("modes", message, CURE)

@@ -1,5 +1,6 @@
 """Lines of the program: the one that runs now, and the one that matches a pattern."""
 
+import ast
 import linecache
 import re
 import sys
@@ -105,14 +106,40 @@ def line_matching(pattern: str) -> str:
     return found[0] if len(set(found)) == 1 else f"above {_place(running)}"
 
 
-def _matching(frame: FrameType, pattern: str) -> Iterator[str]:
+def line_of_turn_matching(pattern: str) -> str:
+    """`line_matching`, but of lines that a turn of the running loop may run: none of an `__init__`, nor of the function
+    around the loop."""
+    running = list(running_frames())
+    found = [
+        match for frame in running for match in _matching(frame, pattern, frozenset(_lines_of_no_turn(frame)))
+    ]
+    return found[0] if len(set(found)) == 1 else f"above {_place(running)}"
+
+
+def _lines_of_no_turn(frame: FrameType) -> Iterator[int]:
+    text = text_of(frame.f_code.co_filename)
+    loop = None if text is None else text.loop_at(frame.f_lineno)
+    for function in ast.walk(text.tree) if text is not None else ():
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+        if function.name == "__init__":
+            yield from lines
+        elif loop is not None and loop.lineno in lines:
+            inside = {n.lineno for n in ast.walk(loop) if isinstance(n, ast.expr | ast.stmt)}
+            nested = [n for n in ast.walk(function) if isinstance(n, ast.FunctionDef) and n is not function]
+            inside |= {n for each in nested for n in range(each.lineno, (each.end_lineno or each.lineno) + 1)}
+            yield from set(lines) - inside
+
+
+def _matching(frame: FrameType, pattern: str, but: frozenset[int] = frozenset()) -> Iterator[str]:
     name = frame.f_code.co_filename
     text = text_of(name)
     if text is None:
         return
     scopes = text.reached_from({text.scope_at(frame.f_lineno).name})
     for number, line in enumerate(linecache.getlines(name), start=1):
-        if text.scope_at(number).name in scopes and re.search(pattern, line):
+        if number not in but and text.scope_at(number).name in scopes and re.search(pattern, line):
             yield f"{Path(name).name}:{number}: {line.strip()}"
 
 

@@ -34,6 +34,16 @@ def check_optimizer(optimizer: Any) -> None:
             hint="Register the optimiser that it wraps, and do the rest in session.on_commit; or derive it from "
             "torch.optim.Optimizer, with its state in self.state.",
         )
+    if not hasattr(
+        optimizer, "_optimizer_step_pre_hooks"
+    ):  # what torch's own __init__ sets, whatever a class adds
+        name = type(optimizer).__name__
+        raise StepMisuse(
+            f"the optimiser class {name} does not call super().__init__: without it the optimiser has no hooks, by "
+            f"which the session knows who steps it, and torch cannot give its state_dict.",
+            hint=f"In {name}.__init__ call super().__init__(params, defaults); if it wraps another optimiser, "
+            f"super().__init__(base.param_groups, base.defaults).",
+        )
 
 
 def check_clipping(sync: Sync, clip_norm: float | None) -> None:

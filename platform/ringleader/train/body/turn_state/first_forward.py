@@ -127,11 +127,12 @@ class FirstForwardState:
 
     def _compare(self) -> None:
         still = self._still() if self._others else {}
-        self._find(
-            key.partition(" ")[0]
-            for key, text in still.items()
-            if self._others.get(key, self._others.get(self._later_key(key), text)) != text
-        )
+        self._find(key.partition(" ")[0] for key, text in still.items() if self._other(key, text) != text)
+
+    def _other(self, key: str, text: str) -> str:
+        """What somebody else's first turn has left under that key, or else a later one in any call; `text` if none."""
+        later = (told for name, told in self._others.items() if name.startswith(f"{key} "))
+        return self._others.get(key) or next(later, text)
 
     def _find(self, paths: Iterator[str]) -> None:
         # Asked of what is new alone: whether it may matter is read in the module's source.
@@ -155,13 +156,13 @@ class FirstForwardState:
         return {key: text for key, text in self._texts.items() if key.partition(" ")[0] in stay}
 
     def _later(self) -> dict[str, str]:
-        """The texts of values that were not there before the first turn: a later one may have set them."""
-        now = self._look() if self._turns else {}
+        """The texts of values that were not there before the first turn, with the call: a later turn may have set them,
+        or lines between calls, which give them other values by the next one."""
+        now, call = self._look() if self._turns else {}, self._context.progress.calls.next
         new = {path: each for path, each in now.items() if path not in self._there and path not in self._set}
-        return {f"{path} {kind}": text for path, each in new.items() for kind, text in _read(each.value)}
-
-    def _later_key(self, key: str) -> str:
-        return f"{key} {self._context.progress.calls.next}"
+        return {
+            f"{path} {kind} {call}": text for path, each in new.items() for kind, text in _read(each.value)
+        }
 
     def _look(self) -> dict[str, SeenValue]:
         found: dict[str, SeenValue] = {}
