@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -53,3 +54,17 @@ def test_up_detaches_answers_refuses_a_second_and_leaves_nothing_when_killed() -
         finally:
             _ringleader(home, "down")
         assert "no stack is running" in _ringleader(home, "down").stdout
+
+
+@pytest.mark.timeout(300)
+def test_an_up_that_fails_shows_its_own_words_and_not_those_of_an_earlier_one() -> None:
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as taken:
+        log = Path(folder) / "log" / "up.log"
+        log.parent.mkdir(mode=0o700)
+        log.write_text("words of an earlier one\n")
+        port = taken.getsockname()[1]
+        up = _ringleader(Path(folder), "up", "--detach", "--port", str(port))
+        assert up.returncode == 1
+        assert f"cannot listen on 127.0.0.1:{port}" in up.stderr
+        assert "earlier" not in up.stderr
+        wait_for("end of all processes", lambda: not processes_of(Path(folder)))

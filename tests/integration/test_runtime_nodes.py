@@ -21,6 +21,7 @@ from waiting import wait_for
 from wheels import wheel
 
 from ringleader import Client
+from ringleader.runtime.nodes import death_watch
 from ringleader.runtime.nodes.cluster import RayCluster
 from ringleader.wire.package import pack
 
@@ -139,6 +140,80 @@ def test_what_burning_workers_use_is_measured_on_each_of_two_nodes(
 def cpu_s(pid: int) -> float:
     found = psutil.Process(pid).cpu_times()
     return found.user + found.system
+
+
+ENDS = """
+import os
+from pathlib import Path
+import torch
+from pace import keep_pace
+from torch.utils.data import TensorDataset
+
+def train(session):
+    net = session.model(torch.nn.Linear(8, 1))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.001))
+    rows = TensorDataset(torch.ones(64, 8), torch.ones(64))
+    ends = Path(session.params["ends"]) / str(os.getpid())
+    for epoch in range(3):
+        for x, y in session.batches(rows):
+            keep_pace(session)
+            if ends.exists():
+                os._exit(3)
+            session.step(((net(x).squeeze(-1) - y) ** 2).mean())
+"""
+WATCHER = "DeathWatcher"
+
+
+@pytest.mark.parametrize(("way", "cause"), [("exit", "died (exit code 3)"), ("kill", "died (SIGKILL)")])
+def test_how_a_process_of_another_node_ended_is_told(
+    cluster: RayCluster, away: str, home: Path, ingest: IngestServer, tmp_path: Path, way: str, cause: str
+) -> None:
+    write_training(tmp_path / "ends", ENDS)
+    run = start(
+        cluster,
+        home,
+        ingest,
+        pack(tmp_path / "ends"),
+        f"ended-{way}",
+        workers={"min": 2, "max": 2, "placement": "spread"},
+        params={"ends": str(tmp_path), "gates": gates(tmp_path, 4)},
+    )
+    run.until_step(4)
+    (victim,) = by_node(run)[away]
+    pid = run.pids()[victim]
+    wait_for("who watches it", lambda: watchers(pid))
+    if way == "exit":
+        (tmp_path / str(pid)).touch()
+    else:
+        os.kill(pid, signal.SIGKILL)
+
+    def told() -> list[str]:
+        found = [*ingest.events("worker.lost"), *ingest.events("worker.explained")]
+        return [event["cause"] for event in found if event["worker"] == victim]
+
+    wait_for("the cause", lambda: cause in told(), 60)
+    run.open_gate(4)
+    assert run.outcome()["outcome"] == "succeeded"
+    assert told()[-1] == cause
+    assert [lost["worker"] for lost in ingest.events("worker.lost")] == [victim]
+    run.leave_nothing()
+    wait_for("ended watchers", lambda: not watchers(), 60)
+
+
+def watchers(of: int | None = None) -> list[int]:
+    """The processes that await deaths on another node; `of`: those that have the life of this process."""
+    titles = [(p.pid, p.info["cmdline"] or [""]) for p in psutil.process_iter(["cmdline"])]
+    found = [pid for pid, words in titles if WATCHER in words[0]]
+    return found if of is None else [pid for pid in found if lives(pid) & lives(of)]
+
+
+def lives(pid: int) -> set[str]:
+    """The inodes of all lives that a process has mapped."""
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    return {line.split()[4] for line in maps if death_watch.NAME in line}
 
 
 JOB_FILE = """

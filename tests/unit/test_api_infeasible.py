@@ -69,8 +69,8 @@ def test_who_asks_for_a_gpu_where_there_is_none_hears_how_to_train_on_cpus(
     here.tick()
     workers = {"min": 1, "max": 1, "gpus": 1, **({"device": device} if device else {})}
     answer = here.client.post("/api/v1/jobs", json={**SPEC, "workers": workers}).json()
-    assert answer["hint"].startswith("Leave out gpus and device to train on CPUs.")
-    assert "device: auto reserves a GPU, too" in answer["hint"]
+    assert answer["hint"].startswith("Leave out workers.gpus and workers.device to train on CPUs.")
+    assert "workers.device: auto reserves a GPU, too" in answer["hint"]
     assert here.client.post("/api/v1/jobs", json={**SPEC, **one()}).status_code == 201
 
 

@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from ringleader.wire.views import Problem
 from ringleader_api.__main__ import ACCEPTED_A_TURN, accepting, config_of
+from ringleader_api.edge import body_limit, protocol
 from ringleader_api.edge.connections import Bounds, Connections
 from ringleader_api.edge.head_turns import HeadTurns
 from ringleader_api.edge.protocol import UNSENT_BYTES, Http
@@ -505,3 +506,12 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+def test_the_served_process_waits_for_nobody_longer_than_the_pages_say(tmp_path: Path) -> None:
+    """The deadlines of silent connections and of bodies that do not go on; the other tests set shorter ones."""
+    app, settings = stage(tmp_path).client.app, Settings(home=tmp_path)
+    served = config_of(app, settings).http  # type: ignore[arg-type]
+    assert isinstance(served, partial)
+    assert "head_s" not in served.keywords
+    assert (protocol.HEAD_S, body_limit.STALL_S, body_limit.SHORT_S) == (10.0, 10.0, 10.0)

@@ -87,6 +87,26 @@ def test_only_the_ingest_of_a_job_takes_the_large_body_of_one(here: Stage) -> No
     here.post(job_id, records=records)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "limit"),
+    [
+        ("PUT", "projects/default/alerts/x", 32 << 10),
+        ("POST", "projects", 32 << 10),
+        ("PUT", "users/ann/roles/default", 32 << 10),
+        ("POST", "jobs/job_01J00000000000000000000000/faults", 32 << 10),
+        ("PATCH", "jobs/job_01J00000000000000000000000", MIB),
+        ("POST", "sweeps", MIB),
+        ("PUT", "secrets/default/KEY", MIB),
+    ],
+)
+def test_what_the_event_loop_checks_is_small(here: Stage, method: str, path: str, limit: int) -> None:
+    here.submit()
+    token = here.client.headers["Authorization"].removeprefix("Bearer ")
+    request = Request(method, f"/api/v1/{path}", token, length=limit + 1)
+    assert request.answered_by(here.client.app) == 413
+    assert f"{limit} bytes" in json.loads(request.told[1]["body"])["detail"]
+
+
 def test_a_log_in_is_small_and_a_form_of_few_fields(here: Stage) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     for body, status in ((b"a=1&" * 3000, 413), (b"a=1&" * 100, 422), (b"token=x", 401)):

@@ -1,5 +1,6 @@
 """The files under infra/ parse, name only what exists, and keep to the rules they claim."""
 
+import ast
 import os
 import re
 import subprocess
@@ -162,6 +163,26 @@ def test_the_cluster_script_gives_ray_a_folder_that_nobody_else_can_enter(tmp_pa
 
 
 @needs_root
+def begun_clusters() -> list[tuple[str, set[str]]]:
+    """The calls of `ray.init` in the product that name no running cluster: file and keywords."""
+    found = []
+    for path in (ROOT / "platform").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "ray.init":
+                told = {each.arg or "": each.value for each in call.keywords}
+                address = told.get("address")
+                if address is None or ast.unparse(address) == "'local'":
+                    found.append((path.name, set(told)))
+    return found
+
+
+def test_ray_gets_a_folder_of_our_own_wherever_a_cluster_is_begun() -> None:
+    """Ray opens its own to everybody, who could put links in place of what its owner writes."""
+    begun = begun_clusters()
+    assert {name for name, _ in begun} >= {"head.py", "ray_train.py", "ray_tune.py"}
+    assert [name for name, told in begun if "_temp_dir" not in told] == []
+
+
 def test_the_cluster_script_takes_no_folder_of_another_account(tmp_path: Path) -> None:
     own = tmp_path / "tmp" / f"rl-{os.getuid()}"
     own.mkdir(parents=True)

@@ -121,6 +121,25 @@ def test_neither_a_child_nor_a_stopped_process_counts_as_dead() -> None:
         assert told.result(HANG_GUARD_S)
 
 
+def test_of_a_process_that_has_ended_and_is_still_there_one_learns_how() -> None:
+    with process("exit") as (one, descriptor):
+        assert one.stdin is not None
+        gone = os.pidfd_open(one.pid)
+        try:
+            one.stdin.close()
+            assert ended(gone, HANG_GUARD_S)
+            assert death_watch.await_death(one.pid, descriptor)
+        finally:
+            os.close(gone)
+        assert death_watch.status(one.pid) == 3 << 8
+
+
+def test_a_process_that_lives_is_not_dead_for_who_may_not_see_its_life() -> None:
+    with process() as (one, descriptor):
+        assert not death_watch.await_death(one.pid, descriptor + 1000)
+        assert one.poll() is None
+
+
 def test_who_comes_late_or_asks_for_another_thing_learns_nothing() -> None:
     with process() as (one, descriptor):
         assert not death_watch.await_death(one.pid, -1)

@@ -11,6 +11,9 @@ from ringleader_api.edge.requests import REQUEST_ID
 from ringleader_api.problems import TooLarge, TooSlow, problem
 
 JSON_BYTES = 1 << 20
+"""Of jobs and sweeps, whose files are checked in threads, and of secrets, of which nothing is told back."""
+SMALL_BYTES = 32 << 10
+"""Of all others: FastAPI checks them on the event loop, and everybody waits while it finds thousands of wrong keys."""
 LOGIN_BYTES = 8 << 10
 TOKEN_BYTES = 4 << 10
 INGEST_BYTES = 2 << 20
@@ -54,6 +57,10 @@ class BodyLimit:
             (
                 re.compile(r"/api/v1/jobs/job_[0-9A-Z]{26}/ingest"),
                 BodyBounds(INGEST_BYTES, STALL_S, WHOLE_S),
+            ),
+            (
+                re.compile(r"/api/v1/(jobs(/[^/]+)?|sweeps|secrets/[^/]+/[^/]+)"),
+                BodyBounds(JSON_BYTES, STALL_S, WHOLE_S),
             ),
             (re.compile(r"/api/v1/packages/[^/]+"), BodyBounds.of_upload(package_bytes)),
             (re.compile(r"/mlflow/.*"), BodyBounds.of_upload(PROXY_BYTES)),
@@ -102,7 +109,7 @@ class BodyLimit:
     def _bounds_at(self, path: str) -> BodyBounds:
         """The bounds of a body at that address."""
         found = (bounds for address, bounds in self._bounds if address.fullmatch(path))
-        return next(found, BodyBounds(JSON_BYTES, STALL_S, WHOLE_S))
+        return next(found, BodyBounds(SMALL_BYTES, STALL_S, WHOLE_S))
 
 
 def _announced(headers: Headers) -> float:

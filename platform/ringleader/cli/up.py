@@ -188,6 +188,7 @@ def _detached(
         options += ["--ray-address", cluster.address, "--ray-token", str(cluster.token)]
     log = home.log("up")
     with log.open("ab") as sink:
+        begun = sink.tell()
         child = subprocess.Popen(
             [sys.executable, "-m", "ringleader.cli.main", "up", *options],
             stdin=subprocess.DEVNULL,
@@ -205,7 +206,7 @@ def _detached(
             _show(session, home)
             return 0
         if child.poll() is not None:
-            raise NotUp(f"`up` ended with code {child.returncode}:\n{_tail(log)}", hint=f"See {log}.")
+            raise NotUp(f"`up` ended with code {child.returncode}:\n{_tail(log, begun)}", hint=f"See {log}.")
         time.sleep(0.1)
     # By a signal that it handles: it stops what it has started so far.
     child.terminate()
@@ -226,5 +227,9 @@ def _show(session: CommandSession, home: Home) -> None:
     session.show({**answer, "pid": said.get("pid"), "services": services}, pairs(shown))
 
 
-def _tail(log: Path, lines: int = 20) -> str:
-    return "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-lines:])
+def _tail(log: Path, begun: int, lines: int = 20) -> str:
+    """The last lines from byte `begun` on: those of an earlier start are not of this one."""
+    told = log.read_bytes()
+    # Turned over meanwhile, it holds nothing of an earlier one.
+    text = told[begun if begun <= len(told) else 0 :].decode(errors="replace")
+    return "\n".join(f"  | {line}" for line in text.splitlines()[-lines:])

@@ -11,8 +11,8 @@ from ringleader_api.services.jobs.claims import claim_of_spec
 UNITS = {"gpus": "GPUs", "cpus": "CPUs", "memory_gb": "GB"}
 """The resources of a worker, the rarest first."""
 NO_GPUS = (
-    "Leave out gpus and device to train on CPUs. device: auto reserves a GPU, too; it falls back to the CPU only "
-    "where torch finds no CUDA device on a node with GPUs."
+    "Leave out workers.gpus and workers.device to train on CPUs. workers.device: auto reserves a GPU, too; it "
+    "falls back to the CPU only where torch finds no CUDA device on a node with GPUs."
 )
 
 

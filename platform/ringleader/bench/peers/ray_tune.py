@@ -1,6 +1,8 @@
 """The digits under Ray Tune's ASHA, `python -m ringleader.bench.peers.ray_tune --trials=27 …`, on its own cluster."""
 
+import argparse
 import json
+import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -46,7 +48,19 @@ def main() -> None:
     die_with_parent()
     asked = child_parser(texts=["rungs"], numbers=["trials", "parallel", "epochs", "seed"]).parse_args()
     rungs = [int(text) for text in asked.rungs.split(",")]
-    ray.init(num_cpus=asked.parallel, include_dashboard=False, log_to_driver=False)
+    # Ray opens its folder to everybody: it lies in one that is nobody else's.
+    with tempfile.TemporaryDirectory(prefix="rt", ignore_cleanup_errors=True) as folder:
+        ray.init(
+            num_cpus=asked.parallel, include_dashboard=False, log_to_driver=False, _temp_dir=f"{folder}/ray"
+        )
+        try:
+            print(json.dumps(searched(asked, rungs)), flush=True)
+        finally:
+            ray.shutdown()
+
+
+def searched(asked: argparse.Namespace, rungs: list[int]) -> dict[str, float | None]:
+    """The seconds of a search, and the least loss that it found."""
     total = asked.epochs * -(-len(Digits(train=True)) // BATCH)
     scheduler = ASHAScheduler(
         time_attr="step", metric="loss", mode="min", grace_period=rungs[0], reduction_factor=3, max_t=total
@@ -57,7 +71,7 @@ def main() -> None:
     found = tune.Tuner(tune.with_resources(loop, {"cpu": 1}), param_space=space, tune_config=how).fit()
     seconds = time.monotonic() - began
     best = found.get_best_result("loss", "min")
-    print(json.dumps({"seconds": seconds, "loss": (best.metrics or {}).get("loss")}), flush=True)
+    return {"seconds": seconds, "loss": (best.metrics or {}).get("loss")}
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def await_death(pid: int, life: Life) -> bool:
     try:
         mutex = _of(pid, life)
     except OSError:  # it is gone, its descriptor is another one's, or it may not be opened
-        return False
+        return _ends(pid)
     return mutex.await_end() and _await_exit(pid)
 
 
@@ -140,6 +140,11 @@ def _await_exit(pid: int) -> bool:
             return False
         time.sleep(LOOK_S)
     return True
+
+
+def _ends(pid: int) -> bool:
+    """Whether the process is still there and runs no code any more: its descriptors are closed before it is gone."""
+    return Path(f"/proc/{pid}").exists() and _exiting(pid) and status(pid) is not None
 
 
 def _exiting(pid: int) -> bool:

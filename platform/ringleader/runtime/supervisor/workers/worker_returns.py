@@ -7,11 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-import ray
-
 from ringleader.runtime.messages import RunEnded
 from ringleader.runtime.nodes import death_watch
-from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle, cause_by, cause_of
+from ringleader.runtime.nodes.node_process import is_here
+from ringleader.runtime.supervisor.workers.distant_deaths import DistantDeaths, cause_of_death
+from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle, cause_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class WorkerReturns:
     def __init__(self, over: Callable[[str, RunEnded | Death], None]) -> None:
         self._over = over
         self._queue: queue.SimpleQueue[tuple[str, Return]] = queue.SimpleQueue()
+        self._distant = DistantDeaths()
         threading.Thread(target=self._take, name="returns", daemon=True).start()
 
     def put(self, worker: str, returned: Return) -> None:
@@ -46,17 +47,21 @@ class WorkerReturns:
         self.watch(worker, handle)
 
     def watch(self, worker: str, handle: WorkerHandle) -> None:
-        """Hear of the death of a worker's process on this node at once; does nothing where that is under way."""
+        """Hear of the death of a worker's process, and of its cause, where it dies; does nothing where that is under
+        way."""
         identity = handle.identity
-        if handle.watched or identity is None or identity.node != ray.get_runtime_context().get_node_id():
+        if handle.watched or identity is None:
             return
         handle.watch()
+        if not is_here(identity.node):
+            self._distant.watch(identity, lambda cause: self.put(worker, Death(cause)))
+            return
         watched = (worker, identity.pid, identity.life)
         threading.Thread(target=self._await_death, args=watched, name=f"life-{worker}", daemon=True).start()
 
     def _await_death(self, worker: str, pid: int, watched: death_watch.Life) -> None:
-        if death_watch.await_death(pid, watched):
-            self.put(worker, Death(cause_by(death_watch.status(pid))))
+        if (cause := cause_of_death(pid, watched)) is not None:
+            self.put(worker, Death(cause))
 
     def _take(self) -> None:
         while True:
