@@ -15,7 +15,7 @@ from ringleader.train import Session, local_session
 pytest.importorskip("lightning", reason="lightning is not installed: pip install -e .[lightning]")
 
 from lightning.fabric import Fabric
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     EarlyStopping,
     LearningRateFinder,
@@ -201,6 +201,49 @@ def test_steps_that_lightning_would_weigh_less_are_refused() -> None:
         pytest.raises(StepMisuse, match=r"\(20 rows\).*of 2"),
     ):
         fit(session, loader=DataLoader(Rows(20), 4), accumulate_grad_batches=2)
+
+
+class Halves(Module):
+    def on_after_batch_transfer(self, batch: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
+        return batch / 2
+
+
+class HalvesFirst(Module):
+    def on_before_batch_transfer(self, batch: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
+        return batch / 2
+
+
+class HalvesOnTheWay(Module):
+    def transfer_batch_to_device(
+        self, batch: torch.Tensor, device: torch.device, dataloader_idx: int
+    ) -> torch.Tensor:
+        return batch / 2
+
+
+class Halved(LightningDataModule):
+    def train_dataloader(self) -> DataLoader[torch.Tensor]:
+        return DataLoader(Rows(), 4)
+
+    def on_after_batch_transfer(self, batch: torch.Tensor, dataloader_idx: int) -> torch.Tensor:
+        return batch / 2
+
+
+class HalvesByHand(Module):
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> Any:
+        return super().training_step(batch / 2, batch_idx)
+
+
+@pytest.mark.parametrize("kind", [Halves, HalvesFirst, HalvesOnTheWay, Module])
+def test_a_batch_is_what_hooks_on_its_way_to_the_device_make_of_it(kind: type[Module]) -> None:
+    rows: Any = Halved() if kind is Module else DataLoader(Rows(), 4)
+    ends = []
+    for module, read in ((kind(), rows), (HalvesByHand(), DataLoader(Rows(), 4))):
+        torch.manual_seed(0)
+        module.layer.reset_parameters()
+        with local_session(spec()) as opened:
+            fit(opened, module, read)
+        ends.append(module.layer.weight.detach().clone())
+    assert torch.equal(*ends)
 
 
 class Logs(Module):

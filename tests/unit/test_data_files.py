@@ -20,6 +20,7 @@ from ringleader.data.inside import file_set
 from ringleader.data.sources.open_files import OpenFiles
 from ringleader.data.sources.parquet import ParquetSource
 from ringleader.data.sources.source import Source
+from ringleader.errors import DatasetUnsupported
 from ringleader.train.rows.dataset_likeness import likeness
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.slices import Slice
@@ -217,7 +218,7 @@ def test_rows_without_a_value_or_of_different_lengths_are_refused_as_rows_are(tm
         ParquetDataset(tmp_path / "null.parquet").batch([0, 1])
     pq.write_table(pa.table({"x": [[1], [1, 2]]}), tmp_path / "ragged.parquet")
     ragged = ParquetDataset(tmp_path / "ragged.parquet")
-    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+    with pytest.raises(DatasetUnsupported, match=r"'x' has the shapes \(1,\) and \(2,\)"):
         ragged.batch([0, 1])
     assert ragged.batch([1, 1])["x"].tolist() == [[1, 2], [1, 2]]
 

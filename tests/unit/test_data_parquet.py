@@ -3,7 +3,9 @@
 import io
 import pickle
 import threading
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -161,6 +163,65 @@ def test_wrong_paths_and_columns_are_refused_at_once(path: Path, tmp_path: Path)
         ParquetDataset([path, tmp_path / "c.parquet"])
 
 
-def test_rows_that_do_not_stack_are_refused_with_a_way_out() -> None:
-    with pytest.raises(DatasetUnsupported, match="pass your own collate"):
-        collate([{"x": torch.zeros(2)}, {"x": torch.zeros(3)}])
+def test_an_image_of_hugging_face_is_decoded_as_its_bytes_are(tmp_path: Path) -> None:
+    images = [{"bytes": png(1), "path": None}, {"bytes": None, "path": "/far/away.png"}]
+    pq.write_table(pa.table({"image": images}), tmp_path / "x.parquet")
+    dataset = ParquetDataset(tmp_path / "x.parquet", decode={"image": decode_image})
+    assert torch.equal(dataset[0]["image"], decode_image(png(1)))
+    with pytest.raises(RowUnreadable, match=r"column 'image' of row 1.*'/far/away\.png'"):
+        dataset[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (pa.array([[1.0], [2.0, None]]), "column 'x' of row 1 cannot be read: there is a null in its list"),
+        (pa.array([[[1], [2]], [[1, 2], [3]]]), "column 'x' of row 1 cannot be read: expected sequence"),
+        (
+            pa.Array.from_buffers(
+                pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xe9")]
+            ),
+            "column 'x' of row 1 cannot be read: its text is not UTF-8",
+        ),
+    ],
+)
+def test_a_value_that_makes_no_tensor_or_text_is_named_by_column_and_row(
+    values: pa.Array, says: str, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"x": values}), tmp_path / "x.parquet")
+    dataset = ParquetDataset(tmp_path / "x.parquet")
+    with pytest.raises(RowUnreadable, match=says):
+        dataset[1]
+    with pytest.raises(RowUnreadable, match=says):
+        dataset.batch([0, 1])
+
+
+def test_texts_that_polars_writes_are_texts(tmp_path: Path) -> None:
+    views = {"text": pa.array(["ab", "c"], pa.string_view()), "raw": pa.array([b"d", b"e"], pa.binary_view())}
+    pq.write_table(pa.table(views), tmp_path / "x.parquet")
+    dataset = ParquetDataset(tmp_path / "x.parquet")
+    assert dataset[1] == {"text": "c", "raw": b"e"}
+    assert dataset.batch([1, 0]) == {"text": ["c", "ab"], "raw": [b"e", b"d"]}
+
+
+def test_two_columns_of_one_name_are_refused_where_they_are_read(tmp_path: Path) -> None:
+    three = [pa.array([1]), pa.array([2]), pa.array([3])]
+    pq.write_table(pa.table(three, names=["a", "a", "b"]), tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="has several columns 'a'"):
+        ParquetDataset(tmp_path / "x.parquet")
+    assert ParquetDataset(tmp_path / "x.parquet", columns=["b"])[0] == {"b": 3}
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([{"x": torch.zeros(2)}, {"x": torch.zeros(3)}], r"'x' has the shapes \(2,\) and \(3,\)"),
+        ([{"x": 1, "at": date(2026, 1, 1)}], "'at': default_collate: .*datetime.date"),
+        ([{"x": 1, "y": 2}, {"x": 1}], "'y' is not in all of them"),
+        ([{"x": 1 << 63}], "'x': Overflow"),
+        ([torch.zeros(2), torch.zeros(3)], "stack expects"),
+    ],
+)
+def test_rows_that_do_not_stack_are_refused_with_a_way_out(rows: list[Any], says: str) -> None:
+    with pytest.raises(DatasetUnsupported, match=f"{says}.*pass your own collate"):
+        collate(rows)

@@ -79,6 +79,28 @@ def test_a_line_that_does_not_fit_is_named(tmp_path: Path, bad: str, lines: int)
         JsonlSource(tmp_path, block_lines=lines)
 
 
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (b'[{"x": 1}]', "one JSON object a line"),
+        (b'{"x": 1},', "one JSON object a line"),
+        (b'{"x": "\xe9"}', "it is not UTF-8 .* one JSON object a line, in UTF-8"),
+        (b'{"x": "text"}', "the same types"),
+    ],
+)
+def test_a_line_is_refused_with_its_own_cure(tmp_path: Path, bad: bytes, says: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"x": 1}\n' + bad + b"\n")
+    with pytest.raises(FileUnreadable, match=f"line 2 of .*{says}"):
+        JsonlSource(tmp_path)
+
+
+def test_with_a_schema_a_text_that_is_not_utf_8_names_its_block(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"x": "\xe9"}\n')
+    source = JsonlSource(tmp_path, schema=pa.schema([("x", pa.string())]))
+    with pytest.raises(BlockUnreadable, match="from line 1 cannot be read: it is not UTF-8"):
+        source.read(0, None)
+
+
 def test_with_a_schema_lines_are_counted_and_parsed_when_they_are_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"x": 1, "y": 2}, "", "   ", {"x": 3}, {"x": "text"}])
     source = JsonlSource(path, schema=pa.schema({"x": pa.int32()}), block_lines=4)

@@ -12,11 +12,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from forks import processes
 
+from ringleader.errors import DatasetUnsupported
 from ringleader.train.rows.loader_processes import LoaderProcesses
-from ringleader.train.rows.slices import Slice
+from ringleader.train.rows.slices import Slice, load
 
 GUARD_S = 60
 ROWS, STUCK = 8, 4
@@ -108,8 +110,9 @@ def test_where_there_is_nothing_to_load_no_process_starts():
 
 BY_A_FORK_SERVER = """
 import multiprocessing, numpy, torch
+from ringleader.errors import DatasetUnsupported
 from ringleader.train.rows.loader_processes import LoaderProcesses
-from ringleader.train.rows.slices import Slice
+from ringleader.train.rows.slices import Slice, load
 multiprocessing.set_start_method("forkserver")
 rows = torch.utils.data.TensorDataset(torch.arange(4))
 piece = Slice(("step", 0, 0), 0, numpy.arange(4))
@@ -122,3 +125,21 @@ def test_a_fork_server_may_start_the_processes_that_load() -> None:
         [sys.executable, "-c", BY_A_FORK_SERVER], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.strip() == "[[0, 1, 2, 3]]", done.stderr
+
+
+class Uneven:
+    """Rows of the program's own, each longer than the one before."""
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.zeros(row)}
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_rows_of_unequal_shape_are_named_wherever_they_are_loaded(loaders: int) -> None:
+    two = Slice(("step", 0, 0), 0, np.array([2, 3]))
+    loaded = LoaderProcesses(0).load(0, Uneven(), iter([two]), None, loaders) if loaders else None
+    with pytest.raises(DatasetUnsupported, match=r"'x' has the shapes \(2,\) and \(3,\)"):
+        next(loaded or load(Uneven(), [two], seed=0, collate=None))

@@ -65,7 +65,7 @@ BENCHMARKS: dict[str, str] = {
 """Name → module, loaded only when it runs: each brings torch or ray."""
 
 SUMMARIES: dict[str, str] = {
-    "adapters": "a step of other libraries' loops and trainers on a session, and of a training function; kills",
+    "adapters": "a step of other libraries' loops on a session beside a training function, and alone; kills",
     "api": "requests to the control plane under load: submit, list, follow, kill",
     "allreduce": "gradient sums on one node: shared memory and gloo",
     "autoscale": "time to the first step on a cluster that the autoscaler has to grow",

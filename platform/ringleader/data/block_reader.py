@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 import pyarrow as pa
 
-from ringleader.data.columns import rows_in
+from ringleader.data.columns import plain, rows_in
 from ringleader.data.sources.source import Source
 
 READER_THREADS = 2
@@ -93,7 +93,7 @@ class BlockReader:
 
     def _load(self, block: int, waiting: "Future[DecodedBlock]") -> DecodedBlock:
         try:
-            decoded = DecodedBlock(self._source.read(block, self._columns))
+            decoded = DecodedBlock(plain(self._source.read(block, self._columns)))
         # Whatever ends this read: threads that wait for the same block would otherwise wait for ever.
         except BaseException as error:
             waiting.set_exception(error)

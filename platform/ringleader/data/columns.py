@@ -8,8 +8,18 @@ import torch
 
 _PLAIN_LEAVES = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.float32(), pa.float64())
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Types of which pyarrow cannot take rows, and those in which it can: Polars writes such files."""
 _WIDE = (pa.uint16(), pa.uint32(), pa.bool_())
 """Types whose single values a batch has as int64 or bool."""
+
+
+def plain(block: pa.RecordBatch) -> pa.RecordBatch:
+    """A block of which rows can be taken."""
+    if not any(kind in _VIEWS for kind in block.schema.types):
+        return block
+    fields = [field.with_type(_VIEWS.get(field.type, field.type)) for field in block.schema]
+    return block.cast(pa.schema(fields, block.schema.metadata))
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -28,6 +38,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 def stacks(kind: pa.DataType) -> bool:
     """Whether a batch of values of this type is made without a Python object a row, where rows have one shape."""
+    kind = _VIEWS.get(kind, kind)
     leaf = _leaf(kind)
     return leaf in _PLAIN_LEAVES or (leaf is kind and (leaf in _TEXTS or leaf in _WIDE))
 
@@ -75,14 +86,17 @@ class ColumnStack:
         self._texts: list[Any] = []
 
     def add(self, rows: np.ndarray | pa.Array | None, taken: np.ndarray) -> bool:
-        """Add rows of a block; False where they have another shape than those before, or one may be null.
+        """Add rows of a block; False where they have another shape than those before, or one is null or no text.
 
         Args:
             rows: of the whole block, as `rows_in` gives them.
             taken: (m,) int64, which of them.
         """
         if not isinstance(rows, np.ndarray):
-            self._texts += [] if rows is None else rows.take(pa.array(taken)).to_pylist()
+            try:
+                self._texts += [] if rows is None else rows.take(pa.array(taken)).to_pylist()
+            except UnicodeDecodeError:  # whoever asks for the rows one by one is told which
+                return False
             return rows is not None
         if self._found is None:
             self._found = np.empty((self._count, *rows.shape[1:]), rows.dtype)

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from ringleader.data.block_reader import BlockReader, DecodedBlock
+from ringleader.data.collate import collate
 from ringleader.data.columns import ColumnStack, stacks, values_of
 from ringleader.data.decoding import decoded_per_row
 from ringleader.data.sources.open_files import PerProcess
 from ringleader.data.sources.parquet import ParquetSource
 from ringleader.data.sources.source import Source
 from ringleader.data.unreadable import RowUnreadable
+from ringleader.data.uris import said
 
 Decoder = Callable[[bytes], Tensor]
 """The bytes of one value to one tensor."""
@@ -58,6 +60,12 @@ class FileDataset(Dataset[Row]):
         if not counts.sum():
             raise ValueError(f"there are no rows in {source.name(0) if len(counts) else 'the files given'}")
         self._columns = list(source.schema.names) if columns is None else list(columns)
+        twice = [name for name in self._columns if source.schema.names.count(name) > 1]
+        if twice:
+            raise ValueError(
+                f"{source.name(0)} has several columns {twice[0]!r}, and rows are dicts by name: write it with one "
+                f"of them, or leave the name out of columns=[…]"
+            )
         missing = [name for name in self._columns if name not in source.schema.names]
         if missing:
             raise KeyError(f"no column {missing} in {source.name(0)}; it has {source.schema.names}")
@@ -148,14 +156,14 @@ class FileDataset(Dataset[Row]):
         """The rows as one batch, what `default_collate` makes of them: columns of numbers and of lists of one length
         become tensors without a Python object a row."""
         if not rows or not FileDataset.by_column(self):
-            return default_collate(self.__getitems__(rows))  # type: ignore[no-any-return]
+            return collate(self.__getitems__(rows))  # type: ignore[no-any-return]
         numbers = self._positions(rows)
         # By block, so that each is asked for once, however rows are shuffled.
         order = np.argsort(numbers, kind="stable")
         columns = {name: ColumnStack(len(numbers)) for name in self._columns}
         for block, taken in self._parts(numbers[order]):
             if not all(stack.add(block.rows(name), taken) for name, stack in columns.items()):
-                return default_collate(self.__getitems__(rows))  # type: ignore[no-any-return]  # refuses it, by row
+                return collate(self.__getitems__(rows))  # type: ignore[no-any-return]  # refuses it, by row
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
         return {name: stack.batch(places) for name, stack in columns.items()}
@@ -198,7 +206,11 @@ class FileDataset(Dataset[Row]):
         if name in self._decode:
             values = column.to_pylist()
             return [self._decoded(name, value, row) for value, row in zip(values, rows, strict=True)]
-        return values_of(column)
+        try:
+            return values_of(column)
+        except (TypeError, ValueError) as error:
+            row = next(number for number in range(len(rows)) if not _is_sound(column.slice(number, 1)))
+            raise RowUnreadable(name, rows[row], _why(error)) from error
 
     def _decoded(self, name: str, value: bytes, row: int) -> Tensor:
         try:
@@ -206,3 +218,19 @@ class FileDataset(Dataset[Row]):
         # Decoders are the program's own, so that any kind of error may come.
         except Exception as error:
             raise RowUnreadable(name, row, str(error)) from error
+
+
+def _is_sound(values: pa.Array) -> bool:
+    """Whether values can be made of a column."""
+    try:
+        values_of(values)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _why(error: Exception) -> str:
+    """Why no value can be made of a column's."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"its text is not UTF-8 ({said(error)})"
+    return "there is a null in its list" if "NoneType" in str(error) else said(error)

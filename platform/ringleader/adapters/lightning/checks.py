@@ -8,7 +8,7 @@ from ringleader.errors import StepMisuse
 from ringleader.train import Session
 
 with needed("lightning", "lightning"):
-    from lightning.pytorch import Callback, LightningModule
+    from lightning.pytorch import Callback, LightningDataModule, LightningModule
     from lightning.pytorch import callbacks as theirs
     from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
     from lightning.pytorch.loggers.logger import DummyLogger
@@ -28,6 +28,8 @@ _OWN_UPDATE = (
     "optimizer_step",
     "optimizer_zero_grad",
 )
+_TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+"""Hooks around a batch's way to the device."""
 _RATES = "Write the schedule in configure_optimizers, and leave the callback out."
 _WEIGHTS = "Weights change by updates alone. For an average there is session.ema(model, decay)."
 _CALLBACKS = {
@@ -61,6 +63,19 @@ def check_fit(session: Session, trainer: Any) -> None:
                 "change what each slice adds by p.register_hook, and register schedules in configure_optimizers.",
             )
     _check_options(session, trainer)
+
+
+def changes_batches(trainer: Any) -> bool:
+    """Whether the module, or its data module, does anything with a batch on its way to the device."""
+    owners = (
+        (trainer.lightning_module, LightningModule),
+        (getattr(trainer, "datamodule", None), LightningDataModule),
+    )
+    return any(
+        owner is not None and is_overridden(name, owner, parent=parent)
+        for owner, parent in owners
+        for name in _TRANSFERS
+    )
 
 
 def check_trainer(session: Session, trainer: Any) -> None:

@@ -1,5 +1,6 @@
-"""The cost of an adapter: a step of a library's loop on a session beside the same step of a training function, and the
-loss of a worker of a function of Ray Train on our engine and on Ray's.
+"""The cost of an adapter: a step of a library's loop on a session beside the same step of a training function, the
+library's own loop beside one in plain torch, and the loss of a worker of a function of Ray Train on our engine and on
+Ray's.
 
 Steps in seconds of the processor: all of a step is computed in one process, and neighbours do not count.
 """
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from itertools import pairwise
 from tempfile import gettempdir
@@ -21,9 +23,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from ringleader.bench.elasticity import recovery
 from ringleader.bench.line import Figure, Target
+from ringleader.bench.peers import libraries
 from ringleader.bench.registry import Wish
 from ringleader.bench.training.workloads import InMemoryRows, sgd
 from ringleader.train import Session, local_session
+from ringleader.train.memory import keep_freed_memory
 
 BATCH, SHARDS, STEPS, WARM_STEPS = 64, 2, 16, 4
 WIDTH, VOCABULARY = 1024, 97
@@ -32,12 +36,13 @@ Program = Callable[[Session], None]
 
 @dataclass(frozen=True, slots=True)
 class AdapterCase:
-    """One library: its program, and the same as a training function."""
+    """One library: its program, the same as a training function, and the library's own loop without a session."""
 
     name: str
     adapted: Program
     native: Program
     settings: str
+    alone: libraries.OwnLoop | None = None
 
 
 def network() -> nn.Module:
@@ -213,9 +218,9 @@ def trained_unclipped(session: Session) -> None:
 
 MLP = "MLP of 3.1M parameters, SGD with momentum, a clipped norm"
 _CASES = (
-    AdapterCase("accelerate", accelerated, trained, MLP),
-    AdapterCase("lightning", by_lightning, trained, MLP),
-    AdapterCase("fabric", by_fabric, trained, MLP),
+    AdapterCase("accelerate", accelerated, trained, MLP, libraries.in_accelerate),
+    AdapterCase("lightning", by_lightning, trained, MLP, libraries.in_lightning),
+    AdapterCase("fabric", by_fabric, trained, MLP, libraries.in_fabric),
     AdapterCase(
         "transformers",
         by_trainer,
@@ -224,33 +229,30 @@ _CASES = (
     ),
     AdapterCase("ray_train", adopted, trained_unclipped, "MLP of 3.1M parameters, SGD with momentum"),
 )
-CASES = (*(case.name for case in _CASES), recovery.ADOPTED)
+ALONE = "-alone"
+"""The ending of the case in which a library runs its own loop."""
+CASES = (
+    *(case.name for case in _CASES),
+    *(f"{case.name}{ALONE}" for case in _CASES if case.alone is not None),
+    recovery.ADOPTED,
+)
 
 
 def run(wish: Wish) -> Iterator[Figure]:
     """Seconds of the processor a step, in one process of one thread; the two programs take turns."""
+    keep_freed_memory()  # as in our workers: page faults of either side would be measured, and not its lines
+    rounds = 12 if wish.full else 5
     for case in _CASES:
         if wish.wants(case.name):
-            yield _measure(case, rounds=12 if wish.full else 5)
+            yield _beside_native(case, rounds)
+        if case.alone is not None and wish.wants(f"{case.name}{ALONE}"):
+            yield _beside_torch(case.name, case.alone, rounds)
     if wish.wants(recovery.ADOPTED):
         yield recovery.adopted_kills(wish)
 
 
-def _measure(case: AdapterCase, rounds: int) -> Figure:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    ours: list[float] = []
-    native: list[float] = []
-    missing = ""
-    try:
-        for number in range(rounds):
-            sides = [(case.adapted, ours), (case.native, native)]
-            for program, all_steps in sides if number % 2 else reversed(sides):
-                all_steps.extend(_steps_s(program))
-    except ImportError as error:
-        ours, missing = [], f"; not measured: {error}"
-    finally:
-        torch.set_num_threads(threads)
+def _beside_native(case: AdapterCase, rounds: int) -> Figure:
+    ours, native, missing = _by_turns(partial(_steps_s, case.adapted), partial(_steps_s, case.native), rounds)
     return Figure(
         case=case.name,
         unit="s",
@@ -262,6 +264,50 @@ def _measure(case: AdapterCase, rounds: int) -> Figure:
         target=Target("ratio", ">=", 0.98),
         settings=f"{case.name}: {case.settings}; one process, one thread, L = {SHARDS}; processor seconds{missing}",
     )
+
+
+def _beside_torch(name: str, alone: libraries.OwnLoop, rounds: int) -> Figure:
+    """What the library's own lines cost: a part of each step of its adapter, whoever writes that."""
+    library, plain, missing = _by_turns(
+        partial(_own_steps_s, alone), partial(_own_steps_s, libraries.in_torch), rounds
+    )
+    return Figure(
+        case=f"{name}{ALONE}",
+        unit="s",
+        better="lower",
+        ours=library,
+        peers=plain,
+        peer_name="plain torch",
+        settings=f"{name}{ALONE}: {name}'s own loop, no session in either; {MLP}, {BATCH} rows at once; one process, "
+        f"one thread; processor seconds{missing}",
+    )
+
+
+def _by_turns(
+    one: Callable[[], list[float]], other: Callable[[], list[float]], rounds: int
+) -> tuple[list[float], list[float], str]:
+    """What both measure, and why nothing where a library is missing. Neither always follows the other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ours: list[float] = []
+    peers: list[float] = []
+    try:
+        for number in range(rounds):
+            sides = [(one, ours), (other, peers)]
+            for measure, values in sides if number % 2 else reversed(sides):
+                values.extend(measure())
+    except ImportError as error:
+        return [], peers, f"; not measured: {error}"
+    finally:
+        torch.set_num_threads(threads)
+    return ours, peers, ""
+
+
+def _own_steps_s(loop: libraries.OwnLoop) -> list[float]:
+    """Seconds of the processor for each step of a loop without a session but the first ones."""
+    ends: list[float] = []
+    loop(network(), rows(), loss_of, BATCH, lambda: ends.append(time.process_time()))
+    return [after - before for before, after in pairwise(ends[WARM_STEPS:])]
 
 
 def _steps_s(program: Program) -> list[float]:

@@ -15,11 +15,13 @@ class LineUnlike(Exception):
 
     Attributes:
         line: its number among those given, from 0.
+        other_types: whether it is JSON, and has other types.
     """
 
-    def __init__(self, line: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, line: int, error: Exception) -> None:
+        super().__init__(said(error))
         self.line = line
+        self.other_types = "Unable to merge" in str(error)
 
 
 class JsonSchema:
@@ -42,7 +44,7 @@ class JsonSchema:
         except (pa.ArrowException, ValueError) as error:
             for number, line in enumerate(lines.split(b"\n")):
                 self._take_line(number, line)
-            raise LineUnlike(0, said(error)) from error
+            raise LineUnlike(0, error) from error
         self.schema = found
         return count
 
@@ -51,7 +53,7 @@ class JsonSchema:
             if line.strip():
                 self.schema = self._with(_one_each(line, 1))
         except (pa.ArrowException, ValueError) as error:
-            raise LineUnlike(number, said(error)) from error
+            raise LineUnlike(number, error) from error
 
     def _with(self, other: pa.Schema) -> pa.Schema:
         return other if self.schema is None else merged(self.schema, other)
@@ -98,7 +100,12 @@ def _inferred(lines: bytes) -> pa.Table:
 def _read(lines: bytes, options: pj.ParseOptions) -> pa.Table:
     # One block whatever its size: else types would be inferred from a part of it.
     whole = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
-    return pj.read_json(pa.BufferReader(lines), read_options=whole, parse_options=options)
+    found = pj.read_json(pa.BufferReader(lines), read_options=whole, parse_options=options)
+    try:
+        found.validate(full=True)  # the reader takes any bytes for a text
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(f"it is not UTF-8 ({said(error)})") from error
+    return found
 
 
 def _text_for_dates(kind: pa.DataType) -> pa.DataType:

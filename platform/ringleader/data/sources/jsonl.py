@@ -21,6 +21,11 @@ COMPRESSED = {
     b"\xfd7z": "unxz -k",
 }
 """By the first bytes of a compressed file, the command that unpacks it."""
+SAME_TYPES = "Give every line the same types, or name them: JsonlSource(…, schema=pyarrow.schema(…))."
+ONE_A_LINE = (
+    "Write one JSON object a line, in UTF-8, lines ended by a line feed, with nothing between or around them: for an "
+    "array of objects, jq -c '.[]'."
+)
 BLOCK_LINES = 4096
 BLOCK_BYTES = 4 << 20
 READ_BYTES = 16 << 20
@@ -112,7 +117,7 @@ class JsonlSource:
             raise FileUnreadable(
                 f"line {lines.first + error.line} of {self._files.uris[file]}",
                 str(error),
-                "Give every line the same types, or name them: JsonlSource(…, schema=pyarrow.schema(…)).",
+                SAME_TYPES if error.other_types else ONE_A_LINE,
             ) from error
 
     def _lines(self, file: int) -> Iterator[_Lines]:

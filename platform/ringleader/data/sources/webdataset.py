@@ -138,7 +138,12 @@ class WebDatasetSource:
                 inferred.take(_lines_of(self._contents(block, [name])[name]))
             except LineUnlike as error:
                 place = f"{self._files.uris[file]}, member {self._keys[first + error.line]}.{name}"
-                raise FileUnreadable(place, str(error), "Give it the types of the others.") from error
+                hint = (
+                    "Give it the types of the others."
+                    if error.other_types
+                    else "Write it again, or leave it out."
+                )
+                raise FileUnreadable(place, str(error), hint) from error
         assert inferred.schema is not None  # an extension is that of some member
         return inferred.schema.field("value").type
 

@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cache, lru_cache, partial
 from itertools import islice
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -100,7 +100,7 @@ def generators_of(models: Iterable[nn.Module]) -> list[tuple[str, Generator]]:
         (f"{name}.{attribute}", value)
         for name, part in named
         for attribute, value in vars(part).items()
-        if isinstance(value, Generator)
+        if _is_generator(value)
     ]
 
 
@@ -111,7 +111,7 @@ def generators_of_optimizers(optimizers: Iterable[Optimizer]) -> list[tuple[str,
         for n, optimizer in enumerate(optimizers)
         for number, options in enumerate([vars(optimizer), *optimizer.param_groups])
         for name, value in ((f"{number}.{key}", option) for key, option in options.items())
-        if isinstance(value, Generator)
+        if _is_generator(value)
     ]
 
 
@@ -139,6 +139,11 @@ def _kind(kind: type) -> _Kind:
     # Classes and modules lead to everything, and arrays of numbers to nothing.
     nowhere = issubclass(kind, type | ModuleType | Tensor | np.ndarray)
     return _Kind.LEADS_NOWHERE if nowhere else _Kind.ATTRIBUTES
+
+
+def _is_generator(value: Any) -> TypeGuard[Generator]:
+    # By class: every update asks this of every option of every optimiser.
+    return _kind(value.__class__) is _Kind.GENERATOR
 
 
 def _held_by(part: Any, kind: _Kind) -> Iterable[tuple[Any, Any]]:

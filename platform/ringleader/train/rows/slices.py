@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 from torch.utils.data import default_collate as torch_collate
 
 from ringleader.data import FileDataset
+from ringleader.data import collate as stacked
 from ringleader.errors import DatasetUnsupported
 from ringleader.train.device.host_copy import sent
 from ringleader.train.rows.blocks import ReadAhead
@@ -61,7 +62,8 @@ class SliceDataset:
             return FileDataset.batch(self._dataset, rows)
         # As torch's own loader does: a dataset may load several rows at once.
         fetch = getattr(self._dataset, "__getitems__", None)
-        return self._collate(fetch(rows) if fetch else [self._dataset[row] for row in rows])
+        found = fetch(rows) if fetch else [self._dataset[row] for row in rows]
+        return stacked(found) if self._collate is torch_collate else self._collate(found)
 
 
 def check_dataset(dataset: Any) -> None:
