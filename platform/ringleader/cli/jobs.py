@@ -182,7 +182,7 @@ def export(
     wandb: str | None,
     follow: bool,
 ) -> None:
-    """Save JOB's weights, or its metrics for TensorBoard or Weights & Biases.
+    """Save JOB's weights, or its metrics for TensorBoard or W&B.
 
     Weights are saved as a safetensors file: the final weights, or those of the latest checkpoint. Repeated exports of
     metrics do not duplicate steps.

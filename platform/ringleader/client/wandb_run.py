@@ -4,17 +4,25 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from ringleader.client.records import Point
 from ringleader.errors import RingleaderError
 from ringleader.wire.disclosure import for_strangers
-
-if TYPE_CHECKING:
-    from ringleader.client.job import Job
+from ringleader.wire.views import JobView
 
 STEPS_AT_ONCE = 5_000
 """The steps that are read in one request a metric: few enough that the API leaves none out."""
 EVERY_S = 5.0
+NOTHING_OF_HERE: dict[str, Any] = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+"""W&B's settings with which nothing of this machine goes along: the job ran elsewhere."""
 
 
 class WandbMissing(RingleaderError):
@@ -29,8 +37,27 @@ class WandbRefused(RingleaderError):
     code = "wandb_refused"
 
 
+class Metered(Protocol):
+    """A job whose metrics are sent: `client.job.Job`."""
+
+    view: JobView
+
+    def refresh(self) -> Any: ...
+
+    def metric_names(self) -> list[str]: ...
+
+    def metrics(
+        self,
+        name: str,
+        max_points: int | None = None,
+        *,
+        first: float | None = None,
+        last: float | None = None,
+    ) -> list[Point]: ...
+
+
 def send(
-    job: "Job", project: str, entity: str | None, *, folder: str | Path | None = None, follow: bool = False
+    job: Metered, project: str, entity: str | None, *, folder: str | Path | None = None, follow: bool = False
 ) -> str:
     """Bring the run up to the job, as `Job.wandb` says."""
     try:
@@ -41,43 +68,35 @@ def send(
             hint='Install it with: pip install "ringleader[wandb]".',
         ) from error
     try:
-        # Nothing of this machine goes along: the job ran elsewhere.
-        settings = wandb.Settings(
-            console="off",
-            disable_code=True,
-            disable_git=True,
-            x_disable_meta=True,
-            x_disable_stats=True,
-            x_save_requirements=False,
-        )
         run = wandb.init(
             entity=entity,
             project=project,
             # The job's id: sent again, it is the same run, and W&B says up to which step it has it.
-            id=job.id,
+            id=job.view.id,
             resume="allow",
             name=job.view.name,
             tags=[f"{key}={value}"[:64] for key, value in job.view.labels.items()],
             config=for_strangers(job.view.spec),
             dir=folder,
-            settings=settings,
+            settings=wandb.Settings(**NOTHING_OF_HERE),
         )
         bring_up(job, run, every_s=EVERY_S if follow else None)
         run.finish(exit_code=0)
     except wandb.Error as error:
         raise WandbRefused(
-            f"Weights & Biases did not take {job.id}: {error}",
+            f"Weights & Biases did not take {job.view.id}: {error}",
             hint="Log in with `wandb login`, or set WANDB_MODE=offline to write the run's files here.",
         ) from error
     return str(run.url or Path(run.dir).parent)
 
 
-def bring_up(job: "Job", run: Any, *, every_s: float | None = None) -> None:
+def bring_up(job: Metered, run: Any, *, every_s: float | None = None) -> None:
     """Log each settled step that the run does not have. `every_s`: so often, until the job has ended."""
     first = int(run.step)
     while True:
         # Asked before its metrics: what it had settled by its end is among them.
-        ended = job.refresh().state.ended
+        job.refresh()
+        ended = job.view.state.ended
         for step, values in _settled(job, first):
             # W&B drops what comes for an earlier step than its newest: none is there twice.
             run.log(values, step=step)
@@ -88,7 +107,7 @@ def bring_up(job: "Job", run: Any, *, every_s: float | None = None) -> None:
     run.summary.update(_outcome(job))
 
 
-def _settled(job: "Job", first: int) -> Iterator[tuple[int, dict[str, float]]]:
+def _settled(job: Metered, first: int) -> Iterator[tuple[int, dict[str, float]]]:
     """The values of each settled step from `first` on, in order."""
     names = job.metric_names()
     # A step's values are stored together: up to the newest one here, nothing will be added.
@@ -105,7 +124,7 @@ def _settled(job: "Job", first: int) -> Iterator[tuple[int, dict[str, float]]]:
         yield from sorted(steps.items())
 
 
-def _outcome(job: "Job") -> dict[str, Any]:
+def _outcome(job: Metered) -> dict[str, Any]:
     """What became of the job so far, and the scores and the digest of one that has succeeded."""
     view = job.view
     found: dict[str, Any] = {"state": view.state.value, **view.totals.model_dump()}
