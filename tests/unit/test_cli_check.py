@@ -20,7 +20,7 @@ def train(session):
         for (x,) in session.batches(data):
             session.step(net(x).square().mean())
         seed = time.time_ns()
-        optimizer.param_groups[0]["momentum"] = seed % 97 / 97
+        optimizer.param_groups[0]["momentum"] = seed % 999_983 / 999_983
 """
 JOB = "{name: odd, entrypoint: 'odd:train', working_dir: ., batch: {global_size: 8}, sync: parameter_server}"
 
@@ -54,9 +54,11 @@ def test_a_program_that_ends_its_process_is_said_to(
 def test_of_what_the_end_of_a_program_leaves_no_line_is_made_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    last = "    net.load_state_dict({n: p * 0 + seed % 97 for n, p in net.state_dict().items()})\n"
+    last = "    net.load_state_dict({n: p * 0 + seed % 999_983 for n, p in net.state_dict().items()})\n"
     assert main(["check", job(tmp_path, PROGRAM.replace("range(20)", "range(1)") + last), "-o", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    assert said.out, said.err
+    told = json.loads(said.out)
     found = [(each["variable"], each["line"]) for each in told["found"]]
     assert [each for each in found if each[0].startswith("the weights")] == [
         (f"the weights 0.{name}", "the end of the program") for name in ("weight", "bias")
