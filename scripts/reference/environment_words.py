@@ -25,6 +25,8 @@ NODES: dict[str, str] = {
     "that workers can be forked.",
     "RAY_START_HOOK": "In the environment of a node's `ray start`: "
     "`ringleader.runtime.preload.on_ray_start` has workers start in a tenth of a second.",
+    "PYTHONHASHSEED": "In the environment of a node: the seed by which its workers hash texts and order sets. Left "
+    "out: `0`, set by `ringleader up` and by the hook of `ray start`.",
     "XDG_CACHE_HOME": "A folder of caches: a program that is checked beside its job may write into it.",
     "HF_HOME": "The same, of Hugging Face's libraries.",
     "TORCH_HOME": "The same, of torch.",

@@ -137,7 +137,7 @@ def test_the_zygotes_of_all_drivers_are_forks_of_one_process_and_end_with_the_ra
 def test_workers_of_all_nodes_and_runs_hash_alike(node: Node) -> None:
     anywhere = subprocess.run(
         [sys.executable, "-c", "print(hash('a word'))"],
-        env=os.environ | environment.HASH_SEED,
+        env=os.environ | {"PYTHONHASHSEED": environment.HASH_SEED},
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -179,8 +179,6 @@ def test_where_ray_keeps_workers_in_control_groups_they_start_its_own_way(
     node: Any = SimpleNamespace(setup_worker_path=None, resource_isolation_config=isolated)
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     on_ray_start(node, head=False)
-    assert os.environ["PYTHONHASHSEED"] == environment.HASH_SEED["PYTHONHASHSEED"], (
-        "they hash alike all the same"
-    )
+    assert os.environ["PYTHONHASHSEED"] == environment.HASH_SEED, "they hash alike all the same"
     assert node.setup_worker_path is None
     assert fork_worker.PRELOADED not in os.environ

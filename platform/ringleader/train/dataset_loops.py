@@ -221,6 +221,9 @@ class DatasetLoops:
                 else watched(self._steps.run(loop))
             )
             yield from self._checks.calls.turns(turns)
+            if self._steps.in_step:
+                # What a body does to buffers behind its last step differs by worker.
+                self._member.buffers.rewind()
             self._calls.tell_between()
         except NonFiniteLoss as error:
             self._calls.raise_again(error)

@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 ONLY_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray replaces a loopback address by the machine's own one, unless it is told that it cannot form a cluster, as on
 macOS. With this every one of its sockets is bound to 127.0.0.1."""
-HASH_SEED = {"PYTHONHASHSEED": "0"}
+HASH_SEED = "0"
 """Python draws another seed for each process, by which `hash` of a text and the order of a set differ among the members
 of one job, and between two runs of it. A constant, since a process starts before it knows its job; nobody outside of a
 job chooses the keys that its workers hash."""
@@ -43,8 +43,7 @@ def for_head(token: Path) -> None:
 
 def seed_hashes() -> None:
     """Have the Python processes of a node that this one starts hash alike, unless whoever runs it says otherwise."""
-    for name, seed in HASH_SEED.items():
-        os.environ.setdefault(name, seed)
+    os.environ.setdefault("PYTHONHASHSEED", HASH_SEED)
 
 
 def rays_sockets() -> Path | None:

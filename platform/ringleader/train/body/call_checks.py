@@ -19,9 +19,11 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ringleader.errors import StepMisuse
-from ringleader.train.source.current_line import calling_line, line_of_turn_matching
+from ringleader.train.source.current_line import calling_line, line_of_turn_matching, running_place
+from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.optimizers.served_state import ServedOptimizerStates
+from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
 SMALL = 1 << 14
@@ -32,6 +34,7 @@ CHANGES = r"\.data\b(\[[^=]*\])?\s*[-+*/]*=[^=]|\.\w*[a-z]_\(|load_state_dict\("
 """A pattern of lines that change a tensor in place."""
 
 _Marks = tuple[list[int], list[int]]
+_BufferMarks = dict[str, tuple[int, int]]
 _version = attrgetter("_version")
 
 IN_A_LOOP = "inside a loop over session.batches"
@@ -66,7 +69,8 @@ class CallChecks:
         self._turns = 0
         self._hooks: dict[Parameter, RemovableHandle] = {}
         self._seen: list[_Seen] = []
-        self._warned = False
+        self._buffers: _BufferMarks | None = None
+        self._warned: set[str] = set()
 
     def optimizer(self, optimizer: Optimizer) -> None:
         """Refuse from now on that the program steps it in a loop's body."""
@@ -93,6 +97,7 @@ class CallChecks:
             yield
         finally:
             self._enter()
+            self._buffers = _buffer_marks(self._held) if looked_at(self._turns) else None
 
     def turns(self, turns: Iterator[Any]) -> Iterator[Any]:
         """Watch each of the turns.
@@ -111,6 +116,7 @@ class CallChecks:
                 self._enter()
                 yield batch
                 self._leave()
+                self._check_buffers()
         finally:
             self._body, self._values = False, []
             self._states.show()
@@ -174,6 +180,20 @@ class CallChecks:
             "forward pass changes belongs in a buffer.",
         )
 
+    def _check_buffers(self) -> None:
+        """Warn of buffers that the body has changed since its step."""
+        marks, self._buffers = self._buffers, None
+        now = _buffer_marks(self._held) if marks is not None else {}
+        changed = [name for name, mark in (marks or {}).items() if now.get(name) != mark]
+        if changed:
+            self._say(
+                "buffers",
+                f"the buffer {changed[0]!r} was changed after session.step in a turn of the loop in "
+                f"{running_place()}: that is not committed, and the next step starts without it.",
+                "Change buffers before session.step(loss); score in eval() mode, in which a forward leaves them "
+                "alone.",
+            )
+
     def _put_back(self) -> None:
         for seen in self._seen:
             seen.put_back()
@@ -212,10 +232,13 @@ class CallChecks:
         )
 
     def _cleared(self) -> None:
-        if not self._warned:
-            self._warned = True
-            message = f"zero_grad() {IN_A_LOOP} does nothing: session.step starts every gradient at zero."
-            self._warn("zero_grad", message, "Delete the line.")
+        message = f"zero_grad() {IN_A_LOOP} does nothing: session.step starts every gradient at zero."
+        self._say("zero_grad", message, "Delete the line.")
+
+    def _say(self, about: str, message: str, hint: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            self._warn(about, message, hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +287,12 @@ def _marks(parameters: list[Parameter]) -> _Marks:
         return list(map(Tensor.data_ptr, parameters)), list(map(_version, parameters))
     except RuntimeError:  # tensors of inference mode have no version
         return [p.data_ptr() for p in parameters], [0 if p.is_inference() else p._version for p in parameters]
+
+
+def _buffer_marks(held: TrainingState) -> _BufferMarks:
+    """Marks by name, which differ once a buffer was replaced, or changed in place."""
+    buffers = (pair for model in held.models for pair in persistent_buffers(model))
+    return {name: (buffer.data_ptr(), version_of(buffer)) for name, buffer in buffers}
 
 
 def _can_be_watched(parameter: Parameter) -> bool:

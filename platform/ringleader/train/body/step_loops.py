@@ -112,6 +112,7 @@ class LineStreams:
 
     def __init__(self, member: Member, loop: BatchLoop) -> None:
         self._seed = member.spec.seed
+        self._buffers = member.buffers
         self._loop = loop
         # Once: what the models consist of stays as it is in a loop, and to search a large one takes 2 ms.
         self._own = generators_of(member.held.models)
@@ -123,6 +124,7 @@ class LineStreams:
         # A data set may have made some since.
         own = own_generators((self._loop.dataset, self._loop.collate))
         seed_own(chain(own, self._own), self._seed, "behind", step, *part)
+        self._buffers.rewind()  # a slice's body may have changed them behind its step
         compute(self._derived)
 
 

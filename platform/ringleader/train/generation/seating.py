@@ -105,7 +105,7 @@ class Seating:
         """End the generation that this member was in, and report where it stands."""
         context, progress = self._context, self._context.progress
         context.reporter.end_generation()
-        if context.spec.followed:
+        if context.spec.followed or context.same_bits:
             context.buffers.rewind()  # the loop's body may have changed them behind the step
         self._donations.end_generation()
         context.leave()
