@@ -229,7 +229,8 @@ class AccountMember:
     def _end(self, why: Exception) -> NoReturn:
         """End the child and this process: for the supervisor this worker is lost."""
         self._ending.acquire()  # whoever comes second has nothing to say
-        died = isinstance(why, EOFError) and self._has_died()
+        # A line that is closed with words unread in it is reset.
+        died = isinstance(why, EOFError | ConnectionError) and self._has_died()
         self._process.kill()
         code = self._process.wait()
         said = f"the member's process ended with {code} ({why!r}): {self._said.text()}"
