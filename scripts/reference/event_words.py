@@ -122,8 +122,12 @@ EVENTS: dict[str, EventWords] = {
         },
     ),
     "worker.explained": EventWords(
-        "The cluster says later why a member was lost.",
-        {"worker": WORKER, "pid": PID, "cause": "the cluster's words"},
+        "More is known of why a member was lost.",
+        {
+            "worker": WORKER,
+            "pid": PID,
+            "cause": "how it ended: the exit code, the signal, or the cluster's words",
+        },
     ),
     "worker.stalled": EventWords(
         "A worker beats, and does not advance.",

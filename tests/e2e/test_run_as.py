@@ -87,6 +87,11 @@ def test_a_job_under_another_account_has_the_bits_of_any_other_through_kills_and
     os.kill(child, signal.SIGKILL)
     wait_for("the actor's end", lambda: gone(actors["w1"]))
     wait_for(
+        "how it ended",
+        lambda: [e.data["cause"] for e in job.events() if e.type == "worker.lost"] == ["died (SIGKILL)"],
+        DEADLINE_S,
+    )
+    wait_for(
         "the next worker", lambda: "w3" in {w.id for w in job.workers() if w.rank is not None}, DEADLINE_S
     )
     os.kill(actor, signal.SIGKILL)

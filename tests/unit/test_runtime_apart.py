@@ -120,21 +120,24 @@ FORKS = "actor = os.getppid(); os.fork() or outlive(actor)"
 
 @needs_accounts
 @pytest.mark.parametrize(
-    ("deed", "why"),
+    ("deed", "why", "status"),
     [
-        ("os._exit(3)", "ended with 3"),
-        ("os.kill(os.getpid(), 9)", "ended with -9"),
-        (f"{FORKS}; os._exit(3)", "ended with 3"),
-        ("say(b'\\0\\0\\0\\4junk')", "a frame of no kind"),
-        ("say(b'\\x7f\\xff\\xff\\xff')", "bad message length"),
-        ("say(b'\\0\\0\\0\\x0bsecrets\\n[7]' * 64)", "more questions at once"),
+        ("os._exit(3)", "ended with 3", 3),
+        ("os.kill(os.getpid(), 9)", "ended with -9", -signal.SIGKILL),
+        ("__import__('ctypes').string_at(0)", "ended with -11", -signal.SIGSEGV),
+        (f"{FORKS}; os._exit(3)", "ended with 3", 3),
+        ("say(b'\\0\\0\\0\\4junk')", "a frame of no kind", WITHOUT_CHILD),
+        ("say(b'\\x7f\\xff\\xff\\xff')", "bad message length", WITHOUT_CHILD),
+        ("say(b'\\0\\0\\0\\x0bsecrets\\n[7]' * 64)", "more questions at once", WITHOUT_CHILD),
     ],
 )
-def test_who_ends_or_says_what_no_member_says_is_lost_with_its_actor(deed: str, why: str):
+def test_who_ends_or_says_what_no_member_says_is_lost_with_its_actor_which_ends_alike(
+    deed: str, why: str, status: int
+):
     with acting(TRAINS.format(first=LINES.format(deed=deed))) as actor:
         out, error = actor.communicate(timeout=120)
     assert (actor.returncode, [said for said in out.splitlines() if "ended" in said]) == (
-        WITHOUT_CHILD,
+        status,
         [],
     ), error
     assert why in error

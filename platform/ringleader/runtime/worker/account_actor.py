@@ -10,8 +10,11 @@ The actor says who the child is: what that says of itself counts for nothing. Th
 actor with it, so that for the supervisor both are one worker.
 """
 
+import ctypes
 import os
 import queue
+import resource
+import signal
 import socket
 import struct
 import subprocess
@@ -52,6 +55,7 @@ HANDED_DOWN = frozenset(
 QUESTIONS = 4
 """The most questions under way: a member asks one or two at a time."""
 WITHOUT_CHILD = 72
+DIES_S = 1.0
 LAST_WORDS = 20
 PROGRAM = (
     "import sys; sys.path[:] = {path!r}; "
@@ -227,11 +231,19 @@ class AccountMember:
     def _end(self, why: Exception) -> NoReturn:
         """End the child and this process: for the supervisor this worker is lost."""
         self._ending.acquire()  # whoever comes second has nothing to say
+        # A line that is closed with words unread in it is reset.
+        died = isinstance(why, EOFError | ConnectionError) and self._has_died()
         self._process.kill()
         code = self._process.wait()
         said = f"the member's process ended with {code} ({why!r}): {self._said.text()}"
         print(f"ringleader: {said}", file=sys.stderr, flush=True)
-        os._exit(WITHOUT_CHILD)
+        _end_with(code if died else WITHOUT_CHILD)
+
+    def _has_died(self) -> bool:
+        """Whether the child has ended by itself; one that has closed its line is given a moment for that."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(DIES_S)
+        return self._process.returncode is not None
 
 
 class _ExitOutput:
@@ -251,6 +263,18 @@ class _ExitOutput:
             with suppress(OSError, ValueError), stream:
                 while line := stream.readline(1000):
                     self._lines.append(line)
+
+
+def _end_with(code: int) -> NoReturn:
+    """End this process as a child ended whose `returncode` it was: the cause of a loss is read from this one."""
+    if code < 0:
+        # A dump would hold Ray's token.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # Python sets no handler outside of its main thread, and Ray's own would not end this process.
+        ctypes.CDLL(None).signal(-code, int(signal.SIG_DFL))
+        os.kill(os.getpid(), -code)
+        threading.Event().wait(DIES_S)
+    os._exit(code if code >= 0 else WITHOUT_CHILD)
 
 
 def _start(account: Account, scratch: Path) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
