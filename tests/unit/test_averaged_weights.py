@@ -75,3 +75,11 @@ def test_an_average_of_an_unregistered_model_is_refused(tmp_path: Path) -> None:
         session.ema(nn.Linear(2, 2), 0.9)
 
     assert "session.ema got a model that is not registered" in refused(train, RING, tmp_path)
+
+
+@pytest.mark.parametrize("decay", [1.0, -0.1, float("nan"), "0.9", None])
+def test_a_decay_that_is_no_share_is_refused(decay: Any, tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        session.ema(made(session), decay)
+
+    assert f"session.ema got decay={decay!r}" in refused(train, RING, tmp_path)

@@ -139,8 +139,15 @@ def test_the_steps_of_several_passes_follow_the_schedule() -> None:
         ({"schedule": [[5, 0]]}, "/batch/schedule/0/1", "greater than or equal to 1"),
         ({"schedule": [[0, 64]]}, "/batch/schedule/0/0", "greater than or equal to 1"),
         ({"schedule": [[5, 64.5]]}, "/batch/schedule/0/1", "integer"),
-        ({"schedule": [[5]]}, "/batch/schedule/0/1", "required"),
-        ({"schedule": [5]}, "/batch/schedule/0", "valid tuple"),
+        ({"schedule": [[5]]}, "/batch/schedule", "[[1000, 256], [5000, 512]]"),
+        ({"schedule": [5, 64]}, "/batch/schedule", "[[1000, 256], [5000, 512]]"),
+        ({"schedule": {"5": 64}}, "/batch/schedule", "the step and the rows of a batch from it on"),
+        (
+            {"schedule": [{"step": 5, "rows": 64}]},
+            "/batch/schedule",
+            "the step and the rows of a batch from it on",
+        ),
+        ({"schedule": "linear"}, "/batch/schedule", "the step and the rows of a batch from it on"),
         (
             {"schedule": [[9, 3]], "logical_shards": 4},
             "/batch/schedule/0",

@@ -91,6 +91,9 @@ def test_what_cannot_be_mixed_is_refused_by_name() -> None:
         Mix({"a": (rows, 1), "b": (rows, 0.0001)})
     with pytest.raises(ValueError, match="at least one"):
         Mix({})
+    for parts in ([rows], {"a": 0.7}, {"a": rows}, {"a": TensorDataset(torch.ones(2))}, {"a": (rows, 1, 2)}):
+        with pytest.raises(TypeError, match=r"by name: Mix\(\{'a': \(dataset_a, 0.7\)"):
+            Mix(parts)  # type: ignore[arg-type]
     with pytest.raises(DatasetUnsupported, match="'a' of a mix has no rows"):
         Mix({"a": (Rows("a", 0), 1)})
     with pytest.raises(DatasetUnsupported, match="'a' of a mix is list_iterator"):

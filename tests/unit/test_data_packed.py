@@ -135,6 +135,8 @@ def test_what_cannot_be_packed_is_refused() -> None:
         Packed(source, 4, column="text")
     with pytest.raises(ValueError, match="has 0 tokens"):
         Packed(Blocks([[[]]]), 4)
+    with pytest.raises(TypeError, match="not of list: write its documents to Parquet"):
+        Packed([[1, 2], [3]], 4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="length is 0"):
         Packed(source, 0)
     with pytest.raises(IndexError, match="row 1 of a dataset with 1 rows"):

@@ -158,6 +158,21 @@ def test_a_web_server_may_be_silent_for_a_while_and_no_longer(site: str) -> None
     assert (timeout.sock_read, timeout.sock_connect, timeout.total) == (SILENCE_S, SILENCE_S, None)
 
 
+@pytest.mark.parametrize(
+    ("uri", "limit_s"),
+    [
+        ("gs://anonymous@bucket/a", SILENCE_S),
+        ("gcs://anonymous@bucket/a?scheme=https", SILENCE_S),
+        ("gs://anonymous@bucket/a?retry_limit_seconds=3", 3.0),
+    ],
+)
+def test_googles_storage_is_tried_again_for_a_while_and_no_longer(uri: str, limit_s: float) -> None:
+    filesystem, path = filesystem_of(uri)
+    _, (options,) = filesystem.__reduce__()
+    assert path == "bucket/a"
+    assert options["retry_time_limit"].total_seconds() == limit_s
+
+
 def test_folders_of_fsspec_are_listed() -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe("/a/set/1.jsonl", b'{"x": 1}\n')

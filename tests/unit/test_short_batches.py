@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 import ringleader
-from ringleader.errors import RingleaderError, StepMisuse
+from ringleader.errors import NoStep, RingleaderError, StepMisuse
 from ringleader.spec import JobSpec
 from ringleader.train.local import RecordedOutput, run_local
 
@@ -103,6 +103,12 @@ def test_a_pass_that_drop_last_leaves_no_batch_of_is_refused(tmp_path: Path) -> 
         StepMisuse, match=r"leaves no batch: the dataset has 5 rows, and a global batch has 8"
     ):
         run_on(5, tmp_path, drop_last=True)
+
+
+def test_a_loop_over_no_rows_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NoStep):
+        run_on(0, tmp_path)
+    assert "the data set of a loop has no rows" in capsys.readouterr().out
 
 
 def test_total_steps_and_passes_count_the_same_batches(tmp_path: Path) -> None:

@@ -28,10 +28,12 @@ class Mix(Dataset[Any]):
 
     Raises:
         DatasetUnsupported: a data set has no length or no random access, or has no rows.
+        TypeError: not every part is a data set and its weight, by name.
         ValueError: a weight is not above zero, or is less than a thousandth of all.
     """
 
     def __init__(self, parts: Mapping[str, tuple[Any, float]]) -> None:
+        _check_parts(parts)
         self.names = tuple(parts)
         self._datasets = [dataset for dataset, _ in parts.values()]
         self._sizes = np.array([_size(name, dataset) for name, (dataset, _) in parts.items()], np.int64)
@@ -83,6 +85,14 @@ class Mix(Dataset[Any]):
         rounds, places = np.divmod(asked % self._length, SHARES)
         numbers = self._pattern[places]
         return numbers, (rounds * self._counts[numbers] + self._before[places]) % self._sizes[numbers]
+
+
+def _check_parts(parts: Any) -> None:
+    pairs = isinstance(parts, Mapping) and all(isinstance(p, tuple) and len(p) == 2 for p in parts.values())
+    if not pairs:
+        raise TypeError(
+            "a mix is made of data sets and their weights by name: Mix({'a': (dataset_a, 0.7), 'b': (dataset_b, 0.3)})"
+        )
 
 
 def _size(name: str, dataset: Any) -> int:

@@ -1,6 +1,7 @@
 """Documents as sequences of one length for language models: one after the other, and cut."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +60,12 @@ class Packed(FileDataset):
         drop_rest: bool = False,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        files = FileDataset.files(source) if isinstance(source, FileDataset) else source
+        files: Any = FileDataset.files(source) if isinstance(source, FileDataset) else source
+        if not isinstance(files, Source):
+            raise TypeError(
+                f"a packed set is made of files, and not of {type(files).__name__}: write its documents to "
+                f"Parquet, lists of whole numbers in a column, and give ParquetDataset(path)"
+            )
         super().__init__(PackedSource(files, length, column, pad, drop_rest), cache_bytes=cache_bytes)
 
 

@@ -24,9 +24,10 @@ _FAILED = re.compile(
 )
 GONE = frozenset({404, 410})
 """Answers of web servers that there is no such file."""
+GOOGLES = frozenset({"gcs", "gs"})
 WEB = frozenset({"http", "https"})
 SILENCE_S = 60.0
-"""A web server that sends nothing for so long has failed."""
+"""A server that sends nothing for so long has failed."""
 
 
 class UriUnusable(RingleaderError):
@@ -47,7 +48,7 @@ def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
     scheme = uri.partition("://")[0]
     try:
         if scheme in PYARROW_SCHEMES:
-            filesystem, path = pafs.FileSystem.from_uri(uri)
+            filesystem, path = pafs.FileSystem.from_uri(_bounded(scheme, uri))
             return filesystem, path
         return _through_fsspec(scheme, uri)
     except UriUnusable:
@@ -77,6 +78,14 @@ def hint_for(error: Exception, otherwise: str = "Check the path, and that every 
             "Check that every node reaches that address, and any proxy or endpoint that its variables name."
         )
     return otherwise
+
+
+def _bounded(scheme: str, uri: str) -> str:
+    """The URI, of Google's storage with a bound on how long it is tried again; as it is where it has one."""
+    if scheme not in GOOGLES or "retry_limit_seconds=" in uri:
+        return uri
+    # By default for a quarter of an hour, without a word, also where there is no network.
+    return f"{uri}{'&' if '?' in uri else '?'}retry_limit_seconds={SILENCE_S:.0f}"
 
 
 def _through_fsspec(scheme: str, uri: str) -> tuple[pafs.FileSystem, str]:

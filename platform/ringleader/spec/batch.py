@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ringleader.spec.part import MAX_WORKERS, Impossible, SpecPart
 
@@ -18,6 +18,22 @@ class Batch(SpecPart):
     global_size: Rows = 64
     schedule: tuple[BatchChange, ...] = ()
     logical_shards: Annotated[int, Field(strict=True, ge=1, le=MAX_WORKERS)] | None = None
+
+    @field_validator("schedule", mode="before")
+    @classmethod
+    def _in_pairs(cls, schedule: object) -> object:
+        # Here and not by the type: that would say "a valid tuple", which is no word of a job file.
+        pairs = isinstance(schedule, list | tuple) and all(
+            isinstance(change, list | tuple) and len(change) == 2 for change in schedule
+        )
+        if not pairs:
+            raise Impossible(
+                (),
+                schedule,
+                "batch.schedule is no list of pairs; allowed: the step and the rows of a batch from it on, such as "
+                "[[1000, 256], [5000, 512]]",
+            )
+        return schedule
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:

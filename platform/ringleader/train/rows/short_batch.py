@@ -17,7 +17,8 @@ ABOUT = "batch_norm"
 def check_last_batch(
     models: Iterable[nn.Module], epoch: Epoch, rows: int, spec: JobSpec, warnings: JobWarnings
 ) -> None:
-    """Warn where a BatchNorm in train mode would get one row of the pass's last batch at once.
+    """Warn where there are no rows, and where a BatchNorm in train mode would get one row of the pass's last batch at
+    once.
 
     Args:
         epoch: the pass, without the rows that `drop_last` leaves out.
@@ -31,6 +32,12 @@ def check_last_batch(
             f"session.batches(…, drop_last=True) leaves no batch: the dataset has {rows} rows, and "
             f"a global batch has {epoch.batch}.",
             hint="Leave drop_last out, or lower batch.global_size.",
+        )
+    if not rows:
+        warnings.add(
+            "data",
+            "the data set of a loop has no rows: the loop makes no step, and nothing is trained in it.",
+            "Check the path, the filter or the split that its rows come from.",
         )
     if not epoch.steps or not any(_trains_on_batches(model) for model in models):
         return

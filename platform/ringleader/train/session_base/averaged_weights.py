@@ -63,8 +63,8 @@ def averaged(model: nn.Module, decay: float, models: list[nn.Module]) -> Average
             "session.ema got a model that is not registered.",
             hint="Write net = session.model(net), then average = session.ema(net, 0.999).",
         )
-    if not 0.0 <= decay < 1.0:
+    if not isinstance(decay, int | float) or not 0.0 <= decay < 1.0:
         raise StepMisuse(
-            f"session.ema got decay={decay}.", hint="Give a number from 0 to below 1, such as 0.999."
+            f"session.ema got decay={decay!r}.", hint="Give a number from 0 to below 1, such as 0.999."
         )
     return AveragedWeights(model, decay)
