@@ -69,3 +69,11 @@ def test_who_takes_what_is_drawn_read_out_and_kept_as_a_file(page: Page, tmp_pat
     assert page.get_by_test_id("days").inner_text().split()[-3:] == ["2026-11-26", "0.07", "0.07"]
     page.set_viewport_size(WIDE)
     assert serious(page) == []
+
+
+@pytest.mark.parametrize("width", [900, 700, 561])
+def test_the_navigation_never_widens_the_page(page: Page, width: int) -> None:
+    page.set_viewport_size(ViewportSize(width=width, height=740))
+    page.get_by_role("link", name="Cluster").click()
+    page.locator('[data-node="n1"]').wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
