@@ -26,8 +26,8 @@ ATTRIBUTE_BYTES = 64
 """No C library's pthread_mutexattr_t is larger."""
 SHARED, ROBUST = 1, 1
 EXIT_S = 1.0
-STATUS_S = 0.005
-"""The wait for a status, which an exiting process has within microseconds; 0 is one only once it is a zombie."""
+STATUS_S = 0.05
+"""The wait for a status, which an exiting process has as soon as it runs again; 0 is one only once it is a zombie."""
 LOOK_S = 0.0005
 
 Life = int
