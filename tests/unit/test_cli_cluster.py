@@ -141,3 +141,28 @@ def test_json_is_what_the_api_says_and_what_it_refuses_is_told(
     code, _, err = run("jobs", "--group-by", "team")
     assert code == 2
     assert "error (bad_group)" in err
+
+
+def test_the_last_days_are_summed_by_day_and_told_by_the_minute_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = stage(tmp_path)
+    here.running(workers={"min": 3, "max": 3})
+    for _ in range(3):
+        here.time.pass_s(60)
+        here.tick(3)
+    run = running(Inside(here), (here.home / "token").read_text(), capsys)
+    told = here.client.get("/api/v1/cluster/history", params={"hours": 2}).json()
+    assert json.loads(run("cluster", "--history", "2", "-o", "json")[1]) == told
+    header, *days = map(cells, run("cluster", "--history", "2")[1].splitlines())
+    assert header == ["DAY", "CPU_H_HELD", "CPU_H_IDLE", "GPU_H_HELD", "GPU_H_IDLE"]
+    held, had = sum(told["held_cpus"]) / 60, sum(told["cpus"]) / 60
+    assert [day[1:] for day in days] == [[f"{held:.2f}", f"{had - held:.2f}", "0.00", "0.00"]]
+    assert held > 0.1
+
+
+def test_the_last_days_are_refused_beside_the_jobs_and_beyond_a_week(api: FakeApi, run: Run) -> None:
+    code, _, err = run("cluster", "--jobs", "--history", "2")
+    assert (code, api.seen) == (2, [])
+    assert "Give one of them" in err
+    assert run("cluster", "--history", "169")[0] == 2

@@ -8,11 +8,11 @@ from anyio import to_thread
 from fastapi import APIRouter, Query
 
 from ringleader import __version__
-from ringleader.wire.occupancy import OccupancyView
+from ringleader.wire.occupancy import OccupancyView, UsageHistory
 from ringleader.wire.views import View
 from ringleader_api.rights import visible
 from ringleader_api.routes.dependencies import ByCaller, Here, refusals
-from ringleader_api.services.history import UsageHistory, usage_history
+from ringleader_api.services.history import usage_history
 from ringleader_api.services.occupancy import Look
 
 router = APIRouter(tags=["cluster"])

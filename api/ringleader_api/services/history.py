@@ -4,26 +4,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import select
 
-from ringleader.wire.views import View
+from ringleader.wire.occupancy import UsageHistory
 from ringleader_api.store import Store
 from ringleader_api.store.samples import ClusterSample
 
 KEPT = timedelta(days=7)
 """For how long samples are kept."""
-
-
-class UsageHistory(View):
-    """The cluster minute by minute, by columns: what there was, and what jobs held of it. Minutes in which no control
-    plane saw the cluster are left out."""
-
-    at: list[datetime]
-    nodes: list[int]
-    cpus: list[float]
-    gpus: list[float]
-    held_cpus: list[float]
-    held_gpus: list[float]
-    jobs: list[int]
-    waiting: list[int]
 
 
 def usage_history(store: Store, since: datetime) -> UsageHistory:

@@ -6,7 +6,7 @@ import click
 
 import ringleader
 from ringleader.cli.output import PATIENCE_S, CommandSession, pairs, table, with_output
-from ringleader.cli.terminal.occupancy_text import occupancy_text
+from ringleader.cli.terminal.occupancy_text import history_text, occupancy_text
 from ringleader.client import Client, profile
 from ringleader.errors import ApiProblem, ApiUnreachable
 
@@ -15,9 +15,21 @@ from ringleader.errors import ApiProblem, ApiUnreachable
 @click.option(
     "--jobs", is_flag=True, help="Show what each job uses on each node, and the queue in its order."
 )
+@click.option(
+    "--history",
+    type=click.IntRange(1, 168),
+    metavar="HOURS",
+    help="Show what jobs held of the last HOURS, day by day in UTC; -o json has each minute.",
+)
 @with_output
-def cluster(session: CommandSession, jobs: bool) -> None:
+def cluster(session: CommandSession, jobs: bool, history: int | None) -> None:
     """Show the cluster's nodes and their resources."""
+    if jobs and history:
+        raise click.UsageError("--jobs shows the cluster now, --history its last days. Give one of them.")
+    if history:
+        past = session.client().cluster_history(history)
+        session.show(past.model_dump(mode="json"), lambda: history_text(past))
+        return
     if jobs:
         seen = session.client().occupancy()
         session.show(seen.model_dump(mode="json"), lambda: occupancy_text(seen))

@@ -22,7 +22,7 @@ from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import with_framework
 from ringleader.spec.working_dir import JobFileWarning, check_working_dir, root_of
 from ringleader.wire import package
-from ringleader.wire.occupancy import OccupancyView
+from ringleader.wire.occupancy import OccupancyView, UsageHistory
 from ringleader.wire.views import Comparison, JobGroups, JobPage, JobView
 
 JobFile = str | Path | Mapping[str, Any] | JobSpec
@@ -252,6 +252,10 @@ class Client:
         why, and there are no nodes.
         """
         return OccupancyView.model_validate(self._api.get("/cluster/occupancy"))
+
+    def cluster_history(self, hours: int = 24) -> UsageHistory:
+        """What the cluster had and jobs held of it in the last `hours` (1 to 168): columns with a value a minute."""
+        return UsageHistory.model_validate(self._api.get("/cluster/history", params={"hours": hours}))
 
     def version(self) -> dict[str, Any]:
         """The control plane's version."""

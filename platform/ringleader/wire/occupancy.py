@@ -1,4 +1,4 @@
-"""The API's shapes of who takes what of the cluster: nodes, the queue, the autoscaler, projects."""
+"""The API's shapes of who takes what of the cluster: nodes, the queue, the autoscaler, projects, the last days."""
 
 from datetime import datetime
 
@@ -99,3 +99,17 @@ class OccupancyView(View):
     waiting: int
     projects: list[ProjectUse]
     growing: Growing | None
+
+
+class UsageHistory(View):
+    """The cluster minute by minute, by columns: what there was, and what jobs held of it. Minutes in which no control
+    plane saw the cluster are left out."""
+
+    at: list[datetime]
+    nodes: list[int]
+    cpus: list[float]
+    gpus: list[float]
+    held_cpus: list[float]
+    held_gpus: list[float]
+    jobs: list[int]
+    waiting: list[int]

@@ -1,10 +1,11 @@
-"""The occupancy of the cluster, as tables: each node with the jobs on it, and the queue in its order."""
+"""The occupancy of the cluster, as tables: each node with the jobs on it, the queue in its order, the last days."""
 
 from collections.abc import Iterator
+from datetime import UTC
 
 from ringleader.cli.output import ago, table
 from ringleader.cli.terminal.listing import last_line
-from ringleader.wire.occupancy import OccupancyView, OccupiedNode, Resources, WaitingJob
+from ringleader.wire.occupancy import OccupancyView, OccupiedNode, Resources, UsageHistory, WaitingJob
 
 HIDDEN = "another project's job"
 """A job that the caller may not read."""
@@ -13,6 +14,20 @@ KINDS = ("cpus", "gpus", "memory_gb")
 
 def occupancy_text(seen: OccupancyView) -> str:
     return f"nodes\n{_nodes(seen)}\n\nqueue\n{_queue(seen)}"
+
+
+def history_text(past: UsageHistory) -> str:
+    """A line for each day, newest first: hours of CPUs and GPUs that jobs held, and that were idle. A minute that was
+    not sampled counts for neither."""
+    days: dict[str, list[float]] = {}
+    amounts = zip(past.held_cpus, past.cpus, past.held_gpus, past.gpus, strict=True)
+    for at, (held_cpus, cpus, held_gpus, gpus) in zip(past.at, amounts, strict=True):
+        sums = days.setdefault(at.astimezone(UTC).date().isoformat(), [0.0] * 4)
+        minute = (held_cpus, max(0.0, cpus - held_cpus), held_gpus, max(0.0, gpus - held_gpus))
+        sums[:] = [total + one / 60 for total, one in zip(sums, minute, strict=True)]
+    header = ("DAY", "CPU_H_HELD", "CPU_H_IDLE", "GPU_H_HELD", "GPU_H_IDLE")
+    rows = ((day, *(f"{total:.2f}" for total in sums)) for day, sums in sorted(days.items(), reverse=True))
+    return table(header, rows, empty="no minute was sampled")
 
 
 def _nodes(seen: OccupancyView) -> str:
