@@ -27,19 +27,10 @@ def check_last_batch(
     Raises:
         StepMisuse: no batch is left.
     """
-    if rows and not epoch.steps:
-        raise StepMisuse(
-            f"session.batches(…, drop_last=True) leaves no batch: the dataset has {rows} rows, and "
-            f"a global batch has {epoch.batch}.",
-            hint="Leave drop_last out, or lower batch.global_size.",
-        )
-    if not rows:
-        warnings.add(
-            "data",
-            "the data set of a loop has no rows: the loop makes no step, and nothing is trained in it.",
-            "Check the path, the filter or the split that its rows come from.",
-        )
-    if not epoch.steps or not any(_trains_on_batches(model) for model in models):
+    if not epoch.steps:
+        _without_steps(epoch, rows, warnings)
+        return
+    if not any(_trains_on_batches(model) for model in models):
         return
     sync = spec.sync
     # Without one order of the sums a worker's slices run as one pass: at worst there are as many as `workers.max`.
@@ -58,6 +49,20 @@ def check_last_batch(
         f"{which} has {last} row{'s' * (last > 1)} for {parts} {of}: BatchNorm gets single rows, and fails where "
         "a row has one value per channel.",
         cure if short else enough,
+    )
+
+
+def _without_steps(epoch: Epoch, rows: int, warnings: JobWarnings) -> None:
+    if rows:
+        raise StepMisuse(
+            f"session.batches(…, drop_last=True) leaves no batch: the dataset has {rows} rows, and "
+            f"a global batch has {epoch.batch}.",
+            hint="Leave drop_last out, or lower batch.global_size.",
+        )
+    warnings.add(
+        "data",
+        "the data set of a loop has no rows: the loop makes no step, and nothing is trained in it.",
+        "Check the path, the filter or the split that its rows come from.",
     )
 
 
