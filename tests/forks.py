@@ -9,7 +9,7 @@ from multiprocessing.context import ForkServerContext
 
 LOADED = ["cast", "pytest", "ringleader_jobs.digits", "torch._dynamo", "frozen"]
 """Besides `cast` what test modules import, since a forked process imports the module of its function; the first
-optimiser of a process imports the last, which takes seconds."""
+optimizer of a process imports the last, which takes seconds."""
 
 
 @cache

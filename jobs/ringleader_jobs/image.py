@@ -17,7 +17,7 @@ PAD = 4
 
 
 class Images(Dataset[dict[str, Tensor]]):
-    """Rows with `image` (encoded RGB bytes, all of one size) and `label` as normalised tensors.
+    """Rows with `image` (encoded RGB bytes, all of one size) and `label` as normalized tensors.
 
     With `augment` every read flips at random and crops after padding by 4 pixels. The session seeds torch for
     each slice, so the same row is cut the same way whichever worker reads it.

@@ -24,7 +24,7 @@ OPTIMIZERS: Mapping[str, tuple[float, Literal["linear", "sqrt"], Callable[[nn.Mo
     ),
     "lamb": (0.02, "sqrt", lambda net, lr: LAMB(layer_groups(net, weight_decay=0.01), lr=lr)),
 }
-"""By name: the rate for a batch of BASE_BATCH, how it grows with the batch, and the optimiser."""
+"""By name: the rate for a batch of BASE_BATCH, how it grows with the batch, and the optimizer."""
 
 
 def train(session: ringleader.Session) -> None:

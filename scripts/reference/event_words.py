@@ -225,7 +225,7 @@ EVENTS: dict[str, EventWords] = {
             "only_there": "names that this job does not have",
             "other_shape": "names of another shape",
             "not_taken": "what `init_from` leaves behind, in words",
-            "optimizers": "of how many parameters the optimisers' states were taken over",
+            "optimizers": "of how many parameters the optimizers' states were taken over",
         },
     ),
     "requirements.installing": EventWords(

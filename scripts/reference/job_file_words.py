@@ -31,8 +31,8 @@ WORDS: dict[str, str] = {
     "data": "See [data](#data).",
     "checkpoint": "See [checkpoint](#checkpoint).",
     "init_from": "The weights and buffers to begin with: the id of a job, or the path or URI of a "
-    "checkpoint or a weights file. Optimisers and schedules begin anew.",
-    "init_optimizers": "With `init_from`: optimisers go on with the states of a succeeded job's last checkpoint.",
+    "checkpoint or a weights file. Optimizers and schedules begin anew.",
+    "init_optimizers": "With `init_from`: optimizers go on with the states of a succeeded job's last checkpoint.",
     "seed": "What every random number follows from: first weights, the order of rows, dropout.",
     "project": "The project that it counts towards, whose secrets it may name and whose members may see it.",
     "priority": "Of the jobs that wait, a higher one is served first, and may preempt a lower one. Above "

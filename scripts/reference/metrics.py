@@ -19,7 +19,7 @@ program gives: the keyword values of `session.step`, and the scores of `session.
 WORDS = {
     "loss": "The weighted mean loss over all rows of the step; of a step with phases that of the last one, and "
     "`loss/0`, `loss/1`, … those of all.",
-    "lr": "The learning rate of the update; `lr/0`, `lr/1`, … where optimisers have several parameter groups.",
+    "lr": "The learning rate of the update; `lr/0`, `lr/1`, … where optimizers have several parameter groups.",
     "samples_per_s": "Rows of the step by the time since the one before.",
     "world_size": "The number of workers.",
     "comm_exposed_fraction": "The share of the time in which workers waited for the exchange.",

@@ -4,7 +4,7 @@ from reference.markdown import page
 from reference.signatures import described
 
 LEAD = """What a training function uses: the session that it is given, the data sets that read Parquet files, and
-optimisers for large batches. All of it is imported from `ringleader`, `ringleader.data` and `ringleader.optim`. What
+optimizers for large batches. All of it is imported from `ringleader`, `ringleader.data` and `ringleader.optim`. What
 runs again when, and what that asks of your lines: [what runs again](../what-runs-again.md)."""
 
 

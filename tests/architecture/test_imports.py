@@ -57,7 +57,7 @@ def test_training_is_free_of_ray() -> None:
     assert _import_without(("ray",), training) == ""
 
 
-def test_optimisers_stand_on_torch_alone() -> None:
+def test_optimizers_stand_on_torch_alone() -> None:
     """A plain script may use them without the engine."""
     heavy = ("ray", "pyarrow", "sklearn", "ringleader_api")
     engine = "assert not {'ringleader.train', 'ringleader.comm'} & set(sys.modules)"

@@ -1,4 +1,4 @@
-"""A mode of synchronising is one folder and one line of the registry."""
+"""A mode of synchronizing is one folder and one line of the registry."""
 
 from pathlib import Path
 

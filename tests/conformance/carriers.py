@@ -222,7 +222,7 @@ def optimizer_with_a_list(session: Session) -> None:
 
 
 class CountingGroup(torch.optim.Optimizer):
-    """Counts in its groups, as learning-rate-free optimisers do."""
+    """Counts in its groups, as learning-rate-free optimizers do."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.05, "k": 0})
@@ -244,7 +244,7 @@ def optimizer_that_counts_in_a_group(session: Session) -> None:
 
 
 class NoisyGradients(torch.optim.Optimizer):
-    """Wraps another optimiser, whose state is not its own."""
+    """Wraps another optimizer, whose state is not its own."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         super().__init__(inner.param_groups, {})
@@ -349,7 +349,7 @@ OPTIMIZERS = (
     optimizer_that_wraps_another,
     optimizer_that_saves_another,
 )
-"""What an optimiser keeps outside of its state, or saves itself."""
+"""What an optimizer keeps outside of its state, or saves itself."""
 
 ALL: dict[Callable[[Session], None], Any] = {
     **CARRIERS,

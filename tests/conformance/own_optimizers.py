@@ -1,4 +1,4 @@
-"""Optimisers as people write them down, which keep in attributes of their own what their steps go on from."""
+"""Optimizers as people write them down, which keep in attributes of their own what their steps go on from."""
 
 import math
 from collections import deque

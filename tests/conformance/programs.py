@@ -275,7 +275,7 @@ def early_stopping(session: Session) -> None:
 
 @program
 def two_models(session: Session) -> None:
-    """An encoder and a head, an optimiser each, of which one slows down."""
+    """An encoder and a head, an optimizer each, of which one slows down."""
     body, head = session.model(nn.Sequential(nn.Linear(6, 8), nn.Tanh())), session.model(nn.Linear(8, 3))
     session.optimizer(torch.optim.SGD(body.parameters(), lr=0.05, momentum=0.9))
     slow = session.optimizer(torch.optim.Adam(head.parameters(), lr=0.02))
@@ -297,7 +297,7 @@ def freezing(session: Session) -> None:
 
 @program
 def unfreezing(session: Session) -> None:
-    """Gradual unfreezing: the optimiser has all parameters, and decays and remembers only those that are trained."""
+    """Gradual unfreezing: the optimizer has all parameters, and decays and remembers only those that are trained."""
     net = session.model(network())
     net[:2].requires_grad_(False)
     session.optimizer(
@@ -330,7 +330,7 @@ def unfreezing_by_layers(session: Session) -> None:
 
 @program
 def unfreezing_into_a_group(session: Session) -> None:
-    """The body was frozen, and no optimiser had it."""
+    """The body was frozen, and no optimizer had it."""
     net = session.model(network())
     body = [*net[0].parameters(), *net[1].parameters()]
     for parameter in body:
@@ -441,7 +441,7 @@ def hard_rows(session: Session) -> None:
 
 @program
 def second_phase(session: Session) -> None:
-    """Warm-up of the head, then all with another optimiser; both were registered at the top."""
+    """Warm-up of the head, then all with another optimizer; both were registered at the top."""
     net = session.model(network())
     first = session.optimizer(torch.optim.SGD(net[3].parameters(), lr=0.1))
     second = session.optimizer(torch.optim.Adam(net[0].parameters(), lr=0.0))
@@ -535,7 +535,7 @@ def optimizer_state_kept_and_put_back(session: Session) -> None:
 
 @program
 def optimizer_state_put_back_twice(session: Session) -> None:
-    """The optimiser trains on in the very tensors that it was given: the second time they are what became of them."""
+    """The optimizer trains on in the very tensors that it was given: the second time they are what became of them."""
     net = session.model(network())
     optimizer = sgd(session, net)
     epoch(session, net, rows())
@@ -547,7 +547,7 @@ def optimizer_state_put_back_twice(session: Session) -> None:
 
 @program
 def optimizer_state_held_without_a_copy(session: Session) -> None:
-    """What `state_dict` gives is the optimiser's own: nothing comes back."""
+    """What `state_dict` gives is the optimizer's own: nothing comes back."""
     net = session.model(network())
     optimizer = sgd(session, net)
     kept: Any = None
@@ -610,7 +610,7 @@ def step_by_hand(session: Session) -> None:
 
 
 BY_HAND = {"step_by_hand"}
-"""Programs that step a registered optimiser, which servers refuse."""
+"""Programs that step a registered optimizer, which servers refuse."""
 
 
 @program

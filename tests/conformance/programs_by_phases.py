@@ -1,4 +1,4 @@
-"""Training functions in which several optimisers step by turns: as they are written for GANs, actors and critics."""
+"""Training functions in which several optimizers step by turns: as they are written for GANs, actors and critics."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def critic_loss(critic: nn.Module, generator: nn.Module, real: Tensor) -> Tensor
 
 @program
 def gan(session: Session) -> None:
-    """Dropout, BatchNorm, noise; a schedule for one of the optimisers; evaluations between steps."""
+    """Dropout, BatchNorm, noise; a schedule for one of the optimizers; evaluations between steps."""
     generator, critic = gan_nets(session, nn.BatchNorm1d)
     critics = session.optimizer(torch.optim.Adam(critic.parameters(), lr=0.02, betas=(0.5, 0.9)))
     generators = session.optimizer(torch.optim.RMSprop(generator.parameters(), lr=0.01), clip_norm=0.5)
@@ -125,7 +125,7 @@ def actor_and_critic(session: Session) -> None:
 
 @program
 def encoder_and_decoder_by_turns(session: Session) -> None:
-    """Two losses, both of which reach both parts; two optimisers step together in the last phase."""
+    """Two losses, both of which reach both parts; two optimizers step together in the last phase."""
     encoder, decoder, head = (session.model(nn.Linear(*shape)) for shape in ((6, 4), (4, 6), (4, 3)))
     encoders = session.optimizer(torch.optim.SGD(encoder.parameters(), lr=0.1))
     decoders = session.optimizer(torch.optim.Adagrad(decoder.parameters(), lr=0.1), clip_norm=0.1)

@@ -1,4 +1,4 @@
-"""Training functions that register optimisers in place of others between loops, and some from papers' code.
+"""Training functions that register optimizers in place of others between loops, and some from papers' code.
 
 Beside `programs.py`, whose own table of programs is in checkpoints that version 0.1 wrote, as a variable of theirs.
 """
@@ -26,7 +26,7 @@ def program(function: Program) -> Program:
 
 @program
 def optimizer_made_anew_beside_a_loss_by_hand(session: Session) -> None:
-    """Weights are read at each boundary, and another optimiser of the same kind takes over in the middle."""
+    """Weights are read at each boundary, and another optimizer of the same kind takes over in the middle."""
     net = session.model(network())
     sgd(session, net)
     for number in range(EPOCHS):
@@ -38,7 +38,7 @@ def optimizer_made_anew_beside_a_loss_by_hand(session: Session) -> None:
 
 @program
 def one_optimizer_in_place_of_two(session: Session) -> None:
-    """The head is trained faster at first; then one optimiser, with a schedule of its own, has all parameters."""
+    """The head is trained faster at first; then one optimizer, with a schedule of its own, has all parameters."""
     net = session.model(network())
     session.optimizer(torch.optim.SGD(net[3].parameters(), lr=0.1, momentum=0.9))
     session.optimizer(torch.optim.SGD(net[:3].parameters(), lr=0.02, momentum=0.5))
@@ -55,7 +55,7 @@ def one_optimizer_in_place_of_two(session: Session) -> None:
 
 @program
 def schedules_of_optimizers_made_anew(session: Session) -> None:
-    """Each of two phases registers an optimiser and its schedule; the first schedule ends with its optimiser."""
+    """Each of two phases registers an optimizer and its schedule; the first schedule ends with its optimizer."""
     net = session.model(network())
     for number in range(EPOCHS):
         if number in (0, 2):
@@ -67,7 +67,7 @@ def schedules_of_optimizers_made_anew(session: Session) -> None:
 
 @program
 def optimizer_made_anew_in_another_order(session: Session) -> None:
-    """Another optimiser of the same kind has the same parameters, two of one shape in each other's place."""
+    """Another optimizer of the same kind has the same parameters, two of one shape in each other's place."""
     hidden = [nn.Linear(6, 6, bias=False), nn.Tanh(), nn.Linear(6, 6, bias=False), nn.Tanh()]
     net = session.model(nn.Sequential(*hidden, nn.Linear(6, 3)))
     sgd(session, net)

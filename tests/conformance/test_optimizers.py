@@ -1,4 +1,4 @@
-"""Every optimiser in every mode that promises bits: those of one process, with and without a worker that is killed."""
+"""Every optimizer in every mode that promises bits: those of one process, with and without a worker that is killed."""
 
 import copy
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""What an optimiser keeps in attributes of its own is committed beside its state: the bits of one process, whoever is
+"""What an optimizer keeps in attributes of its own is committed beside its state: the bits of one process, whoever is
 lost, and over a pause and a restart."""
 
 import copy
@@ -346,7 +346,7 @@ class Signed(Optimizer):
 
 
 class BestYet:
-    """Whose `state` is another one than the optimiser's."""
+    """Whose `state` is another one than the optimizer's."""
 
     def __init__(self) -> None:
         self.lowest, self.state = 1e9, {}  # type: ignore[var-annotated]
@@ -369,7 +369,7 @@ def with_the_best_yet(session: Session) -> None:
     net.load_state_dict(best.state)
 
 
-def test_an_optimisers_state_is_no_variable_of_the_program(tmp_path: Path) -> None:
+def test_an_optimizers_state_is_no_variable_of_the_program(tmp_path: Path) -> None:
     for attempt, faults in enumerate((FaultPlan().pause(at_step=5), NO_FAULTS), start=1):
         place, saved = tmp_path / str(attempt), str(tmp_path / "saved")
         cast = ThreadedCast(

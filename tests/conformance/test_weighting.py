@@ -131,7 +131,7 @@ def apart(one: Tensor, other: Tensor) -> float:
 
 
 def check(mode: Mode, taught: Taught) -> None:
-    """Every member's moves are those of one process; an outer optimiser sees them as its gradients."""
+    """Every member's moves are those of one process; an outer optimizer sees them as its gradients."""
     (first, *others) = taught.seen.values()
     expected = {name: nn.Parameter(torch.zeros_like(value)) for name, value in first[0].items()}
     outer = OUTER[str(mode.sync.get("outer", "average"))](list(expected.values()))

@@ -1,4 +1,4 @@
-"""Optimisers that draw from the global stream, in processes: the bits of one process, or the result says why not."""
+"""Optimizers that draw from the global stream, in processes: the bits of one process, or the result says why not."""
 
 from functools import partial
 from pathlib import Path

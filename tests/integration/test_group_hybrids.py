@@ -107,7 +107,7 @@ def break_after(act: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("name", WITH_SERVERS)
-def test_servers_that_missed_the_end_of_an_evaluation_keep_their_optimiser_state(
+def test_servers_that_missed_the_end_of_an_evaluation_keep_their_optimizer_state(
     undisturbed: str, tmp_path: Path, name: str, servers: int
 ) -> None:
     """Only workers have its scores: they heal the servers' position, and know nothing of momenta."""

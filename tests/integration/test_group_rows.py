@@ -46,7 +46,7 @@ def rows() -> TensorDataset:
 
 
 def train(session: Session, steps: Path | None = None, *, stumbles: bool = False) -> None:
-    """Two optimisers, clipping, a schedule; in `steps` every server leaves a file for each step it has applied."""
+    """Two optimizers, clipping, a schedule; in `steps` every server leaves a file for each step it has applied."""
     net = session.model(Ratings())
     tables = [net.users.weight, net.items.weight]
     of_tables = session.optimizer(torch.optim.SparseAdam(tables, lr=0.05), clip_norm=0.2)

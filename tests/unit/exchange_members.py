@@ -103,7 +103,7 @@ def slice_rows(step: int, shard: int, shards: int) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Member:
-    """One member's net, optimiser and exchange."""
+    """One member's net, optimizer and exchange."""
 
     plan: Plan
     rank: int

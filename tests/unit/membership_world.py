@@ -175,7 +175,7 @@ class World:
         if any(p.generation > 0 for p in members):
             assert plan.start_transaction == max(p.applied for p in complete)
         if copies:
-            assert level == max(p.updated for p in complete or members), "nobody has the optimiser's state"
+            assert level == max(p.updated for p in complete or members), "nobody has the optimizer's state"
         else:
             assert all(p.updated - level in (0, 1) for p in servers), "a server that nobody can catch up with"
         heals = dict(plan.heals)

@@ -242,7 +242,7 @@ def test_a_job_begins_with_the_final_weights_of_one_that_has_succeeded(
 
 
 @pytest.mark.parametrize("end", [True, False])
-def test_a_job_begins_with_the_final_optimisers_of_one_that_has_succeeded_or_is_refused(
+def test_a_job_begins_with_the_final_optimizers_of_one_that_has_succeeded_or_is_refused(
     here: Stage, end: bool
 ) -> None:
     """They are in a checkpoint of its end alone: one of before has other weights."""

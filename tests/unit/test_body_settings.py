@@ -1,4 +1,4 @@
-"""What a loop's body sets in an optimiser's parameter groups: it counts for the batch's update on every member, or it
+"""What a loop's body sets in an optimizer's parameter groups: it counts for the batch's update on every member, or it
 is refused before that."""
 
 from collections.abc import Callable
@@ -175,7 +175,7 @@ def test_servers_that_lease_items_refuse_it_and_name_the_schedule_to_register(
     leased = MODES["leased"] | ({"consistency": "async", "staleness": None} if mode == "async" else {})
     play = ThreadedCast(JobSpec.parse(job(leased)), Body(by_step), artifacts=tmp_path).play()
     assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
-    assert "but parameter servers step the optimiser" in play.message
+    assert "but parameter servers step the optimizer" in play.message
     assert "LambdaLR" in play.message
 
 
@@ -279,7 +279,7 @@ def test_a_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [add_group, drop_group])
 def test_groups_are_not_changed_in_a_body(line: Line, tmp_path: Path) -> None:
-    with pytest.raises(StepMisuse, match="parameters were added to an optimiser, or removed from it"):
+    with pytest.raises(StepMisuse, match="parameters were added to an optimizer, or removed from it"):
         run_local(job("ring"), Body(line), tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_the_job_files_of_the_page_are_valid() -> None:
 
 
 def test_the_judge_stays_while_the_generator_learns_by_turns(tmp_path: Path) -> None:
-    """What the page says of GANs by turns: an optimiser whose parameters got no gradient does not step."""
+    """What the page says of GANs by turns: an optimizer whose parameters got no gradient does not step."""
     (by_turns,) = [program for program in shown(PORT) if "session.global_step % 2" in program.text]
     learned: list[list[bool]] = []
 

@@ -55,7 +55,7 @@ def noisily(kind: str, *, optional: bool = False) -> Callable[[Session], None]:
 
 @pytest.mark.parametrize("optional", [False, True], ids=["attribute", "option"])
 @pytest.mark.parametrize("kind", DRAWS)
-def test_a_joiner_s_optimiser_draws_what_the_others_draw(kind: str, optional: bool, tmp_path: Path) -> None:
+def test_a_joiner_s_optimizer_draws_what_the_others_draw(kind: str, optional: bool, tmp_path: Path) -> None:
     """Their generators have drawn for four steps when it comes."""
     function = noisily(kind, optional=optional)
     alone = run_local(spec(), function, tmp_path / "alone")[0]

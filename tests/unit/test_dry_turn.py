@@ -61,7 +61,7 @@ def test_names_of_a_body_are_there_on_servers_and_joiners_and_cost_no_bit(
 
 
 def meddle(session: Session) -> None:
-    """The body changes all that an optimiser holds, at the step at which a rehearsal of the loop stands; weights in the
+    """The body changes all that an optimizer holds, at the step at which a rehearsal of the loop stands; weights in the
     rehearsal only, as a turn that changes them is refused."""
     net, data = made(session), rows()
     optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))

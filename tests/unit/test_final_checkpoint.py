@@ -75,7 +75,7 @@ def digest_of(state: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_final_state_is_saved_in_each_mode_whatever_the_interval(mode: str, tmp_path: Path) -> None:
-    """With what the lines behind the last loop made of the weights, and what the optimiser keeps of each."""
+    """With what the lines behind the last loop made of the weights, and what the optimizer keeps of each."""
     spec = job(MODES[mode], checkpoint=SELDOM, workers=GROUP)
     train = Train(factor=0.5)
     play = ThreadedCast(spec, train, artifacts=tmp_path / "1", checkpoints=str(tmp_path / "saved")).play()

@@ -43,7 +43,7 @@ class Noisy(nn.Module):
         return x * self.strength
 
 
-class Initialised(nn.Module):
+class Initialized(nn.Module):
     """Fills a buffer from the first rows, and has a flag for it."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class ReturnedFromOnce(CheckedOnce):
         return x - self.mean
 
 
-class InitialisedForAll(nn.Module):
+class InitializedForAll(nn.Module):
     """The same with the flag among the buffers."""
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class Shown(nn.Module):
         return shares @ x * self.ones * self.share
 
 
-ONCE: dict[str, type[nn.Module]] = {"1.shift": Shifted, "1.strength": Noisy, "1.ready": Initialised}
+ONCE: dict[str, type[nn.Module]] = {"1.shift": Shifted, "1.strength": Noisy, "1.ready": Initialized}
 
 
 def why_once(path: str) -> str:
@@ -205,7 +205,7 @@ def test_who_joins_late_and_sets_it_anew_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", ["ring", "parameter_server", "local_sgd"])
-@pytest.mark.parametrize("make", [Shown, Rotary, Masked, InitialisedForAll])
+@pytest.mark.parametrize("make", [Shown, Rotary, Masked, InitializedForAll])
 def test_what_workers_set_alike_or_in_each_forward_is_not(make: Any, sync: str, tmp_path: Path) -> None:
     play = ThreadedCast(spec((2, 2), sync=sync), partial(train, make=make), artifacts=tmp_path).play()
     assert {end.reproducible_why for name, end in play.finished.items() if name.startswith("w")} == {""}
@@ -234,7 +234,7 @@ def test_a_flag_by_which_a_forward_decides_what_it_writes_into_a_buffer_is_named
 
 
 @pytest.mark.parametrize(
-    "kind", [CheckedOnce, MeasuredOnce, ReturnedFromOnce, InitialisedForAll, lambda: nn.BatchNorm1d(LENGTH)]
+    "kind", [CheckedOnce, MeasuredOnce, ReturnedFromOnce, InitializedForAll, lambda: nn.BatchNorm1d(LENGTH)]
 )
 def test_flags_beside_buffers_that_each_forward_writes_alike_are_not(kind: Any) -> None:
     assert first_forward(kind(), *ROWS).why_other_bits == ""

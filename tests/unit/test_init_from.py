@@ -23,7 +23,7 @@ def net_of(classes: int, seed: int) -> nn.Sequential:
 
 
 def saved(place: Path, net: nn.Module) -> str:
-    """The URI of a checkpoint that holds this model, and an optimiser nobody takes over."""
+    """The URI of a checkpoint that holds this model, and an optimizer nobody takes over."""
     folder, position = Folder(str(place)), CheckpointPosition(3, 3, attempt=1, generation=1)
     state = {"models": [net.state_dict()], "optimizers": [{"state": {0: torch.ones(3)}}]}
     pieces = Snapshot(state, CheckpointPart()).write(folder, position.name)
@@ -54,7 +54,7 @@ def test_weights_of_the_same_name_and_shape_are_taken_over(tmp_path: Path) -> No
     first, tuned = net_of(3, seed=1), Tuned(classes=3)
     _, recorded = run_local(job(saved(tmp_path, first)), tuned, tmp_path / "artifacts")
     told = next(data for kind, data in recorded.events if kind == "weights.loaded")
-    assert (told["taken"], told["not_taken"].split(",")[0]) == (len(first.state_dict()), "optimisers")
+    assert (told["taken"], told["not_taken"].split(",")[0]) == (len(first.state_dict()), "optimizers")
     for name, parameter in tuned.net.named_parameters():
         assert torch.equal(parameter, first.get_parameter(name)), name
 

@@ -1,4 +1,4 @@
-"""A job begins with the optimisers' states of another one: by name, shape and kind, and with nothing else of them."""
+"""A job begins with the optimizers' states of another one: by name, shape and kind, and with nothing else of them."""
 
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def test_states_that_fit_by_name_shape_and_kind_are_taken_and_no_others(
     assert bool(warned) is (taken == 0)
 
 
-def test_the_settings_of_an_optimiser_stay_the_job_s_own(saved: str, tmp_path: Path) -> None:
+def test_the_settings_of_an_optimizer_stay_the_job_s_own(saved: str, tmp_path: Path) -> None:
     rates: list[float] = []
 
     def slow(net: nn.Module) -> torch.optim.Optimizer:
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_does_not_say_whose_states_it_holds_is_refused(tmp_pat
     pieces = Snapshot(state, CheckpointPart()).write(folder, position.name)
     folder.commit(position.name, Manifest(position, tuple(pieces), {}))
     begun = job("ring", init_from=folder.place_of(position.name), init_optimizers=True)
-    with pytest.raises(BeginningUnreadable, match="did not write down which optimiser's state is whose"):
+    with pytest.raises(BeginningUnreadable, match="did not write down which optimizer's state is whose"):
         run_local(begun, Train(), tmp_path / "2")
 
 

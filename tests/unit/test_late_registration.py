@@ -35,7 +35,7 @@ def late(session: Session) -> None:
 
 
 def some(session: Session) -> None:
-    """An optimiser for half of another one's parameters."""
+    """An optimizer for half of another one's parameters."""
     net = made(session)
     loop(session, net)
     session.optimizer(torch.optim.Adam(net[2].parameters(), lr=0.01))

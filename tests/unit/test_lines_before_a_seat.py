@@ -38,7 +38,7 @@ def check(play: Play, notes: Notes) -> None:
     """The program is over, with the bits of one process, and every line that ran again found what it had found."""
     assert play.outcome == "succeeded", (play.reason, play.message)
     for why in [finished.reproducible_why for finished in play.finished.values()]:
-        assert not why or why.startswith("optimisers draw")  # all threads seed one generator
+        assert not why or why.startswith("optimizers draw")  # all threads seed one generator
     assert play.digest == notes.undisturbed()
     assert play.reported("member.differed") == play.reported("program.differs") == []
 

@@ -75,7 +75,7 @@ def tree_sum(values: list[Tensor]) -> Tensor:
 
 
 def by_hand(kind: str, outer: str, epochs: int) -> list[Tensor]:
-    """Plain torch: four copies of net and optimiser a round; their moves and states averaged by rows."""
+    """Plain torch: four copies of net and optimizer a round; their moves and states averaged by rows."""
     x, y = rows().tensors
     net = small_net()
     optimizer = OPTIMIZERS[kind](net)
@@ -128,7 +128,7 @@ def test_nesterov_rounds_equal_a_loop_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_one_replica_is_plain_training(anew: bool, tmp_path: Path) -> None:
-    """With one shard the average of the replicas is the replica, also behind an optimiser made anew between loops."""
+    """With one shard the average of the replicas is the replica, also behind an optimizer made anew between loops."""
     finals: list[list[Tensor]] = []
 
     def train(session: ringleader.Session) -> None:
@@ -280,7 +280,7 @@ def test_a_parameter_that_only_some_replicas_used_counts_the_steps_of_the_first_
         assert float(optimizer.state[seldom.weight]["exp_avg"].abs().sum()) > 0
 
 
-def test_an_optimiser_whose_state_has_no_average_is_named() -> None:
+def test_an_optimizer_whose_state_has_no_average_is_named() -> None:
     class Counting(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             super().step(closure)

@@ -57,7 +57,7 @@ NET, BAG, DATA = drawn()
 
 
 def train(session: Session) -> None:
-    """A table whose gradients are rows, two optimisers of which one clips, a schedule, evaluations; overflows."""
+    """A table whose gradients are rows, two optimizers of which one clips, a schedule, evaluations; overflows."""
     net, bag = session.model(copy.deepcopy(NET)), session.model(copy.deepcopy(BAG))
     optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), clip_norm=0.05)
     session.optimizer(torch.optim.SGD(bag.parameters(), lr=0.1))

@@ -187,7 +187,7 @@ def test_where_servers_make_the_updates_a_joiner_is_healed_once_its_lines_are_ru
 
 
 def test_a_server_has_its_seat_at_once_and_runs_its_lines_with_it():
-    """What servers have recorded of optimisers' states no worker can tell it."""
+    """What servers have recorded of optimizers' states no worker can tell it."""
     world = World.of(workers_min=1, workers_max=2, shards=6, servers=2, copies=True, joiners_follow=True)
     world.calm()
     world.commit()

@@ -47,7 +47,7 @@ def test_a_lost_copy_of_a_server_is_replaced_and_healed_by_another_one():
 
 
 def test_a_new_server_waits_while_only_workers_have_the_scores_of_an_evaluation():
-    """A worker gives it the position, but has no optimiser state."""
+    """A worker gives it the position, but has no optimizer state."""
     world = running(servers=2, copies=True)
     world.die("s0")
     world.hear()

@@ -1,4 +1,4 @@
-"""State of programs beside the usual one: own generators, scores that draw, wide optimiser states, set buffers."""
+"""State of programs beside the usual one: own generators, scores that draw, wide optimizer states, set buffers."""
 
 import random
 import sys
@@ -230,7 +230,7 @@ def test_scores_that_draw_do_not_depend_on_who_loads(tmp_path: Path) -> None:
     assert scores(0) == scores(1)
 
 
-def test_an_optimiser_state_of_another_type_than_its_weight_is_healed_bit_for_bit() -> None:
+def test_an_optimizer_state_of_another_type_than_its_weight_is_healed_bit_for_bit() -> None:
     def held() -> tuple[TrainingState, nn.Parameter, torch.optim.Optimizer]:
         net = nn.Linear(3, 1, bias=False)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -310,7 +310,7 @@ def test_a_state_that_came_through_flat_memory_lies_in_the_order_of_its_weight()
     assert taken.stride() == weight.stride()
 
 
-def test_a_server_that_keeps_its_part_keeps_its_optimiser_state_of_it() -> None:
+def test_a_server_that_keeps_its_part_keeps_its_optimizer_state_of_it() -> None:
     """The peer, a backup of the part, has another state of it."""
 
     def made(number: float) -> TrainingState:

@@ -1,4 +1,4 @@
-"""Several optimisers by turns in a step: the bits of a plain loop in torch, through kills, joins, pauses, restarts."""
+"""Several optimizers by turns in a step: the bits of a plain loop in torch, through kills, joins, pauses, restarts."""
 
 import copy
 from collections.abc import Callable
@@ -172,7 +172,7 @@ def test_workers_of_any_mode_have_the_bits_of_one_process(sync: dict[str, Any], 
 
 
 def wide(session: Session) -> None:
-    """Each optimiser has a weight of 1 MiB, in a bucket that goes in its own phase alone."""
+    """Each optimizer has a weight of 1 MiB, in a bucket that goes in its own phase alone."""
     nets = [session.model(copy.deepcopy(net)) for net in WIDE]
     one, other = nets
     both = [torch.optim.SGD(net.parameters(), lr=0.01) for net in nets]
@@ -382,12 +382,12 @@ def frozen_phase(session: Session) -> None:
         (last_phase_left_out, "a step of session.steps was left before it was committed"),
         (left_between_phases, "the loop over session.batches was left in the middle of a batch"),
         (phase_left_in_its_middle, "phase 1 of a step was begun before phase 0 was over"),
-        (phases_in_another_order, "the loss of phase 0 reaches no parameter of the phase's optimiser"),
-        (optimizer_in_no_phase, "a registered optimiser (SGD, number 1) is in no phase of session.steps"),
-        (strange_optimizer, "phase 1 of session.steps names no optimiser that is registered now"),
+        (phases_in_another_order, "the loss of phase 0 reaches no parameter of the phase's optimizer"),
+        (optimizer_in_no_phase, "a registered optimizer (SGD, number 1) is in no phase of session.steps"),
+        (strange_optimizer, "phase 1 of session.steps names no optimizer that is registered now"),
         (evaluated_between_phases, "between two slices of a step, or two of its phases"),
         (rate_set_between_phases, "between two steps of session.steps"),
-        (frozen_phase, "no parameter of this phase's optimiser is trainable"),
+        (frozen_phase, "no parameter of this phase's optimizer is trainable"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_line_to_write(
@@ -399,7 +399,7 @@ def test_what_cannot_be_is_refused_with_the_line_to_write(
 @pytest.mark.parametrize(
     ("sync", "told"),
     [
-        (ROUNDS, "this job has sync: local_sgd, where each logical shard steps copies of the optimisers"),
+        (ROUNDS, "this job has sync: local_sgd, where each logical shard steps copies of the optimizers"),
         (LEASED, "workers do not commit a step together: they lease items"),
         (
             {"intra_node": "token_ring"},

@@ -16,7 +16,7 @@ from ringleader.train.local import run_local
 
 
 class Lookahead:
-    """Wraps an optimiser, as many published ones do."""
+    """Wraps an optimizer, as many published ones do."""
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner, self.param_groups = inner, inner.param_groups
@@ -61,7 +61,7 @@ def lazy(session: Session) -> None:
         (kept_dict, "got a dict, which has no state_dict and no load_state_dict"),
         (half_an_object, "got a Half, which has no load_state_dict"),
         (wrapped, "got a Lookahead, which is not a torch.optim.Optimizer"),
-        (without_super, r"the optimiser class WithoutSuper does not call super\(\).__init__"),
+        (without_super, r"the optimizer class WithoutSuper does not call super\(\).__init__"),
         (lazy, "whose 0.weight has no shape yet"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

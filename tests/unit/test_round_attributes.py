@@ -1,4 +1,4 @@
-"""Optimisers' own attributes around the replicas of a round: each starts from the same ones, or they are named; and of
+"""Optimizers' own attributes around the replicas of a round: each starts from the same ones, or they are named; and of
 what they leave only that is averaged which is the same one's."""
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def test_what_could_not_be_sent_is_set_back_as_it_is(group: int | None) -> None:
 
 
 class Deleting(Bare):
-    """Ends its first phase, with the optimiser that it had for it."""
+    """Ends its first phase, with the optimizer that it had for it."""
 
     def begin(self) -> None:
         self.warm, self.table, self.call = 4.0, [1.0, 2.0], abs

@@ -1,4 +1,4 @@
-"""What an optimiser keeps where parameter servers have it: a program may clear, set and keep it, and put it back. What
+"""What an optimizer keeps where parameter servers have it: a program may clear, set and keep it, and put it back. What
 it reads of it is refused, with its line, before it decides anything by it."""
 
 import copy
@@ -166,7 +166,7 @@ def test_a_registered_optimizer_is_not_stepped_by_hand(mode: str, tmp_path: Path
     play = played(lambda o, n: o.step(), mode, tmp_path)
     assert (play.outcome, play.reason) == ("failed", "entrypoint_raised"), play.message
     assert "SGD.step() was called between session calls (test_served_states.py:" in play.message
-    assert "Use an optimiser that is not registered" in play.message
+    assert "Use an optimizer that is not registered" in play.message
 
 
 @pytest.mark.parametrize("mode", ["ring", "local_sgd"])

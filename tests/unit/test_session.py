@@ -110,7 +110,7 @@ def test_gradients_equal_one_process_on_the_whole_batch() -> None:
     "sync",
     ["ring", {"intra_node": "parameter_server", "inter_node": "parameter_server", "consistency": "async"}],
 )
-def test_fused_optimisers_take_weights_of_any_memory_format(sync: Any) -> None:
+def test_fused_optimizers_take_weights_of_any_memory_format(sync: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     data = TensorDataset(torch.randn(8, 3, 5, 5, generator=generator))
     torch.manual_seed(0)
@@ -235,7 +235,7 @@ def test_metrics_that_change_from_turn_to_turn_are_named() -> None:
             session.step(F.cross_entropy(model(x), y), b=2.0)
 
 
-def test_an_optimiser_over_an_unregistered_model_is_named() -> None:
+def test_an_optimizer_over_an_unregistered_model_is_named() -> None:
     with ringleader.local_session(SPEC) as session:
         net(session)
         session.optimizer(torch.optim.SGD(nn.Linear(5, 2).parameters(), lr=0.1))
@@ -243,10 +243,10 @@ def test_an_optimiser_over_an_unregistered_model_is_named() -> None:
             next(session.batches(rows()))
 
 
-def test_a_loop_without_an_optimiser_is_named() -> None:
+def test_a_loop_without_an_optimizer_is_named() -> None:
     with ringleader.local_session(SPEC) as session:
         session.model(nn.Linear(5, 2))
-        with pytest.raises(StepMisuse, match="no optimiser"):
+        with pytest.raises(StepMisuse, match="no optimizer"):
             next(session.batches(rows()))
 
 
@@ -495,7 +495,7 @@ def test_what_no_weights_file_can_hold_is_found_before_the_first_step(
     assert turns == []
 
 
-def test_a_table_takes_an_optimiser_for_sparse_gradients_or_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_table_takes_an_optimizer_for_sparse_gradients_or_is_refused_by_name(tmp_path: Path) -> None:
     def embed(optimizer: Any, **changes: Any) -> Any:
         def train(session: ringleader.Session) -> None:
             model = session.model(
@@ -532,7 +532,7 @@ def test_a_table_takes_an_optimiser_for_sparse_gradients_or_is_refused_by_name(t
         (torch.optim.AdamW, False),
     ],
 )
-def test_servers_take_optimisers_that_change_rows_with_a_gradient_only(optimizer: Any, fits: bool) -> None:
+def test_servers_take_optimizers_that_change_rows_with_a_gradient_only(optimizer: Any, fits: bool) -> None:
     weight = nn.Parameter(torch.zeros(3, 2))
     made = [(optimizer([weight]), None)]
     check_optimizers(made, {weight: "items.weight"}, published=False)
@@ -545,7 +545,7 @@ def test_servers_take_optimisers_that_change_rows_with_a_gradient_only(optimizer
 
 
 @pytest.mark.parametrize("sync", ["local_sgd", "token_ring", "ring"])
-def test_an_optimiser_that_cannot_work_is_refused_before_the_first_turn(sync: str) -> None:
+def test_an_optimizer_that_cannot_work_is_refused_before_the_first_turn(sync: str) -> None:
     sparse = sync == "ring"  # elsewhere the gradients of tables are dense
 
     def sparse_adam(parameters: Any) -> Any:

@@ -38,7 +38,7 @@ class Program:
     def __call__(self, session: Session) -> None:
         net = session.model(copy.deepcopy(NET))
         optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), clip_norm=0.05)
-        optimizer.register_step_pre_hook(lambda *_: self._at("optimiser", session))
+        optimizer.register_step_pre_hook(lambda *_: self._at("optimizer", session))
         session.on_commit(lambda: self._at("callback", session))
         for _ in range(self._epochs):
             for x, y in session.batches(DATA):
@@ -99,12 +99,12 @@ SERVED = ["forward", "exchange", "update", "exchange", "update", "committed", "b
 SERVER = {"intra_node": "parameter_server", "inter_node": "parameter_server"}
 TWO: dict[str, Any] = {"workers": {"min": 1, "max": 2}}
 CASES: dict[str, tuple[JobSpec, str, str]] = {
-    "ring, optimiser": (job(**TWO), "w0", "optimiser"),
+    "ring, optimizer": (job(**TWO), "w0", "optimizer"),
     "ring, callback": (job(**TWO), "w0", "callback"),
     "ring, behind the step": (job(**TWO), "w1", "behind the step"),
     "servers, callback": (job(sync=SERVER, **TWO), "w1", "callback"),
     "servers, behind the step": (job(sync=SERVER, **TWO), "w2", "behind the step"),
-    "servers, optimiser": (backed(3), "s0", "optimiser"),
+    "servers, optimizer": (backed(3), "s0", "optimizer"),
     "local_sgd, callback": (job(sync="local_sgd", **TWO), "w0", "callback"),
 }
 

@@ -1,4 +1,4 @@
-"""A registered model stays what it was at the first loop, and so do the groups that optimisers step. What a program
+"""A registered model stays what it was at the first loop, and so do the groups that optimizers step. What a program
 puts in their places is refused at once, in a job that nothing happens to, with its line and with what to write."""
 
 import copy
@@ -74,7 +74,7 @@ def pruned(net: nn.Sequential, _: Any) -> None:
     prune.l1_unstructured(net[0], "weight", 0.5)
 
 
-def normalised(net: nn.Sequential, _: Any) -> None:
+def normalized(net: nn.Sequential, _: Any) -> None:
     parametrizations.weight_norm(net[0])
 
 
@@ -119,7 +119,7 @@ MODELS = [
     (new_weight, "has a new parameter object '3.weight'", "without assign=True"),
     (new_head, "has a new parameter object '3.weight'", "without assign=True"),
     (pruned, "no longer has '0.weight'", r"parameter\.mul_\(mask\)"),
-    (normalised, "no longer has '0.weight'", "at the top"),
+    (normalized, "no longer has '0.weight'", "at the top"),
     (deeper, "has a new entry '4.weight'", "at the top"),
     (with_buffer, "has a new entry 'mask'", "at the top"),
     (wider, r"has '3.weight' with shape \(4, 8\) instead of \(2, 8\)", "never their shape"),
@@ -303,7 +303,7 @@ def test_what_leaves_the_model_what_it_is_is_the_programs_own(line: Line, tmp_pa
     assert run_local(job("ring"), Program(line), tmp_path)[0].steps == 9
 
 
-@pytest.mark.parametrize("line", [pruned, normalised, double, popped])
+@pytest.mark.parametrize("line", [pruned, normalized, double, popped])
 def test_at_the_top_everything_may_be_changed(line: Line, tmp_path: Path) -> None:
     def train(session: Session) -> None:
         net = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))

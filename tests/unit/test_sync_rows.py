@@ -46,7 +46,7 @@ def ratings(*, sparse: bool = True) -> nn.Module:
 
 
 class Two:
-    """Optimisers for the tables and for the rest."""
+    """Optimizers for the tables and for the rest."""
 
     def __init__(self, tables: Any, rest: Any) -> None:
         self.optimizers = (tables, rest)

@@ -1,4 +1,4 @@
-"""Several parameter servers: the bits of the ring, a part of the parameters and of the optimiser's state each."""
+"""Several parameter servers: the bits of the ring, a part of the parameters and of the optimizer's state each."""
 
 from itertools import product
 
@@ -96,7 +96,7 @@ def test_the_norm_that_clips_is_that_of_all_parts_together():
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_server_holds_the_optimiser_state_of_its_part_and_of_no_other(shared):
+def test_a_server_holds_the_optimizer_state_of_its_part_and_of_no_other(shared):
     def states(member: Member) -> set[str]:
         member.train(2)
         return {name for name, p in member.net.named_parameters() if p in member.optimizer.state}

@@ -9,7 +9,7 @@ from ringleader.train.state.training_state import TrainingState
 
 
 def trained() -> TrainingState:
-    """A state whose optimiser has made a step in inference mode: its momentum is an inference tensor."""
+    """A state whose optimizer has made a step in inference mode: its momentum is an inference tensor."""
     held, net = TrainingState(), nn.Linear(3, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for weight in net.parameters():
@@ -21,7 +21,7 @@ def trained() -> TrainingState:
     return held
 
 
-def test_an_optimiser_s_state_of_inference_mode_is_watched_by_its_identity() -> None:
+def test_an_optimizer_s_state_of_inference_mode_is_watched_by_its_identity() -> None:
     held = trained()
     ((optimizer, _),) = held.optimizers
     states = [state["momentum_buffer"] for state in optimizer.state.values()]

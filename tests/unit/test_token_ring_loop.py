@@ -57,7 +57,7 @@ def small_net() -> nn.Module:
 
 
 def by_hand(kind: str, shards: int, epochs: int) -> list[Tensor]:
-    """Plain torch: one slice after the other, each an optimiser step of which its share of the batch counts."""
+    """Plain torch: one slice after the other, each an optimizer step of which its share of the batch counts."""
     x, y = rows().tensors
     net = small_net()
     optimizer = OPTIMIZERS[kind](net)

@@ -75,7 +75,7 @@ def test_rows_are_read_in_a_phase_that_is_watched(sync: dict[str, Any], tmp_path
 
 
 def test_the_programs_own_code_runs_in_phases_that_are_watched_while_others_wait(tmp_path: Path) -> None:
-    """In an optimiser, a callback, behind a step, between two calls: a hang there holds up the others."""
+    """In an optimizer, a callback, behind a step, between two calls: a hang there holds up the others."""
     sink = PhaseKept()
     told: dict[str, set[str]] = {}
 
@@ -85,7 +85,7 @@ def test_the_programs_own_code_runs_in_phases_that_are_watched_while_others_wait
     def train(session: Session) -> None:
         net = session.model(torch.nn.Linear(3, 1))
         optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
-        optimizer.register_step_pre_hook(lambda *_: note("optimiser"))
+        optimizer.register_step_pre_hook(lambda *_: note("optimizer"))
         session.on_commit(lambda: note("callback"))
 
         def score(batch: Any) -> dict[str, torch.Tensor]:

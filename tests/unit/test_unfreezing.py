@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 LOOPS, PER_LOOP = 4, 6
 
 Lines = Callable[[nn.Module, list[Optimizer], int], Optimizer | None]
-"""What a program does before its loop of that number; an optimiser made there is the newest of the list."""
+"""What a program does before its loop of that number; an optimizer made there is the newest of the list."""
 
 
 def thawed(net: Any, _: list[Optimizer], loop: int) -> None:
@@ -73,7 +73,7 @@ class Program:
     Attributes:
         batches: by loop what its body was given.
         exchanged: by loop how many elements of gradients were exchanged.
-        remembered: by loop how many parameters the optimisers keep something of, at its end.
+        remembered: by loop how many parameters the optimizers keep something of, at its end.
     """
 
     def __init__(self, way: str) -> None:

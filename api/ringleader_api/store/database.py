@@ -33,7 +33,7 @@ LOG_PAGES = 10_000
 """The pages (40 MB) of SQLite's write-ahead log from which a commit copies them into the database, where `copy_log` has
 not kept up."""
 _MIGRATING = 0x72696E67
-"""The advisory lock that serialises the migrations of replicas that start together."""
+"""The advisory lock that serializes the migrations of replicas that start together."""
 
 Found = TypeVarTuple("Found")
 

@@ -64,7 +64,7 @@ class RingleaderStrategy(SingleDeviceStrategy):  # type: ignore[misc]
         return module
 
     def setup_optimizer(self, optimizer: Optimizer) -> Optimizer:
-        """Register an optimiser; the loop's `step` and `zero_grad` are the session's."""
+        """Register an optimizer; the loop's `step` and `zero_grad` are the session's."""
         self.session.optimizer(optimizer, clip_norm=self.clip_norm)
         self._optimizers.append(optimizer)
         return _prepared(optimizer, self.turn)

@@ -320,9 +320,9 @@ class Buckets:
 
 
 def laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient, or an entry of an optimiser's state, in its parameter's memory layout, as autograd and optimisers
+    """The gradient, or an entry of an optimizer's state, in its parameter's memory layout, as autograd and optimizers
     create it."""
-    # Fused optimisers walk memory alone: another layout would pair elements that do not belong together.
+    # Fused optimizers walk memory alone: another layout would pair elements that do not belong together.
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, dtype=gradient.dtype, requires_grad=False).copy_(gradient)

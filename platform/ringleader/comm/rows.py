@@ -102,7 +102,7 @@ class SparseTables:
         self._place = 0
         self._adds = 0
         if self.names and not check_sparse_tensor_invariants.is_enabled():  # type: ignore[no-untyped-call]
-            # Set explicitly: torch warns all callers that leave it open, its own optimisers among them.
+            # Set explicitly: torch warns all callers that leave it open, its own optimizers among them.
             check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
 
     def go_on(self, before: "SparseTables") -> None:

@@ -9,7 +9,7 @@ from torch.nn import Parameter
 
 def point_at(parameter: Parameter, memory: Tensor) -> None:
     """Have the parameter's values be those of this memory from now on."""
-    # By `.data`: the program and its optimisers keep their parameter object, and no operation runs that autograd sees.
+    # By `.data`: the program and its optimizers keep their parameter object, and no operation runs that autograd sees.
     parameter.data = memory
 
 

@@ -21,7 +21,7 @@ PREEMPTED_HINT = (
 )
 
 ASTRAY = (
-    "the program changed it outside the optimiser (through .data, for example) while this worker was following, so "
+    "the program changed it outside the optimizer (through .data, for example) while this worker was following, so "
     "the change was not seen: the worker is sent the whole state while the others wait"
 )
 
@@ -102,7 +102,7 @@ def lose(state: Membership, worker: str, cause: str, now: float, why: str = "") 
     # It was to go anyway: no loss to report, and nothing to recover from.
     if (found.role == "server" and state.trained) or (found.cause in ("resize", "drain") and not member):
         return state.drop(worker), ()
-    # Its part of the optimiser's state is nowhere else.
+    # Its part of the optimizer's state is nowhere else.
     if found.role == "server" and not (state.copied(found) or state.closing):
         return end(
             state, End("failed", "platform_error", f"the parameter server {worker} was lost: {cause}.")

@@ -17,7 +17,7 @@ def newest_transaction(state: Membership) -> int | None:
     floor = state.plan.start_transaction if state.plan else 0
     # A server that has applied a step before the others could does not count: the plan repeats the step, and that
     # server does not apply it again. Nor do workers whose weights are of a step that no server is left of: they have no
-    # optimiser state to go on with.
+    # optimizer state to go on with.
     applied = [
         w.applied for w in state.members if w.phase is Phase.PARKED and w.stands <= newest_complete(state)
     ]
@@ -123,7 +123,7 @@ def _choose_servers(state: Membership, start_transaction: int, cause: str) -> tu
     servers = state.where(lambda w: w.role == "server" and w.phase is Phase.PARKED)
     servers = tuple(w for w in servers if not w.ready or state.due(w))
     torn = any(not w.ready and w.stands > newest_complete(state) for w in servers)
-    # By servers: they alone have the optimiser's state. While they stand at different steps a new one waits: the step
+    # By servers: they alone have the optimizer's state. While they stand at different steps a new one waits: the step
     # is repeated first.
     healed = any(_holds(w, start_transaction) for w in servers) and not torn
     if not (state.closing or cause == SHORT) and (start_transaction == 0 or healed):
@@ -150,7 +150,7 @@ def _heals(
         behind = [w for w in (*workers, *servers) if w is not donors[0]]
     else:
         holders = [w for w in (*servers, *workers) if _holds(w, start_transaction) and w.stands <= complete]
-        # Servers first: only they have the optimiser's state.
+        # Servers first: only they have the optimizer's state.
         donors = [w for w in holders if w.role == "server"] or holders
         behind = [w for w in (*workers, *servers) if w not in holders]
     return tuple((w.id, donors[i % len(donors)].id) for i, w in enumerate(behind))

@@ -42,7 +42,7 @@ def gifts(
     for part, servers in enumerate(held_by):
         donors = [server for server in servers if server not in without]
         if servers and not donors:
-            raise ValueError(f"no server holds part {part} of the optimiser's state")
+            raise ValueError(f"no server holds part {part} of the optimizer's state")
         for server in servers:
             if server in without:
                 # The first in order, for all members alike: receiver and donor meet without asking.

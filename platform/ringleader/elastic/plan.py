@@ -35,7 +35,7 @@ class Plan:
         generation: grows by one with each plan of the attempt.
         members: worker ids in rank order; servers stand behind the workers.
         servers: the number of parameter servers among the members, the last ones (own no shard, each holds a part of
-            the parameters and of the optimiser's state).
+            the parameters and of the optimizer's state).
         shards: the number of logical shards L.
         start_transaction: transactions (steps and evaluations) applied by the member that is furthest; one that has
             fewer heals.

@@ -1,4 +1,4 @@
-"""The exchange that a training step needs from a way of synchronising: slice gradients go in, the next weights come
+"""The exchange that a training step needs from a way of synchronizing: slice gradients go in, the next weights come
 out."""
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ class Exchange(Protocol):
     """
 
     updates: bool
-    """Whether this member's optimiser makes the next weights: every worker of a ring, only the servers otherwise."""
+    """Whether this member's optimizer makes the next weights: every worker of a ring, only the servers otherwise."""
 
     @property
     def part(self) -> list[Parameter] | None:

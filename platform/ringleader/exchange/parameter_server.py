@@ -1,6 +1,6 @@
 """Synchronous parameter servers: workers push partial sums, servers complete them, update, and publish weights.
 
-The servers are the last ranks; each owns some parameters with their optimiser state, or all of them (`routes`). They
+The servers are the last ranks; each owns some parameters with their optimizer state, or all of them (`routes`). They
 complete the same tree as the ring does, so both give the same bits.
 """
 

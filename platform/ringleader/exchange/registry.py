@@ -138,7 +138,7 @@ def share_out(parameters: Sequence[Parameter], servers: int, later: Collection[i
     for numbers in ([n for n in range(len(parameters)) if n not in later], later):
         loads = [0] * max(1, servers)
         # The number breaks ties: all members have to come to the same answer.
-        # Whole parameters, so that every optimiser that treats them one by one makes the bits it makes in one process:
+        # Whole parameters, so that every optimizer that treats them one by one makes the bits it makes in one process:
         # the largest first, each to the server that has the fewest bytes so far.
         for number in sorted(numbers, key=lambda n: (-parameters[n].nbytes, n)):
             least = loads.index(min(loads))

@@ -1,4 +1,4 @@
-"""Optimisers and learning rates for large global batches. Public as `ringleader.optim`; it stands on torch alone."""
+"""Optimizers and learning rates for large global batches. Public as `ringleader.optim`; it stands on torch alone."""
 
 from ringleader.optim.lamb import LAMB
 from ringleader.optim.lars import LARS

@@ -22,7 +22,7 @@ class LARS(LayerwiseOptimizer):
     has the bits of `torch.optim.SGD`. The norms have the same bits whoever computes them.
 
     Args:
-        params: as torch's optimisers take them; `layer_groups(model)` leaves biases and norms out of the scaling.
+        params: as torch's optimizers take them; `layer_groups(model)` leaves biases and norms out of the scaling.
         lr: the rate, which `scaled_rate` adapts to the global batch; above 0.
         momentum: from 0 to below 1.
         weight_decay: b, the factor of the weights in the gradient.

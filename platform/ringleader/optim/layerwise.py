@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 
 class LayerwiseOptimizer(Optimizer, ABC):
-    """An optimiser that scales each layer's update by norms of that layer. A layer is one parameter.
+    """An optimizer that scales each layer's update by norms of that layer. A layer is one parameter.
 
     The option `adapt` of a group turns the scaling off for its parameters: `layer_groups` does so for biases and norms.
     """

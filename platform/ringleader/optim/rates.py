@@ -37,13 +37,13 @@ def scaled_rate(base: float, base_batch: int, batch: int, how: Scaling = "linear
 
 
 class WarmUp(LRScheduler):
-    """A learning-rate schedule that begins low: the rate grows in equal steps to the optimiser's own, then stays, or
+    """A learning-rate schedule that begins low: the rate grows in equal steps to the optimizer's own, then stays, or
     falls to 0 along a power of what is left.
 
     The rate is a function of the number of the step alone. Register it: `session.scheduler(WarmUp(optimizer, 100))`.
 
     Args:
-        steps: at the last of them the rate is the optimiser's own; 0: there is no warm-up.
+        steps: at the last of them the rate is the optimizer's own; 0: there is no warm-up.
         total_steps: where the rate is 0, for example `session.total_steps(…)`; None: it stays.
         power: of the part of the steps behind the warm-up that is left: 1 falls evenly, 2 as in the paper on LARS.
 

@@ -192,14 +192,14 @@ class JobSpec(SpecPart):
             raise Impossible(
                 "init_optimizers",
                 True,
-                "init_optimizers is true, and there is no init_from whose optimisers' states this job could begin "
+                "init_optimizers is true, and there is no init_from whose optimizers' states this job could begin "
                 "with; allowed: false, or with init_from",
             )
         if self.init_optimizers and str(self.init_from).endswith(".safetensors"):
             raise Impossible(
                 "init_optimizers",
                 True,
-                "init_optimizers is true, and a weights file holds no states of optimisers; allowed: false, or with "
+                "init_optimizers is true, and a weights file holds no states of optimizers; allowed: false, or with "
                 "init_from a job or a checkpoint",
             )
         return self

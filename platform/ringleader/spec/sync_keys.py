@@ -71,7 +71,7 @@ class SyncKeys(SpecPart):
 
     @property
     def mode(self) -> str:
-        """The way of synchronising, by the name of its folder in `train/modes`."""
+        """The way of synchronizing, by the name of its folder in `train/modes`."""
         if self.leased:
             return "async_server"
         if self.circulates:
@@ -102,7 +102,7 @@ class SyncKeys(SpecPart):
 
     @property
     def servers_are_copies(self) -> bool:
-        """Whether each server holds all parameters and optimiser state, so that one of them can be replaced."""
+        """Whether each server holds all parameters and optimizer state, so that one of them can be replaced."""
         return self.intra_node == SERVERS and self.inter_node != SERVERS
 
     @property

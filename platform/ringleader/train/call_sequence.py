@@ -24,7 +24,7 @@ class CallSequence:
     """
 
     def __init__(self, member: Member, sink: RecordSink, steps: Mode, states: ServedOptimizerStates) -> None:
-        """`states` are the optimisers', which the program's lines cannot see where servers keep them."""
+        """`states` are the optimizers', which the program's lines cannot see where servers keep them."""
         self.shown: FinishedCall | None = None
         self.running: int | None = None
         self._member = member
@@ -128,7 +128,7 @@ class CallSequence:
         self._sink.progress(step=progress.step, total_steps=None, epoch=progress.epoch, phase=phase, rows=0)
 
     def check_between(self, what: str) -> None:
-        """Refuse `what` inside a loop. Where optimisers step whenever an item comes, allow it only before the first
+        """Refuse `what` inside a loop. Where optimizers step whenever an item comes, allow it only before the first
         call."""
         if self._inside:
             raise StepMisuse(
@@ -151,7 +151,7 @@ class CallSequence:
         if self._calls.next:
             raise StepMisuse(
                 f"session.{what} was called after the first batches or evaluate call.",
-                hint="Register models, optimisers, schedulers and kept objects at the top of the training function.",
+                hint="Register models, optimizers, schedulers and kept objects at the top of the training function.",
             )
 
     def _begin_section(self, number: int) -> None:

@@ -89,7 +89,7 @@ def _reached(callback: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(name: str, value: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
-    # Models, optimisers and our own objects change at every step, and are committed in other ways.
+    # Models, optimizers and our own objects change at every step, and are committed in other ways.
     if id(value) not in kept and not type(value).__module__.startswith(("ringleader.", "torch.")):
         for attribute, held in getattr(value, "__dict__", {}).items():
             yield f"{name}.{attribute}", held

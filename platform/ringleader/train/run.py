@@ -169,7 +169,7 @@ def run(
     """Run `function` to its end as one member of a group.
 
     Args:
-        server: this member owns no shard; it runs the same function and holds the optimiser.
+        server: this member owns no shard; it runs the same function and holds the optimizer.
         artifacts: where rank 0 leaves `weights.safetensors`.
         checkpoints: the URI of the folder of the job's checkpoints; None: none are written.
         copies: this node's folder for copies of data sets, where workers read such.

@@ -149,8 +149,8 @@ class Session(Registrations):
 
         Args:
             dataset, shuffle, collate, loader_workers, drop_last: as for `batches`.
-            phases: several optimisers by turns (GANs): a step is then one iterator for each, all with the same rows.
-                Each ends with its optimiser's update, which the losses of the next one see, and trains nothing else:
+            phases: several optimizers by turns (GANs): a step is then one iterator for each, all with the same rows.
+                Each ends with its optimizer's update, which the losses of the next one see, and trains nothing else:
                 `for critic, generator in session.steps(images, phases=[critic_optimizer, generator_optimizer])`.
 
         Raises:

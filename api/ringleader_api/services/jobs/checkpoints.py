@@ -160,7 +160,7 @@ def beginning_of(
     others the newest checkpoint.
 
     Args:
-        optimizers: the job begins with the optimisers' states, too, which are in checkpoints alone.
+        optimizers: the job begins with the optimizers' states, too, which are in checkpoints alone.
 
     Raises:
         NoneLeft: the source was deleted.
@@ -176,7 +176,7 @@ def beginning_of(
     found = checkpoints_of(session, init_from) if source is not None and source.deleted_at is None else []
     if optimizers and ended and not has_final(found):
         raise NoneLeft(
-            f"{init_from}, with whose optimisers' states this job was to begin, has no checkpoint of its end.",
+            f"{init_from}, with whose optimizers' states this job was to begin, has no checkpoint of its end.",
             hint="Submit again without `init_optimizers`, which begins with its final weights, or with a checkpoint.",
         )
     if not found:

@@ -88,7 +88,7 @@ class References:
                 )
 
     def _check_weights(self, who: Caller, job_id: str, *, optimizers: bool) -> None:
-        """Check that the job has weights to begin with, and its optimisers' states where they are asked for. Which ones
+        """Check that the job has weights to begin with, and its optimizers' states where they are asked for. Which ones
         they will be is known once the new job starts."""
         try:
             permit_job(self._store, who, Action.READ, job_id)
@@ -109,7 +109,7 @@ class References:
                 True,
                 "false, or with init_from a job that has saved a checkpoint of its end",
                 f"is asked for, and {job_id} has succeeded without a checkpoint of its end",
-                hint="Leave it out: the job begins with the final weights, and its optimisers anew.",
+                hint="Leave it out: the job begins with the final weights, and its optimizers anew.",
             )
         if not (ended or saved):
             raise wrong_key(

@@ -134,7 +134,7 @@ class ElasticAccelerator(RefusedCalls, Accelerator):  # type: ignore[misc]
     def prepare_optimizer(
         self, optimizer: Optimizer, device_placement: bool | None = None
     ) -> "PreparedOptimizer":
-        """Register an optimiser; the loop's `step` and `zero_grad` are the session's."""
+        """Register an optimizer; the loop's `step` and `zero_grad` are the session's."""
         self.session.optimizer(optimizer, clip_norm=self.clip_norm)
         prepared = PreparedOptimizer(optimizer, self.turn)
         self._optimizers.append(prepared)

@@ -1,4 +1,4 @@
-"""What `accelerator.prepare` gives back to a loop on a session: its optimisers and schedules."""
+"""What `accelerator.prepare` gives back to a loop on a session: its optimizers and schedules."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ with needed("accelerate", "accelerate"):
 
 
 class PreparedOptimizer(AcceleratedOptimizer):  # type: ignore[misc]
-    """A registered optimiser as the loop sees it."""
+    """A registered optimizer as the loop sees it."""
 
     def __init__(self, optimizer: Optimizer, turn: LoopTurn) -> None:
         super().__init__(optimizer, device_placement=False)

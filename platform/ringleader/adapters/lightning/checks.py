@@ -52,7 +52,7 @@ def check_fit(session: Session, trainer: Any) -> None:
     if not module.automatic_optimization:
         refuse(
             "manual optimization (automatic_optimization = False)",
-            "Return one loss from training_step, the sum of several; for several optimisers by turns write a training "
+            "Return one loss from training_step, the sum of several; for several optimizers by turns write a training "
             "function with session.steps.",
         )
     for name in (*BETWEEN, *_OWN_UPDATE):

@@ -58,7 +58,7 @@ class SessionLogger(DummyLogger):  # type: ignore[misc]
 
 
 class RingleaderStrategy(SingleDeviceStrategy):  # type: ignore[misc]
-    """The strategy by which Lightning's `Trainer` keeps the session's guarantees: one optimiser, automatic.
+    """The strategy by which Lightning's `Trainer` keeps the session's guarantees: one optimizer, automatic.
 
     Each logical shard counts as a process: the loader's `batch_size` × `accumulate_grad_batches` × shards is the job's
     `batch.global_size`.

@@ -1,4 +1,4 @@
-"""The optimisers, norm and schedules that a program's training loops give to the session before their first turn."""
+"""The optimizers, norm and schedules that a program's training loops give to the session before their first turn."""
 
 import ast
 from collections.abc import Callable
@@ -50,11 +50,11 @@ class LoopRegistrations:
         self._made: list[ref[Optimizer]] = []
 
     def note(self, optimizer: Optimizer) -> None:
-        """Note an optimiser that the program has made."""
+        """Note an optimizer that the program has made."""
         self._made.append(ref(optimizer))
 
     def register(self, of_schedules: Callable[..., None]) -> list[Optimizer]:
-        """Register what the loop that begins now trains. Returns the optimisers that are new.
+        """Register what the loop that begins now trains. Returns the optimizers that are new.
 
         Args:
             of_schedules: what `step` of registered schedules means for the program.
@@ -79,7 +79,7 @@ class LoopRegistrations:
         return new
 
     def _optimizers(self) -> list[Optimizer]:
-        """The optimisers of prepared models' parameters that are not registered, in the order of their making."""
+        """The optimizers of prepared models' parameters that are not registered, in the order of their making."""
         trained = {parameter for model in self.models for parameter in model.parameters()}
         made = [optimizer for optimizer in (made() for made in self._made) if optimizer is not None]
         own = {o: {p for group in o.param_groups for p in group["params"]} for o in made}

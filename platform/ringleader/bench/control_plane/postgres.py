@@ -73,7 +73,7 @@ def postgres(durable: bool = False) -> Iterator[Postgres]:
     if owner is not None:
         os.chown(folder, owner.pw_uid, owner.pw_gid)
     try:
-        _initialise(tools, folder, owner)
+        _initialize(tools, folder, owner)
         with _running(tools, folder, owner, durable):
             yield Postgres(folder)
     finally:
@@ -91,7 +91,7 @@ def _as(owner: pwd.struct_passwd | None) -> dict[str, int]:
     return {"user": owner.pw_uid, "group": owner.pw_gid} if owner is not None else {}
 
 
-def _initialise(tools: Path, folder: Path, owner: pwd.struct_passwd | None) -> None:
+def _initialize(tools: Path, folder: Path, owner: pwd.struct_passwd | None) -> None:
     command = [tools / "initdb", "-D", folder / "data", "-U", SUPERUSER, "-A", "trust", "-E", "UTF8"]
     made = subprocess.run(
         # Nothing outlives the block, so nothing needs to reach the disk.

@@ -70,7 +70,7 @@ class LocalNodeProvider(FakeMultiNodeProvider):  # type: ignore[misc]
 
 
 def _identity(node_id: str, kind: str, labels: Any) -> dict[str, str]:
-    """Variables by which the autoscaler recognises the node."""
+    """Variables by which the autoscaler recognizes the node."""
     return {
         "RAY_OVERRIDE_NODE_ID_FOR_TESTING": node_id,
         "RAY_CLOUD_INSTANCE_ID": node_id,

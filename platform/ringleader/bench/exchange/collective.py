@@ -71,7 +71,7 @@ def _sums(board: SharedSums, slot: int, rank: int, world: int, length: int) -> d
     ways: dict[str, Sum] = {
         "gloo": lambda: dist.all_reduce(theirs),
         "ringleader": lambda: board.reduce(slot, part, [row], address),
-        "limit": _unsynchronised(rank, world, length),
+        "limit": _unsynchronized(rank, world, length),
     }
     for values, name in ((row, "ringleader"), (theirs, "gloo")):
         values.fill_(rank + 1.0)
@@ -83,7 +83,7 @@ def _sums(board: SharedSums, slot: int, rank: int, world: int, length: int) -> d
     return ways
 
 
-def _unsynchronised(rank: int, world: int, length: int) -> Sum:
+def _unsynchronized(rank: int, world: int, length: int) -> Sum:
     """The adds and copies that a member makes in a sum, on memory of its own and waiting for nobody."""
     start, stop = even_spans(length, world)[rank]
     mine = torch.zeros(stop - start)

@@ -64,7 +64,7 @@ def train(nodes: Nodes, name: str, spec: JobSpec, function: F, deadline_s: float
         PeerFailed: a member failed, or did not end in time.
     """
     store = TCPStore(nodes.here, 0, is_master=True, wait_for_workers=False)
-    # The first optimiser of a process imports torch._dynamo, which takes seconds.
+    # The first optimizer of a process imports torch._dynamo, which takes seconds.
     PROCESSES.set_forkserver_preload([__name__, "torch._dynamo"])
     pipes, processes = [], []
     world = spec.workers.max

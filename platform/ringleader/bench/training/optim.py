@@ -1,4 +1,4 @@
-"""A step with LARS, with LAMB, and with two optimisers by turns: one worker's session beside a loop in plain torch."""
+"""A step with LARS, with LAMB, and with two optimizers by turns: one worker's session beside a loop in plain torch."""
 
 from collections.abc import Iterator
 
@@ -38,5 +38,5 @@ def _measure(case: str, workload: str, blocks: int) -> Figure:
         peer_name="plain torch",
         target=TARGET,
         settings=f"{case}: {_WHAT.get(case, IMAGES)}, 1 worker of 1 thread, L = 1; plain torch: its own loader in the "
-        f"same thread, the same optimiser",
+        f"same thread, the same optimizer",
     )

@@ -1,4 +1,4 @@
-"""The models and rows that both sides of a step benchmark train: the same tensors, the same optimiser."""
+"""The models and rows that both sides of a step benchmark train: the same tensors, the same optimizer."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model with its rows, loss, optimiser and global batch.
+    """A model with its rows, loss, optimizer and global batch.
 
     Attributes:
-        turns: the updates of a step, where there are several; each has an optimiser of its own.
+        turns: the updates of a step, where there are several; each has an optimizer of its own.
     """
 
     net: Callable[[], nn.Module]

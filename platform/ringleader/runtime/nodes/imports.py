@@ -10,7 +10,7 @@ from importlib import import_module
 ALL_BUT_RAY = (
     "numpy.ctypeslib",  # safetensors does, when it looks whether it can write the weights
     "pyarrow.fs",  # checkpoints
-    "torch._dynamo",  # the first optimiser of a process imports it: over a second
+    "torch._dynamo",  # the first optimizer of a process imports it: over a second
     "ringleader.runtime.records.record_log",  # the supervisor's
     "ringleader.runtime.worker.member",  # brings the engine
 )

@@ -1,8 +1,8 @@
 """The boundaries between session calls: the committed state at the end of a call, as the lines behind it found it.
 
 A joiner, a resumed job and a member that was healed across the end of a call run those lines again. They read small
-things, which are always recorded (settings of optimisers, schedules, small kept objects), and sometimes large ones
-(weights, optimiser states), which are recorded where the program was seen to touch them.
+things, which are always recorded (settings of optimizers, schedules, small kept objects), and sometimes large ones
+(weights, optimizer states), which are recorded where the program was seen to touch them.
 """
 
 import copy
@@ -36,10 +36,10 @@ Tensors = dict[str, Any]
 """{"models": [state_dict, …], "optimizers": [{parameter number: state}, …], "kept": {name: state}}, or some of it."""
 
 ByParameter = Mapping[Tensor, dict[str, Any]]
-"""An optimiser's state, by parameter."""
+"""An optimizer's state, by parameter."""
 
 States = list[dict[int, dict[str, Any]]]
-"""Each optimiser's state, by the numbers of the parameters."""
+"""Each optimizer's state, by the numbers of the parameters."""
 
 
 @dataclass(slots=True)
@@ -47,13 +47,13 @@ class CallBoundary:
     """The committed state at the end of one call.
 
     Attributes:
-        settings: each optimiser's parameter groups, without their parameters.
+        settings: each optimizer's parameter groups, without their parameters.
         schedulers: the states of the registered schedules.
         kept: the states of small kept objects, by name.
-        tensors: weights and buffers, optimiser states, large kept objects: the kinds that the program touched.
+        tensors: weights and buffers, optimizer states, large kept objects: the kinds that the program touched.
         tensor_bytes: their size.
         line: the place where the program touched tensors that were too many to be recorded; empty otherwise.
-        attributes: each optimiser's own ones; None for many bytes, or what cannot be sent. Empty: there were none,
+        attributes: each optimizer's own ones; None for many bytes, or what cannot be sent. Empty: there were none,
             as in earlier checkpoints.
     """
 
@@ -108,7 +108,7 @@ class CallBoundary:
 
     @property
     def states(self) -> States | None:
-        """The recorded states of optimisers; None: none was touched; empty: they were too large."""
+        """The recorded states of optimizers; None: none was touched; empty: they were too large."""
         return [] if self.line else self.tensors.get(OPTIMIZERS)
 
     def add_states(self, states: States) -> None:
@@ -136,7 +136,7 @@ class CallBoundary:
 
 
 def settings_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """A copy of an optimiser's parameter groups without their parameters."""
+    """A copy of an optimizer's parameter groups without their parameters."""
     return [
         copy.deepcopy({key: value for key, value in group.items() if key != "params"})
         for group in optimizer.param_groups
@@ -151,10 +151,10 @@ def put_settings(optimizer: Optimizer, groups: Sequence[dict[str, Any]]) -> None
 
 
 def live_tensors(held: TrainingState, states: Sequence[ByParameter] | None = None) -> Tensors:
-    """Weights, buffers, optimiser states and large kept objects, not copied.
+    """Weights, buffers, optimizer states and large kept objects, not copied.
 
     Args:
-        states: for each optimiser the state to take in place of its live one; None: the live ones.
+        states: for each optimizer the state to take in place of its live one; None: the live ones.
     """
     numbers = _numbers(held)
     states = [optimizer.state for optimizer, _ in held.optimizers] if states is None else states
@@ -219,10 +219,10 @@ def suits(held: TrainingState, tensors: Tensors) -> bool:
 
 
 def _state_for(parameter: Tensor, state: dict[str, Any], *, counted: bool) -> dict[str, Any]:
-    """A copy of an optimiser's state for a parameter, on that one's device: the recorded one may lie in host memory.
+    """A copy of an optimizer's state for a parameter, on that one's device: the recorded one may lie in host memory.
 
     Args:
-        counted: its count of steps lies there too; else in host memory, as torch's optimisers have it.
+        counted: its count of steps lies there too; else in host memory, as torch's optimizers have it.
     """
 
     def move(tensor: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ def _state_for(parameter: Tensor, state: dict[str, Any], *, counted: bool) -> di
 
 
 def _counts_on_device(group: dict[str, Any]) -> bool:
-    """Whether torch's optimisers keep the count of steps on the device of the weights, as they load it."""
+    """Whether torch's optimizers keep the count of steps on the device of the weights, as they load it."""
     return bool(group.get("fused") or group.get("capturable"))
 
 

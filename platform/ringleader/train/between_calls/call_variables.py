@@ -116,7 +116,7 @@ class CallVariables:
             if is_users(value):
                 kind: Any = type(value)
                 reads, kept = reads_rows(kind), kept_rows(kind)
-                # State and settings of an optimiser are committed, and differ by member where servers have them.
+                # State and settings of an optimizer are committed, and differ by member where servers have them.
                 kept = kept | (COMMITTED | OF_TORCH if isinstance(value, Optimizer) else frozenset())
                 for attribute, part in list(vars(value).items()):
                     # A data set's generator is seeded for each slice.

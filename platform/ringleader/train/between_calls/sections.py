@@ -68,7 +68,7 @@ class ProgramSections:
         self.bound_bytes = KEPT_BYTES
         self._context = context
         self._laying = laying
-        # Elsewhere weights and optimisers may change behind the program's back: only small things are put back.
+        # Elsewhere weights and optimizers may change behind the program's back: only small things are put back.
         self._exact = context.same_bits or context.rules.commits_together
         self._boundaries: list[CallBoundary] = []
         self._goal = -1
@@ -197,7 +197,7 @@ class ProgramSections:
         self.add_states(own)
 
     def states(self) -> dict[int, States]:
-        """The recorded states of optimisers, by call: on one server of several those that it makes."""
+        """The recorded states of optimizers, by call: on one server of several those that it makes."""
         return {
             n: boundary.states for n, boundary in enumerate(self._boundaries) if boundary.states is not None
         }
@@ -252,7 +252,7 @@ class ProgramSections:
     @torch.inference_mode(False)  # the program may have it on: training has no use for what is made in it
     @torch.no_grad()
     def _touched(self, kind: str) -> frozenset[str]:
-        """Copy tensors of a kind before the program reads or writes them: weights, an optimiser's state or a large kept
+        """Copy tensors of a kind before the program reads or writes them: weights, an optimizer's state or a large kept
         object. Returns the kinds that need no watching any more."""
         self._laying.own_weights()
         boundary = self._boundary(self._running)
@@ -305,7 +305,7 @@ class ProgramSections:
 
 
 def _on_saves(held: TrainingState, touches: TensorAccess) -> Iterator[RemovableHandle]:
-    """Count `state_dict()` of this thread on optimisers, which gives the states out without an operation on them."""
+    """Count `state_dict()` of this thread on optimizers, which gives the states out without an operation on them."""
     program = get_ident()
 
     def saved(_: Optimizer) -> None:
@@ -322,7 +322,7 @@ class _Newest:
     """A state put aside while another one is live. Tensors are copied once somebody is about to change them.
 
     Args:
-        tensors: weights and optimiser states belong to it.
+        tensors: weights and optimizer states belong to it.
     """
 
     def __init__(self, held: TrainingState, *, tensors: bool = True) -> None:
@@ -348,7 +348,7 @@ class _Newest:
         elsewhere = [(p, p.data, memory) for p, memory in self._memory if p.data_ptr() != memory.data_ptr()]
         for parameter, _, memory in elsewhere:
             point_at(parameter, memory)
-        # The program may have put other states, or another optimiser, in place since, unseen.
+        # The program may have put other states, or another optimizer, in place since, unseen.
         later = [optimizer.state for optimizer, _ in self._held.optimizers[len(self._states) :]]
         states = [*self._states, *later]
         self._tensors = copied_tensors(self._held, states=states)
@@ -356,7 +356,7 @@ class _Newest:
             point_at(parameter, live)
 
     def put_back(self, held: TrainingState, waiting: Collection[int] = ()) -> None:
-        """Make this the live state. An optimiser that the program has made in place of another one since gets that
+        """Make this the live state. An optimizer that the program has made in place of another one since gets that
         one's, unless a state of its own is `waiting` under its number."""
         for number, former in enumerate(self._optimizers):
             optimizer, _ = held.optimizers[number]
@@ -365,7 +365,7 @@ class _Newest:
                 added = optimizer.param_groups[len(self._groups[number]) :]  # by lines that have run since
                 optimizer.param_groups[:] = self._groups[number]
             elif number in waiting:
-                # Given for this very optimiser: it is loaded by name as soon as the lines are over.
+                # Given for this very optimizer: it is loaded by name as soon as the lines are over.
                 continue
             put_settings(optimizer, self._settings[number])
             held.attributes.put(optimizer, self._attributes[number])

@@ -46,7 +46,7 @@ class ValueReader:
     """Reads values at one place of the program.
 
     Attributes:
-        met_weights: the value that was read last holds a tensor of the models or optimisers.
+        met_weights: the value that was read last holds a tensor of the models or optimizers.
 
     Args:
         known: texts of tensors read before; those that have not changed are not read again.
@@ -63,7 +63,7 @@ class ValueReader:
         optimizers = [optimizer for optimizer, _ in held.optimizers]
         groups = (group for optimizer in optimizers for group in optimizer.param_groups)
         registered = (*modules, *optimizers, *groups, *held.schedulers, *held.kept.values())
-        # By its attributes too: an adapter gives a loop the optimiser under another class, with the same ones.
+        # By its attributes too: an adapter gives a loop the optimizer under another class, with the same ones.
         attributes = map(vars, optimizers)
         self._left_out = {id(part) for part in (*registered, *attributes, *outputs_of_hooks(held.models))}
 
@@ -119,9 +119,9 @@ class ValueReader:
         return text
 
     def _is_left_out(self, value: Any) -> bool:
-        """Whether the session has it, as a registered object or in a library's wrapper of a registered optimiser, or
+        """Whether the session has it, as a registered object or in a library's wrapper of a registered optimizer, or
         forward hooks left it."""
-        # With servers the state behind a wrapper differs by member, as that of the optimiser itself does.
+        # With servers the state behind a wrapper differs by member, as that of the optimizer itself does.
         if isinstance(value, Optimizer):
             wrapped = getattr(value, "optimizer", value)
             return not self._left_out.isdisjoint(

@@ -1,6 +1,6 @@
 """The precision of user code: autocast from the moment a slice is yielded until its `step`, and in score functions.
 
-Weights, gradients, optimiser state and all that is exchanged stay float32; `torch.autocast` says which operations of
+Weights, gradients, optimizer state and all that is exchanged stay float32; `torch.autocast` says which operations of
 the forward take 16 bits. The backward runs outside of it, as torch advises, in the types that the forward chose.
 """
 

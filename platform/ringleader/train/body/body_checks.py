@@ -1,4 +1,4 @@
-"""The checks of what a program does to its models and optimisers, in a loop's body and between calls."""
+"""The checks of what a program does to its models and optimizers, in a loop's body and between calls."""
 
 from torch.optim import Optimizer
 
@@ -20,8 +20,8 @@ class BodyChecks:
     Attributes:
         structure: of the models, which an exchange is laid out for.
         modes: of modules and parameters, which each turn begins with.
-        states: of the optimisers, which the program cannot see where servers keep them.
-        calls: of the program's own calls of optimisers and backwards.
+        states: of the optimizers, which the program cannot see where servers keep them.
+        calls: of the program's own calls of optimizers and backwards.
     """
 
     def __init__(self, member: Member, sink: RecordSink, steps: Mode) -> None:
@@ -39,7 +39,7 @@ class BodyChecks:
         held.run_within(self._attributes.watched, callbacks.watched)
 
     def optimizer(self, optimizer: Optimizer) -> None:
-        """Watch an optimiser, and find what it carries from one step to the next outside of its state."""
+        """Watch an optimizer, and find what it carries from one step to the next outside of its state."""
         self.calls.optimizer(optimizer)
         self.states.add(optimizer)
         self._attributes.add(optimizer)

@@ -1,7 +1,7 @@
 """Lines of a usual training loop that a program must not call itself, because the session does: refused by name, each
 with the line to write instead.
 
-Nothing of torch is patched: registered optimisers get a hook and a `zero_grad` of their own, registered schedules a
+Nothing of torch is patched: registered optimizers get a hook and a `zero_grad` of their own, registered schedules a
 subclass of theirs, and a few small parameters show that a backward has reached them or that their gradients were
 changed.
 """
@@ -47,7 +47,7 @@ class CallChecks:
         held: the state with the models.
         accumulates: whether gradients of earlier turns are in the parameters, and those of later ones are added.
         warn: called once, for a line that does nothing: the subject, a sentence, what to do.
-        states: those of the optimisers, closed while the program's lines run.
+        states: those of the optimizers, closed while the program's lines run.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class CallChecks:
                 clear(set_to_none)
 
         optimizer.register_step_pre_hook(self._refuse_step)
-        # On this instance alone: the class, and optimisers that are not registered, stay as torch made them.
+        # On this instance alone: the class, and optimizers that are not registered, stay as torch made them.
         optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
 
     @contextmanager
@@ -210,12 +210,12 @@ class CallChecks:
             raise StepMisuse(
                 f"{type(optimizer).__name__}.step() was called between session calls ({calling_line()}): its state "
                 f"is on the parameter servers, so every member would make a different update.",
-                hint="Use an optimiser that is not registered for such a step, or sync: ring.",
+                hint="Use an optimizer that is not registered for such a step, or sync: ring.",
             )
         if not self._body:
             return
         raise StepMisuse(
-            f"{type(optimizer).__name__}.step() was called {IN_A_LOOP}: the session steps registered optimisers "
+            f"{type(optimizer).__name__}.step() was called {IN_A_LOOP}: the session steps registered optimizers "
             f"itself, so each update would be applied twice.",
             hint="Delete the line: session.step(loss) does backward, the sum over workers, the update and the commit.",
         )

@@ -78,9 +78,9 @@ class DryTurn:
 
     @contextmanager
     def _put_back(self) -> Iterator[None]:
-        """Put back weights, optimisers and kept objects that the block changes: the loop's real turns ran elsewhere.
+        """Put back weights, optimizers and kept objects that the block changes: the loop's real turns ran elsewhere.
 
-        Tables stay as the block leaves them: they are too large for a second copy. Optimisers have no state in the
+        Tables stay as the block leaves them: they are too large for a second copy. Optimizers have no state in the
         block, as before a first step.
         """
         held = self._member.held

@@ -1,4 +1,4 @@
-"""The settings of optimisers as they are now: saved, put back, and as a row of numbers."""
+"""The settings of optimizers as they are now: saved, put back, and as a row of numbers."""
 
 from itertools import chain, zip_longest
 from operator import is_not
@@ -10,10 +10,10 @@ from ringleader.train.state.training_state import TrainingState
 
 
 class LiveSettings:
-    """The parameter groups of all optimisers of one member, one after the other.
+    """The parameter groups of all optimizers of one member, one after the other.
 
     Args:
-        served: servers step the optimisers, so nobody receives these settings.
+        served: servers step the optimizers, so nobody receives these settings.
     """
 
     def __init__(self, held: TrainingState, *, served: bool) -> None:

@@ -1,4 +1,4 @@
-"""The settings of optimisers that a loop's body sets: each slice begins with the committed ones, and the settings of a
+"""The settings of optimizers that a loop's body sets: each slice begins with the committed ones, and the settings of a
 batch's slices count for the update of that batch, on every member.
 
 Where all workers make the update, one without a slice has not run the body; where servers make it, none of them has. So
@@ -32,7 +32,7 @@ GROUPS = "Add or replace parameter groups between two loops, never in a loop's b
 
 
 class OptimizerSettings:
-    """The optimiser settings of one member. Called from its training thread.
+    """The optimizer settings of one member. Called from its training thread.
 
     Args:
         line: gives "file:line" where the program sets a key of a parameter group.
@@ -85,7 +85,7 @@ class OptimizerSettings:
         changed = self._change(self._committed)
         if self._served:
             if changed is not None:
-                why = "but parameter servers step the optimiser, which the body cannot reach"
+                why = "but parameter servers step the optimizer, which the body cannot reach"
                 raise self._misuse(f"was set to {changed.now} {why}", changed.key, SERVED)
             return
         if changed is not None:
@@ -224,7 +224,7 @@ class OptimizerSettings:
             return None
         if len(groups) != len(before) or not all(map(SavedSettings.same_parameters, before, groups)):
             raise self._misuse(
-                "was changed: parameters were added to an optimiser, or removed from it",
+                "was changed: parameters were added to an optimizer, or removed from it",
                 "param_groups",
                 GROUPS,
             )
@@ -256,5 +256,5 @@ class OptimizerSettings:
     def _misuse(self, what: str, key: str, cure: str) -> StepMisuse:
         place = self._line(key)
         return StepMisuse(
-            f"an optimiser's {key!r} {what}, by the body of a loop over session.batches ({place}).", hint=cure
+            f"an optimizer's {key!r} {what}, by the body of a loop over session.batches ({place}).", hint=cure
         )

@@ -1,4 +1,4 @@
-"""The phases of a step: which registered optimisers step in each, and which jobs can have them."""
+"""The phases of a step: which registered optimizers step in each, and which jobs can have them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ringleader.spec import JobSpec
 from ringleader.train.state.training_state import TrainingState
 
 Phases = Sequence[Optimizer | Sequence[Optimizer]]
-"""The optimiser of each phase, or several that step together."""
+"""The optimizer of each phase, or several that step together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PhaseUpdate:
     ends: bool = True
 
     def stepped(self, held: TrainingState) -> list[Parameter] | None:
-        """The parameters of the optimisers that step, trainable now or not; None: of all."""
+        """The parameters of the optimizers that step, trainable now or not; None: of all."""
         if self.optimizers is None:
             return None
         groups = [group for number in self.optimizers for group in held.optimizers[number][0].param_groups]
@@ -41,7 +41,7 @@ class PhaseUpdate:
         trained = [p for p in stepped if p.requires_grad]
         if not trained:
             raise StepMisuse(
-                "no parameter of this phase's optimiser is trainable: all have requires_grad=False.",
+                "no parameter of this phase's optimizer is trainable: all have requires_grad=False.",
                 hint="Leave them trainable: the other phases of a step give them no gradients.",
             )
         return trained
@@ -51,10 +51,10 @@ WHOLE_STEP = PhaseUpdate()
 
 
 def numbered(phases: Phases, spec: JobSpec, held: TrainingState) -> tuple[tuple[int, ...], ...]:
-    """The numbers of the optimisers that step in each phase.
+    """The numbers of the optimizers that step in each phase.
 
     Raises:
-        StepMisuse: this job's sync has no phases, or they do not name each registered optimiser.
+        StepMisuse: this job's sync has no phases, or they do not name each registered optimizer.
     """
     if not phases:
         return ()
@@ -64,7 +64,7 @@ def numbered(phases: Phases, spec: JobSpec, held: TrainingState) -> tuple[tuple[
     for phase, optimizers in enumerate(each):
         if not optimizers or any(id(optimizer) not in numbers for optimizer in optimizers):
             raise StepMisuse(
-                f"phase {phase} of session.steps names no optimiser that is registered now.",
+                f"phase {phase} of session.steps names no optimizer that is registered now.",
                 hint="Register each of them before the loop, optimizer = session.optimizer(…), with parameters of its "
                 "own, and write phases=[critic_optimizer, generator_optimizer].",
             )
@@ -76,7 +76,7 @@ def numbered(phases: Phases, spec: JobSpec, held: TrainingState) -> tuple[tuple[
 def _check_sync(spec: JobSpec) -> None:
     sync, why = spec.sync, ""
     if sync.architecture == "local_sgd":
-        why = "sync: local_sgd, where each logical shard steps copies of the optimisers by itself"
+        why = "sync: local_sgd, where each logical shard steps copies of the optimizers by itself"
     elif sync.codec != "none":
         why = (
             f"codec: {sync.codec}, which would add what it lost of one phase's gradients to those of another"
@@ -84,7 +84,7 @@ def _check_sync(spec: JobSpec) -> None:
     if why:
         raise StepMisuse(
             f"session.steps was called with phases, but this job has {why}.",
-            hint="Use sync: ring or synchronous servers, without a codec; or one optimiser for the sum of all losses.",
+            hint="Use sync: ring or synchronous servers, without a codec; or one optimizer for the sum of all losses.",
         )
 
 
@@ -92,8 +92,8 @@ def _check_all_named(named: set[int], held: TrainingState) -> None:
     for number, (optimizer, _) in enumerate(held.optimizers):
         if number not in named and any(group["params"] for group in optimizer.param_groups):
             raise StepMisuse(
-                f"a registered optimiser ({type(optimizer).__name__}, number {number}) is in no phase of "
+                f"a registered optimizer ({type(optimizer).__name__}, number {number}) is in no phase of "
                 f"session.steps, and would never step.",
-                hint="Name every registered optimiser in a phase; several that step together in brackets: "
+                hint="Name every registered optimizer in a phase; several that step together in brackets: "
                 "phases=[(encoder_optimizer, decoder_optimizer), critic_optimizer].",
             )

@@ -1,4 +1,4 @@
-"""The numbers in an optimiser's settings as a row that members exchange, and back."""
+"""The numbers in an optimizer's settings as a row that members exchange, and back."""
 
 from collections.abc import Iterator
 from numbers import Integral, Real

@@ -329,7 +329,7 @@ class StepLoops:
             raise StepMisuse(
                 f"phase {phase} of a step was begun before phase {phase - 1} was over.",
                 hint="Each step runs all its phases, in their order, and each to its end. For several updates of one "
-                "phase name its optimiser as often: phases=[critic_optimizer, critic_optimizer, generator_optimizer].",
+                "phase name its optimizer as often: phases=[critic_optimizer, critic_optimizer, generator_optimizer].",
             )
         if running.before is None:
             self._end_lines()

@@ -18,7 +18,7 @@ from ringleader.train.rows.random_streams import Generator, generators_of, seed_
 from ringleader.train.rows.slices import Slice
 
 BY_TURNS = (
-    "For several optimisers by turns write for critic, generator in session.steps(rows, phases=[critic_optimizer, "
+    "For several optimizers by turns write for critic, generator in session.steps(rows, phases=[critic_optimizer, "
     "generator_optimizer]), and in it a loop over each, with session.step(loss) of its own."
 )
 

@@ -1,8 +1,8 @@
-"""What an optimiser carries from step to step outside its state where that is not committed with it, seen around its
+"""What an optimizer carries from step to step outside its state where that is not committed with it, seen around its
 steps. Nor do workers have the settings that a step changes on a parameter server.
 
 The text of `step` shows attributes that it sets (`optimizer_attributes.py`). It does not show what arrays, lists,
-dicts, other optimisers and objects of the program in attributes hold, nor what is deleted: that is compared, and counts
+dicts, other optimizers and objects of the program in attributes hold, nor what is deleted: that is compared, and counts
 where a step reads the attribute.
 """
 
@@ -33,13 +33,13 @@ Seen = dict[AttributePath, SeenAttribute]
 
 
 class UnsavedAttributes:
-    """The watch over one member's optimisers. Called from its training thread."""
+    """The watch over one member's optimizers. Called from its training thread."""
 
     def __init__(self, spec: JobSpec, held: TrainingState, variables: ProgramVariables) -> None:
         self._own = held.attributes
         self._variables = variables
         self._matters = spec.sync.same_bits
-        # Rounds average what is in `state`, whatever else the optimiser's own `state_dict` holds.
+        # Rounds average what is in `state`, whatever else the optimizer's own `state_dict` holds.
         self._in_rounds = spec.sync.architecture == "local_sgd"
         # Servers that step parts would each have others.
         self._in_parts = spec.sync.in_parts and not spec.sync.servers_are_copies
@@ -49,7 +49,7 @@ class UnsavedAttributes:
         self._steps: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
 
     def add(self, optimizer: Optimizer) -> None:
-        """Find by the text of its `step` what an optimiser that is registered will lose."""
+        """Find by the text of its `step` what an optimizer that is registered will lose."""
         if self._matters and not self._travel:
             text = text_of_steps(type(optimizer))
             self._find(each for each in text.carried() if not text.made_once(_name(each)))
@@ -121,7 +121,7 @@ def _refuse_changed(optimizer: Optimizer, groups: list[tuple[SavedSettings, dict
 
 
 class _Saved:
-    """What an optimiser's `state_dict` of its own brings to others."""
+    """What an optimizer's `state_dict` of its own brings to others."""
 
     def __init__(self, optimizer: Optimizer, *, in_rounds: bool, in_parts: bool) -> None:
         own = type(optimizer).state_dict is not Optimizer.state_dict and not in_rounds

@@ -74,7 +74,7 @@ class CommittedState:
         return context.transfer.payload(rest, context.generation.exchange.seal)
 
     def receive(self, payload: Tensor, keep: Sequence[Parameter] = ()) -> dict[str, Any]:
-        """Take over a peer's state, all but the parameters in `keep` with their optimiser states.
+        """Take over a peer's state, all but the parameters in `keep` with their optimizer states.
 
         Returns what no registered object holds."""
         context = self._context

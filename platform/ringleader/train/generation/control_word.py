@@ -90,7 +90,7 @@ class StepReport:
         names: the checksums of the metrics' names that slices gave; one where all agree.
         used: per parameter, whether any slice anywhere gave it a gradient.
         left: the loop was left by `break`: this step does not happen.
-        sets: a loop body has changed an optimiser's settings.
+        sets: a loop body has changed an optimizer's settings.
         unseen: no loop body has seen the outcome of the step before and could leave: this step does not happen yet.
         lays: the set of trained parameters is to change here: the step happens once all agree on it.
         repeats: a member asks for the step to be computed twice.

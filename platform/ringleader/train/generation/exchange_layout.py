@@ -90,7 +90,7 @@ class ExchangeLayout:
 
     @property
     def _outdated(self) -> bool:
-        """Whether optimisers have other parameters than those that rounds were laid for in this generation."""
+        """Whether optimizers have other parameters than those that rounds were laid for in this generation."""
         outer = self.outer if self._laid else None
         return outer is not None and outer.outdated(self._trained.numbers)
 
@@ -159,13 +159,13 @@ class ExchangeLayout:
 
     def lay_first(self) -> None:
         """Lay the exchange if this generation has not done so: at its opening a joiner's program has yet to make the
-        optimisers that rounds go by."""
+        optimizers that rounds go by."""
         if not self._laid:
             self.lay()
             self._choice.tell()
 
     def lay_anew(self) -> None:
-        """Lay the exchange again: the trained parameters have changed, or the optimisers that train them."""
+        """Lay the exchange again: the trained parameters have changed, or the optimizers that train them."""
         self._refuse_optimizers()
         self.lay()
         self._choice.tell()

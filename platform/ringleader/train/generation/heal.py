@@ -45,7 +45,7 @@ class Healing:
         self._exchange(plan, me, former)
         if me not in [receiver for receiver, _ in plan.heals]:
             context.rules.stay(context.progress)
-        # Rounds are laid before the first of them: a joiner's program has yet to make the optimisers they go by.
+        # Rounds are laid before the first of them: a joiner's program has yet to make the optimizers they go by.
         if not self._laying.outer:
             self._laying.lay()
         if context.rules.has_parts(plan):
@@ -80,7 +80,7 @@ class Healing:
 
     def _own_part(self, plan: Plan, donor: str) -> list[Parameter]:
         """The parameters of which the donor lacks the newest state: a server's own share, once it has applied a step,
-        and all where the donor is a worker, which is ahead by an evaluation at most and has no optimiser state."""
+        and all where the donor is a worker, which is ahead by an evaluation at most and has no optimizer state."""
         context = self._context
         if not context.progress.has_updates:
             return []

@@ -210,7 +210,7 @@ class Member:
         self.seating.broke(error)
 
     def lay_anew(self) -> None:
-        """Lay the exchange again: the trained parameters have changed, or the optimisers that train them."""
+        """Lay the exchange again: the trained parameters have changed, or the optimizers that train them."""
         self.donations.void()
         self.laying.lay_anew()
 
@@ -266,7 +266,7 @@ class Member:
 
     def check_covered(self) -> None:
         """Check, as a loop begins, that the program has registered all that peers have, and a model for all that its
-        optimisers are to train. Raises StepMisuse: it has not."""
+        optimizers are to train. Raises StepMisuse: it has not."""
         self._context.transfer.check_complete()
         self.held.check_covered()
 

@@ -22,7 +22,7 @@ class BatchLoop:
         number: its session call number.
         line: its place in the program, as "file:line".
         leaves: its body leaves behind its step.
-        phases: the numbers of the optimisers that step in each phase of a step; empty where a step has no phases.
+        phases: the numbers of the optimizers that step in each phase of a step; empty where a step has no phases.
         epoch: its order of rows.
         index: how many batches calls came before it.
         total_steps: of the whole job, where the user said so.

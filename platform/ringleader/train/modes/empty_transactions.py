@@ -108,7 +108,7 @@ class EmptyTransactions:
         self._member.finish_call(number)
 
     def _laying(self, number: int, report: StepReport) -> EmptyTransaction:
-        """Agree on what is trained, and by which optimisers, since that has changed before this loop."""
+        """Agree on what is trained, and by which optimizers, since that has changed before this loop."""
         member, trained = self._member, self._member.trained
         # The next generation is laid so, where a plan waits.
         lay = _nothing if report.pending else member.lay_anew

@@ -1,4 +1,4 @@
-"""What every mode of synchronising gives to a session: the loops over batches of one member, one at a time."""
+"""What every mode of synchronizing gives to a session: the loops over batches of one member, one at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -128,7 +128,7 @@ class Mode(ABC):
         return self._member.term_count
 
     def _begin_loop(self, loop: BatchLoop) -> None:
-        """Make `loop` the running one. Raises StepMisuse: an optimiser updates what it may not."""
+        """Make `loop` the running one. Raises StepMisuse: an optimizer updates what it may not."""
         member = self._member
         self._loop, self._stop, self._leaves = loop, False, False
         self.turns.enter(0)

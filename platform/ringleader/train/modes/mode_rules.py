@@ -30,7 +30,7 @@ class ModeRules:
 
     @property
     def steps_alone(self) -> bool:
-        """Whether each worker steps optimisers of its own."""
+        """Whether each worker steps optimizers of its own."""
         return False
 
     def speaker(self, plan: Plan) -> int:

@@ -1,4 +1,4 @@
-"""The modes of synchronising. To add one, write its folder and name it here."""
+"""The modes of synchronizing. To add one, write its folder and name it here."""
 
 from ringleader.spec.sync import Sync
 from ringleader.train.modes.async_server.loop import AsyncServerLoop

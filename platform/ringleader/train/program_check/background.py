@@ -199,8 +199,8 @@ class BackgroundCheck:
         return size_bytes(live_tensors(self._context.held)) + self._sections.tensor_bytes
 
     def _size_bytes_later(self) -> int:
-        """The size once the first step is made, in which an optimiser makes up to two numbers for each weight."""
-        # Before the first step an optimiser has none of them, and the state would seem to fit.
+        """The size once the first step is made, in which an optimizer makes up to two numbers for each weight."""
+        # Before the first step an optimizer has none of them, and the state would seem to fit.
         made = size_bytes(live_tensors(self._context.held)[OPTIMIZERS])
         return self._size_bytes() + max(0, 2 * size_bytes(self._context.parameters) - made)
 

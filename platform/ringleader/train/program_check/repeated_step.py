@@ -38,7 +38,7 @@ NAMES = frozenset({BODY, DATA})
 """The variables of the findings."""
 HOW = "gives other gradients when it runs again on the same rows"
 HOW_LEFT = "leaves the loop after a step that was about to run again on the same rows"
-HOW_SET = "sets other rates, or other settings of an optimiser, when it runs again on the same rows"
+HOW_SET = "sets other rates, or other settings of an optimizer, when it runs again on the same rows"
 CURE = (
     "it depends on its earlier turns: through a count, a hidden state, a generator or a data set. A worker runs the "
     "body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
@@ -47,7 +47,7 @@ CURE = (
 
 @dataclass(frozen=True, slots=True)
 class _FirstTime:
-    """What a step gave the first time: fingerprints of its sums by number, the settings of optimisers that its slices
+    """What a step gave the first time: fingerprints of its sums by number, the settings of optimizers that its slices
     here made, and what was drawn in that generation."""
 
     prints: Mapping[int, bytes]

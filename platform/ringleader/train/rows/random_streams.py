@@ -105,7 +105,7 @@ def generators_of(models: Iterable[nn.Module]) -> list[tuple[str, Generator]]:
 
 
 def generators_of_optimizers(optimizers: Iterable[Optimizer]) -> list[tuple[str, Generator]]:
-    """The generators that optimisers hold in attributes and in the options of their parameter groups."""
+    """The generators that optimizers hold in attributes and in the options of their parameter groups."""
     return [
         (f"{n}.{name}", value)
         for n, optimizer in enumerate(optimizers)
@@ -142,7 +142,7 @@ def _kind(kind: type) -> _Kind:
 
 
 def _is_generator(value: Any) -> TypeGuard[Generator]:
-    # By class: every update asks this of every option of every optimiser.
+    # By class: every update asks this of every option of every optimizer.
     return _kind(value.__class__) is _Kind.GENERATOR
 
 

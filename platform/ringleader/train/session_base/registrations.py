@@ -70,13 +70,13 @@ class Registrations(SessionArtifacts):
         return model
 
     def optimizer(self, optimizer: O, *, clip_norm: float | None = None) -> O:
-        """Register an optimiser; the session steps it. `clip_norm` bounds the 2-norm of its whole gradient.
+        """Register an optimizer; the session steps it. `clip_norm` bounds the 2-norm of its whole gradient.
 
         Between two loops another one may take the place of those whose parameters it has, in a ring, on synchronous
         servers and with local SGD.
 
         Raises:
-            StepMisuse: for `clip_norm` with several `ssp` servers, unless each holds everything; for an optimiser that
+            StepMisuse: for `clip_norm` with several `ssp` servers, unless each holds everything; for an optimizer that
                 has some parameters of another one.
         """
         self._calls.check_between("optimizer")

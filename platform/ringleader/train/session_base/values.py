@@ -76,7 +76,7 @@ class SessionValues:
     @property
     def norm(self) -> float | None:
         """The 2-norm of the whole gradient of the newest update, before it was clipped, the same on all workers. None
-        where no norm was computed: without `clip_norm` for each optimiser, on parameter servers, with local SGD.
+        where no norm was computed: without `clip_norm` for each optimizer, on parameter servers, with local SGD.
         """
         norm = self._member.progress.norm
         return None if norm is None else float(norm)

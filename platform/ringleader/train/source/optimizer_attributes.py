@@ -1,4 +1,4 @@
-"""Attributes that a program's own optimiser carries from step to step outside its state, by the text of its `step`, and
+"""Attributes that a program's own optimizer carries from step to step outside its state, by the text of its `step`, and
 of the methods that this calls."""
 
 import ast
@@ -17,9 +17,9 @@ from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.source.statement_order import binds, first
 from ringleader.train.source.value_flow import HARMLESS
 
-HOW = "is carried from one step of the optimiser to the next, but is not in its state_dict"
+HOW = "is carried from one step of the optimizer to the next, but is not in its state_dict"
 CURE = (
-    "keep it in self.state[parameter], as torch's own optimisers do, or in a parameter group: plain attributes are "
+    "keep it in self.state[parameter], as torch's own optimizers do, or in a parameter group: plain attributes are "
     "lost in a worker that joins and after a pause"
 )
 _ADDING = frozenset(("append", "appendleft", "extend", "add", "insert", "update", "clear"))

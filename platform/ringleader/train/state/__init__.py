@@ -1,1 +1,1 @@
-"""The state that a step commits: weights, buffers, optimisers, schedules and kept objects."""
+"""The state that a step commits: weights, buffers, optimizers, schedules and kept objects."""

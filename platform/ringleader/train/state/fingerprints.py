@@ -29,19 +29,19 @@ EntryPlace = tuple[Any, ...]
 
 
 def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = True) -> dict[str, bytes]:
-    """Fingerprints of every weight, buffer and optimiser's state, and of these kept objects' states, by what they are.
+    """Fingerprints of every weight, buffer and optimizer's state, and of these kept objects' states, by what they are.
 
     Tensors are read as bits, so that each NaN equals itself alone. For 200 MB about 20 ms on one core.
 
     Args:
         kept: states by name. Those whose pickles differ have different fingerprints.
-        optimizers: whether optimisers' states are read.
+        optimizers: whether optimizers' states are read.
     """
     return _printed(_entries(held, kept, optimizers=optimizers))
 
 
 def state_prints(held: TrainingState, parameters: Iterable[Tensor]) -> dict[str, bytes]:
-    """Fingerprints of the optimisers' states of these parameters, by what they are, whatever their order."""
+    """Fingerprints of the optimizers' states of these parameters, by what they are, whatever their order."""
     names = _names(held)
     return _printed(
         (_state_name(number, names.get(id(parameter))), _in_order(state))

@@ -1,5 +1,5 @@
 """The structure that the exchange was laid out for at the first session call: parameters and buffers of the registered
-models, and the parameter groups that optimisers step.
+models, and the parameter groups that optimizers step.
 
 A program that changes it later would train something else than it believes, or meet a joiner that has another model: it
 is refused at its next session call, before any step is made with it.
@@ -39,7 +39,7 @@ OTHER_TYPE = (
 SAME_SHAPE = "Change the values of parameters and buffers between loops, but never their shape."
 GROUPS = (
     "Groups may be added between two loops. To leave parameters out, freeze them with parameter.requires_grad_(False), "
-    "set their group's lr to 0, or register another optimiser for all of them with session.optimizer(…)."
+    "set their group's lr to 0, or register another optimizer for all of them with session.optimizer(…)."
 )
 CONVERTS = r"\.(half|double|float|bfloat16|to|type|cpu|cuda)\("
 REGROUPS = (
@@ -77,7 +77,7 @@ class _Entry:
 
 
 class ModelStructure:
-    """One member's structure of models and optimisers."""
+    """One member's structure of models and optimizers."""
 
     def __init__(self, held: TrainingState) -> None:
         self._held = held
@@ -145,7 +145,7 @@ class ModelStructure:
                 what = f"has {name!r} as {now.dtype} on {now.device} instead of {was.dtype} on {was.device}"
                 raise self._misuse(what, OTHER_TYPE, CONVERTS)
             if was.parameter is not now.parameter:
-                what = f"has a new parameter object {name!r}, which no optimiser steps and other workers do not have"
+                what = f"has a new parameter object {name!r}, which no optimizer steps and other workers do not have"
                 raise self._misuse(what, NEW_VALUES)
         new = [name for name in live if name not in before]
         if new:

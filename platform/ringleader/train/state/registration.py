@@ -27,11 +27,11 @@ def check_model(model: Any) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Check that it is a torch optimiser. Raises StepMisuse."""
+    """Check that it is a torch optimizer. Raises StepMisuse."""
     if not isinstance(optimizer, Optimizer):
         raise StepMisuse(
             f"session.optimizer got a {type(optimizer).__name__}, which is not a torch.optim.Optimizer.",
-            hint="Register the optimiser that it wraps, and do the rest in session.on_commit; or derive it from "
+            hint="Register the optimizer that it wraps, and do the rest in session.on_commit; or derive it from "
             "torch.optim.Optimizer, with its state in self.state.",
         )
     if not hasattr(
@@ -39,9 +39,9 @@ def check_optimizer(optimizer: Any) -> None:
     ):  # what torch's own __init__ sets, whatever a class adds
         name = type(optimizer).__name__
         raise StepMisuse(
-            f"the optimiser class {name} does not call super().__init__: without it the optimiser has no hooks, by "
+            f"the optimizer class {name} does not call super().__init__: without it the optimizer has no hooks, by "
             f"which the session knows who steps it, and torch cannot give its state_dict.",
-            hint=f"In {name}.__init__ call super().__init__(params, defaults); if it wraps another optimiser, "
+            hint=f"In {name}.__init__ call super().__init__(params, defaults); if it wraps another optimizer, "
             f"super().__init__(base.param_groups, base.defaults).",
         )
 
@@ -56,7 +56,7 @@ def check_clipping(sync: Sync, clip_norm: float | None) -> None:
 
 
 def check_scheduler(scheduler: Any) -> None:
-    """Check that it is a schedule of an optimiser. Raises StepMisuse."""
+    """Check that it is a schedule of an optimizer. Raises StepMisuse."""
     parts = ("optimizer", "step", "state_dict", "load_state_dict")
     missing = [part for part in parts if not hasattr(scheduler, part)]
     if missing:

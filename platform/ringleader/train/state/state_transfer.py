@@ -20,7 +20,7 @@ from ringleader.train.state.training_state import TrainingState
 
 class StateTransfer:
     """The giving and taking of one member's registered state. What was given for an object that the program has yet to
-    register, or for an optimiser's group that it has yet to add, waits for that."""
+    register, or for an optimizer's group that it has yet to add, waits for that."""
 
     def __init__(self, held: TrainingState) -> None:
         self._held = held
@@ -29,15 +29,15 @@ class StateTransfer:
 
     @property
     def waiting_optimizers(self) -> Collection[int]:
-        """The numbers of the optimisers whose given state waits."""
+        """The numbers of the optimizers whose given state waits."""
         return self._waiting.optimizers.keys()
 
     def check_complete(self) -> None:
         """Check that all that a peer has is registered. Raises StepMisuse: some of it is not."""
         if not self.take_rest():
             raise StepMisuse(
-                "this worker registered fewer optimisers, schedulers or kept objects than another one, "
-                "or an optimiser with other parameter groups.",
+                "this worker registered fewer optimizers, schedulers or kept objects than another one, "
+                "or an optimizer with other parameter groups.",
                 hint="Register the same objects in the same order on every worker.",
             )
 
@@ -56,7 +56,7 @@ class StateTransfer:
         }
 
     def state_of(self, parameters: Sequence[nn.Parameter]) -> dict[str, Any]:
-        """The values of these parameters under their names in the models, and their optimiser states."""
+        """The values of these parameters under their names in the models, and their optimizer states."""
         wanted = {id(p) for p in parameters}
         models = [
             {name: p.detach() for name, p in model.named_parameters() if id(p) in wanted}
@@ -80,13 +80,13 @@ class StateTransfer:
         """Take over a peer's committed state; returns its `rest`.
 
         Args:
-            keep: parameters that the peer does not own; they stay as they are, with their optimiser states.
+            keep: parameters that the peer does not own; they stay as they are, with their optimizer states.
         """
         return self.take(unpacked_of_any_type(payload, seal), keep)
 
     @torch.no_grad()
     def take_part(self, state: dict[str, Any], parameters: Sequence[nn.Parameter]) -> None:
-        """Take over what `state_of` gave for these parameters: their values and optimiser states."""
+        """Take over what `state_of` gave for these parameters: their values and optimizer states."""
         wanted = {id(p) for p in parameters}
         for model, values in zip(self._held.models, state["models"], strict=True):
             for name, parameter in model.named_parameters():
@@ -96,7 +96,7 @@ class StateTransfer:
 
     def take_states(self, states: Sequence[dict[str, Any]], parameters: Sequence[nn.Parameter]) -> None:
         """Take over the `optimizers` of what `state_of` gave for these parameters; states of others stay. Those of an
-        optimiser whose whole state waits join it."""
+        optimizer whose whole state waits join it."""
         named = self._held.named_parameters
         wanted = {id(parameter) for parameter in parameters}
         left = {name for name, parameter in named.items() if id(parameter) in wanted}
@@ -142,7 +142,7 @@ class StateTransfer:
         return rest
 
     def take_rest(self) -> bool:
-        """Take over the states that `take` was given for objects not registered by then, and for optimisers whose
+        """Take over the states that `take` was given for objects not registered by then, and for optimizers whose
         groups had not all been added. Returns whether none is left."""
         waiting = self._waiting
         for number, names in enumerate(self._held.optimized_names() if waiting.optimizers else ()):
@@ -164,7 +164,7 @@ class StateTransfer:
 
     @contextmanager
     def keeping_states(self) -> Iterator[None]:
-        """Keep the optimisers' states as they are while the block takes a peer's state over."""
+        """Keep the optimizers' states as they are while the block takes a peer's state over."""
         kept = [(optimizer, dict(optimizer.state)) for optimizer, _ in self._held.optimizers]
         for optimizer, _ in kept:  # a peer's states are copied into the tensors that are there
             optimizer.state.clear()
@@ -178,7 +178,7 @@ class StateTransfer:
                 optimizer.state.update(states)
 
     def _attributes(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The entry of an optimiser's saved state with its own attributes; none where there are none. An entry of None
+        """The entry of an optimizer's saved state with its own attributes; none where there are none. An entry of None
         says that they cannot be sent."""
         sent = self._held.attributes.sent(optimizer)
         return {ATTRIBUTES: sent} if sent != {} else {}
@@ -196,7 +196,7 @@ class StateTransfer:
         more = mine[1] <= theirs[1] and mine[2] <= theirs[2] and held.kept.keys() <= state["kept"].keys()
         if mine[0] != theirs[0] or not more:
             raise StepMisuse(
-                f"this worker registered (models, optimisers, schedulers, kept) {mine}, another one {theirs}.",
+                f"this worker registered (models, optimizers, schedulers, kept) {mine}, another one {theirs}.",
                 hint="Register the same objects in the same order on every worker, before the first session.batches.",
             )
 
@@ -217,7 +217,7 @@ class _Waiting:
         self.kept = dict(kept)
 
     def names_of_waiting(self) -> dict[int, list[str]]:
-        """By optimiser that waits, the names of its parameters; empty names where they were not given."""
+        """By optimizer that waits, the names of its parameters; empty names where they were not given."""
         return {
             number: self.names.get(
                 number, [""] * sum(len(group["params"]) for group in saved["param_groups"])
@@ -248,7 +248,7 @@ def _listed(waiting: dict[int, Any], live: Sequence[Any]) -> list[Any]:
 
 
 def _without(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimiser's saved state as its `load_state_dict` knows it."""
+    """An optimizer's saved state as its `load_state_dict` knows it."""
     return {key: value for key, value in saved.items() if key != ATTRIBUTES}
 
 
@@ -258,7 +258,7 @@ def _numbers(saved: Mapping[str, Any]) -> list[int]:
 
 
 def _fits(optimizer: Optimizer, saved: dict[str, Any]) -> bool:
-    """Whether both have the same parameter groups, and settings of one kind of optimiser."""
+    """Whether both have the same parameter groups, and settings of one kind of optimizer."""
     for group, given in zip(optimizer.param_groups, saved["param_groups"], strict=False):
         if of_another_kind(optimizer, group, given):
             return False
@@ -271,7 +271,7 @@ def _arranged(saved: dict[str, Any], theirs: Sequence[str], mine: Sequence[str])
 
     Args:
         theirs, mine: the names of the parameters there and here. Numbers alone would give each one the state of another
-            where the program has made an optimiser of the same parameters in another order since.
+            where the program has made an optimizer of the same parameters in another order since.
     """
     groups, start = [], 0
     for group in saved["param_groups"]:
@@ -290,7 +290,7 @@ def _arranged(saved: dict[str, Any], theirs: Sequence[str], mine: Sequence[str])
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A server's part: the values of its parameters, and for each optimiser the state of those."""
+    """A server's part: the values of its parameters, and for each optimizer the state of those."""
 
     values: list[tuple[nn.Parameter, Tensor]]
     states: list[tuple[Optimizer, dict[Tensor, Any]]]
@@ -300,13 +300,13 @@ class _Own:
         values = [(p, p.detach().clone()) for p in parameters]
         states: list[tuple[Optimizer, dict[Tensor, Any]]] = []
         for o in optimizers:
-            # Out of the optimiser, into whose tensors a peer's states are copied.
+            # Out of the optimizer, into whose tensors a peer's states are copied.
             states.append((o, {p: o.state.pop(p) for p in parameters if p in o.state}))
         return cls(values, states)
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Put the part back; the other parameters' optimiser states, which came along, are dropped."""
+        """Put the part back; the other parameters' optimizer states, which came along, are dropped."""
         for parameter, value in self.values:
             parameter.copy_(value)
         for optimizer, state in self.states:

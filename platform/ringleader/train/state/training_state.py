@@ -1,4 +1,4 @@
-"""Everything a step commits: models, optimisers, schedulers, kept objects and callbacks."""
+"""Everything a step commits: models, optimizers, schedulers, kept objects and callbacks."""
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,8 +28,8 @@ class TrainingState:
 
     Attributes:
         compiled: the calls of those models that are compiled.
-        replaced: the optimisers in whose place others are registered now.
-        attributes: what optimisers keep outside of their states.
+        replaced: the optimizers in whose place others are registered now.
+        attributes: what optimizers keep outside of their states.
         norm: of the whole gradient of the newest update, before it was clipped: (); None where not all of it is.
         rates: the learning rates of the newest updates.
         owed: the seed and the step of callbacks that wait for `call_back`; None where none do.
@@ -60,7 +60,7 @@ class TrainingState:
         self.left = True
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
-        # Where servers own the optimiser, a worker's own never steps; torch's order check must not warn about it.
+        # Where servers own the optimizer, a worker's own never steps; torch's order check must not warn about it.
         scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
         take(scheduler)
         self.schedulers.append(scheduler)
@@ -87,7 +87,7 @@ class TrainingState:
         return {n.partition(".")[2]: p for n, p in named.items()} if len(self.models) == 1 else named
 
     def optimized_names(self) -> list[list[str]]:
-        """By optimiser, the names of its parameters under the number of their model, in the order of its state dict;
+        """By optimizer, the names of its parameters under the number of their model, in the order of its state dict;
         empty for a parameter of no model."""
         names = {id(parameter): name for name, parameter in self.named_parameters.items()}
         return [
@@ -96,17 +96,17 @@ class TrainingState:
         ]
 
     def check_covered(self) -> None:
-        """Check that all that the optimisers are to train belongs to a model. Raises StepMisuse: it does not."""
+        """Check that all that the optimizers are to train belongs to a model. Raises StepMisuse: it does not."""
         if not self.optimizers:
             raise StepMisuse(
-                "no optimiser is registered.", hint="Call session.optimizer(...) before the first loop."
+                "no optimizer is registered.", hint="Call session.optimizer(...) before the first loop."
             )
         known = {id(p) for p in self.weights}
         groups = (group["params"] for optimizer, _ in self.optimizers for group in optimizer.param_groups)
         strangers = sum(p.requires_grad and id(p) not in known for params in groups for p in params)
         if strangers:
             raise StepMisuse(
-                f"{strangers} trainable parameters of the optimisers belong to no registered model.",
+                f"{strangers} trainable parameters of the optimizers belong to no registered model.",
                 hint="Register every model with session.model(...).",
             )
 
@@ -120,7 +120,7 @@ class TrainingState:
     def update(
         self, complete: Complete = itself, *, applied: bool = False, only: Collection[int] | None = None
     ) -> None:
-        """Clip and step the optimisers; parameters whose `.grad` is None are left alone.
+        """Clip and step the optimizers; parameters whose `.grad` is None are left alone.
 
         Args:
             only: the numbers of those that step; None: all.
@@ -137,7 +137,7 @@ class TrainingState:
                     step(optimizer, lambda: self.spoken_parameters)
 
     def settings(self) -> list[dict[str, Any]]:
-        """A copy of every parameter group of every optimiser, without the parameters."""
+        """A copy of every parameter group of every optimizer, without the parameters."""
         return [
             copy.deepcopy({key: value for key, value in group.items() if key != "params"})
             for optimizer, _ in self.optimizers
@@ -188,11 +188,11 @@ class TrainingState:
         drop_gradients(self.weights)
 
     def ever_trained(self, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-        """Those of the parameters that are trained, or that an optimiser still has a state of."""
+        """Those of the parameters that are trained, or that an optimizer still has a state of."""
         return [p for p in parameters if p not in self.idle or any(p in o.state for o, _ in self.optimizers)]
 
     def _clipped(self, optimizer: Optimizer) -> list[nn.Parameter]:
-        """The parameters of an optimiser whose gradients count in its norm."""
+        """The parameters of an optimizer whose gradients count in its norm."""
         return [p for group in optimizer.param_groups for p in group["params"] if p not in self.idle]
 
     def run_within(
@@ -200,7 +200,7 @@ class TrainingState:
         stepping: Callable[[Optimizer], AbstractContextManager[None]],
         calling: Callable[[Callable[[], None]], AbstractContextManager[None]],
     ) -> None:
-        """Make each optimiser's step, and run each callback of the program, within the context given for it."""
+        """Make each optimizer's step, and run each callback of the program, within the context given for it."""
         self._stepping, self._calling = stepping, calling
 
     def after_update(
@@ -211,14 +211,14 @@ class TrainingState:
         Args:
             seed, step: callbacks' draws follow from them, not from what the update drew here.
             published: the weights here come from servers, which ran the callbacks themselves.
-            skipped: no optimiser made a step, so schedules make none either.
+            skipped: no optimizer made a step, so schedules make none either.
             later: only a part of the weights is here until all have published: callbacks wait for `call_back`.
 
         Raises:
             StepMisuse: a callback changed such weights.
         """
         self.rates.add(step, (optimizer for optimizer, _ in self.optimizers))
-        # torch warns of a schedule that steps before its optimiser, which an overflow at the start would bring about.
+        # torch warns of a schedule that steps before its optimizer, which an overflow at the start would bring about.
         for scheduler in () if skipped else stepped(self.schedulers, self.replaced):
             advance(scheduler)
         self.owed = (seed, step)
@@ -244,7 +244,7 @@ class TrainingState:
         if changed:
             raise StepMisuse(
                 f"an on_commit callback changed {changed[0]}, which the parameter servers own.",
-                hint="Change weights in a custom optimiser, or use sync: ring.",
+                hint="Change weights in a custom optimizer, or use sync: ring.",
             )
         self.kept.commit()
 
@@ -254,7 +254,7 @@ class TrainingState:
         self.owed = owed
 
     def add_optimizer(self, optimizer: Optimizer, clip_norm: float | None) -> None:
-        """Register an optimiser; it takes the place of all others whose parameters it has.
+        """Register an optimizer; it takes the place of all others whose parameters it has.
 
         Raises:
             StepMisuse: it has only some of another one's.
@@ -279,7 +279,7 @@ def _former(optimizer: Optimizer, others: Sequence[Optimizer]) -> list[int]:
     owned = [_parameters(other) for other in others]
     if any(theirs & mine and not theirs <= mine for theirs in owned):
         raise StepMisuse(
-            "an optimiser was registered for some, but not all, parameters of an earlier one.",
+            "an optimizer was registered for some, but not all, parameters of an earlier one.",
             hint="Give it all parameters of the earlier one, which it then replaces, or none of them.",
         )
     return [number for number, theirs in enumerate(owned) if theirs & mine]

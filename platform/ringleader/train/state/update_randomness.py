@@ -13,7 +13,7 @@ from ringleader.train.rows.random_streams import Generator, generators_of_optimi
 from ringleader.train.state.hidden_state import looked_at
 
 IN_PARTS = (
-    "optimisers draw random numbers, and each parameter server draws its own for its part of the weights: use "
+    "optimizers draw random numbers, and each parameter server draws its own for its part of the weights: use "
     "sync.servers: 1, or sync: ring"
 )
 
@@ -28,14 +28,14 @@ class UpdateRandomness:
         self._updates = 0
 
     def begin(self, *stream: int | str) -> None:
-        """Begin an update: set the global streams, and the generators that optimisers keep, to streams of its own."""
+        """Begin an update: set the global streams, and the generators that optimizers keep, to streams of its own."""
         seed = self._context.spec.seed
         seed_all(seed, "update", *stream)
         seed_own(self._own, seed, "update", *stream)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch, in some of the updates, whether a stream moves while the optimisers step."""
+        """Watch, in some of the updates, whether a stream moves while the optimizers step."""
         self._updates += 1
         # To see where all streams stand takes 0.3 ms: in the first six updates, then more and more seldom.
         if self._found or not (self._matters and self._in_part and looked_at(self._updates)):

@@ -185,7 +185,7 @@ class MemberComparison:
 
     def _take(self, payload: Tensor) -> None:
         context = self._context
-        # What a server has of optimisers' states may be nowhere else; of weights it has published its part.
+        # What a server has of optimizers' states may be nowhere else; of weights it has published its part.
         with context.transfer.keeping_states() if context.serves else nullcontext():
             self._state.receive(payload)
         self._say(first_difference(self._mine, self._prints()) or "a part of the state")
@@ -223,7 +223,7 @@ class MemberComparison:
         return number_of(digest.digest(), again=self._sections.ran_again)
 
     def _prints(self) -> dict[str, bytes]:
-        """Fingerprints of all that is equal on all members: with servers, not of optimisers' states."""
+        """Fingerprints of all that is equal on all members: with servers, not of optimizers' states."""
         context = self._context
         held = context.held
         kept = held.kept.states()

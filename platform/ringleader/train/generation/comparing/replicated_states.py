@@ -1,4 +1,4 @@
-"""Optimisers' states that several servers hold, of parts with a backup or on copies.
+"""Optimizers' states that several servers hold, of parts with a backup or on copies.
 
 They are compared, and made alike, before one server stands in for another.
 """

@@ -239,7 +239,7 @@ class JoinerDonation:
         room, self._room = self._room, None
         assert room is not None
         size = room_for(tensors)
-        # The state may have grown since the memory was made: some optimisers make theirs in a first step.
+        # The state may have grown since the memory was made: some optimizers make theirs in a first step.
         memory = room[:size] if size <= room.numel() else torch.empty(size, dtype=torch.uint8)
         kinds = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
         places = list(zip(views(memory, kinds), tensors, strict=True))

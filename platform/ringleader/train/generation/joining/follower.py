@@ -1,8 +1,8 @@
 """A joiner's way to the newest state beside the running group: the program's lines up to the call of a member, then,
 where that member can be followed, a copy of its state and every step applied after it.
 
-The same gradients go through the same optimisers, schedules and callbacks as on every member, so the bits are the same.
-The training function does not run here meanwhile: what it sets in the optimisers' parameter groups or changes in kept
+The same gradients go through the same optimizers, schedules and callbacks as on every member, so the bits are the same.
+The training function does not run here meanwhile: what it sets in the optimizers' parameter groups or changes in kept
 objects comes with each step, and where it changes weights the member gives its followers up. What it changes unseen,
 through `.data`, shows at the boundary in fingerprints that differ: then this worker is healed.
 """

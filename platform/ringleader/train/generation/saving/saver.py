@@ -180,9 +180,9 @@ class CheckpointSaver:
             if told[what]:
                 print(f"ringleader: init_from {place}: {why}: {', '.join(told[what])}")
         states = (
-            f" and the optimisers' states of {told['optimizers']} parameters" if "optimizers" in told else ""
+            f" and the optimizers' states of {told['optimizers']} parameters" if "optimizers" in told else ""
         )
-        left = NOT_TAKEN if states else f"optimisers, {NOT_TAKEN}"
+        left = NOT_TAKEN if states else f"optimizers, {NOT_TAKEN}"
         print(
             f"ringleader: init_from {place}: {told['taken']} weights and buffers{states} were loaded; {left}."
         )
@@ -309,7 +309,7 @@ def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _join_boundaries(rest: dict[str, Any], states: dict[int, States]) -> None:
-    """Add the optimiser states that another server recorded between calls to the boundaries of the first."""
+    """Add the optimizer states that another server recorded between calls to the boundaries of the first."""
     since, plain = rest.get("boundaries", (0, []))
     boundaries = [CallBoundary.of_plain(values) for values in plain]
     for number, given in states.items():

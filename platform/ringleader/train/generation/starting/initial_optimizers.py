@@ -1,7 +1,7 @@
-"""The states of another job's optimisers that this one begins with (`init_optimizers`).
+"""The states of another job's optimizers that this one begins with (`init_optimizers`).
 
 The member that all others are healed from takes them over before the first step: by the names of their parameters,
-where these have the same shape and the optimiser is of the same kind. Settings such as `lr` stay this job's own.
+where these have the same shape and the optimizer is of the same kind. Settings such as `lr` stay this job's own.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from ringleader.train.state.training_state import TrainingState
 
 @dataclass(frozen=True, slots=True)
 class _GivenState:
-    """One parameter's state: the settings of its group there, its shape, and what the optimiser keeps of it."""
+    """One parameter's state: the settings of its group there, its shape, and what the optimizer keeps of it."""
 
     settings: Mapping[str, Any]
     shape: tuple[int, ...]
@@ -27,7 +27,7 @@ class _GivenState:
 
 
 def take_optimizers(held: TrainingState, uri: str) -> list[str]:
-    """Load the states of that checkpoint into the registered optimisers.
+    """Load the states of that checkpoint into the registered optimizers.
 
     Returns:
         the names of the parameters whose states are taken over, under the number of their model.
@@ -46,7 +46,7 @@ def take_optimizers(held: TrainingState, uri: str) -> list[str]:
 def _by_name(uri: str, state: Mapping[str, Any]) -> dict[str, _GivenState]:
     if "names" not in state:
         raise BeginningUnreadable(
-            uri, "it is of a version that did not write down which optimiser's state is whose"
+            uri, "it is of a version that did not write down which optimizer's state is whose"
         )
     found = {}
     for saved, names in zip(state["optimizers"], state["names"], strict=False):

@@ -30,7 +30,7 @@ class Beginning:
     """One process's initial weights: read once, given to each model in turn, dropped at the first session call.
 
     Args:
-        optimizers: the job begins with the optimisers' states, too.
+        optimizers: the job begins with the optimizers' states, too.
     """
 
     def __init__(self, uri: str | None, *, optimizers: bool = False) -> None:
@@ -98,7 +98,7 @@ class Beginning:
     def tell(
         self, held: TrainingState, saver: CheckpointSaver, warnings: JobWarnings, generation: int
     ) -> None:
-        """Report the weights that the job begins with, and take over the optimisers' states, where it asks for them.
+        """Report the weights that the job begins with, and take over the optimizers' states, where it asks for them.
         Called on the member that the others are healed from, before the first step.
 
         Raises:
@@ -119,13 +119,13 @@ class Beginning:
         saver.tell_weights(self._uri, taken, generation)
 
     def _optimizers(self, held: TrainingState, warnings: JobWarnings, uri: str) -> int:
-        """Take over the optimisers' states; returns of how many parameters. Raises CheckpointUnreadable."""
+        """Take over the optimizers' states; returns of how many parameters. Raises CheckpointUnreadable."""
         taken = take_optimizers(held, uri)
         if not taken:
             warnings.add(
                 "init_optimizers",
-                f"init_from {uri} gives no state for any of this job's optimisers: all begin anew.",
-                "It takes parameters of the same name and shape, and an optimiser of the same kind that was "
+                f"init_from {uri} gives no state for any of this job's optimizers: all begin anew.",
+                "It takes parameters of the same name and shape, and an optimizer of the same kind that was "
                 "registered before the first loop.",
             )
         return len(taken)

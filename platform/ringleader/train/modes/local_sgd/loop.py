@@ -113,7 +113,7 @@ class LocalSgdLoop(SteppedMode):
         self._reports[span.slot(self._offset, turn.shard)] = report
         # The exchange would say so only at the end of the round.
         check_given_up(member.coordinator, rank=member.generation.rank, phase="forward")
-        # Keyed by the slice: an optimiser that draws makes the same bits on any worker.
+        # Keyed by the slice: an optimizer that draws makes the same bits on any worker.
         member.draws.begin(*turn.stream)
         member.timeline.begin("inner step", slice=turn.shard)
         self._outer.inner_step(loss, member.trained.check_reached, member.kernels.backward)
@@ -240,12 +240,12 @@ class LocalSgdLoop(SteppedMode):
         self._end_commit(span.offsets.start, reports)
 
     def _check_switched(self) -> None:
-        """Check that no optimiser keeps other things than when the loop began. Raises StepMisuse: a generation that
+        """Check that no optimizer keeps other things than when the loop began. Raises StepMisuse: a generation that
         begins in this loop would average them, one that goes on would not."""
         if (option := self._outer.switched) is not None:
             raise StepMisuse(
-                f"an optimiser's {option!r} was switched on or off inside a loop with sync: local_sgd, which averages "
-                f"the optimiser state that exists when the loop begins.",
+                f"an optimizer's {option!r} was switched on or off inside a loop with sync: local_sgd, which averages "
+                f"the optimizer state that exists when the loop begins.",
                 hint="Switch it between two loops, or use sync: ring.",
             )
 

@@ -1,10 +1,10 @@
-"""The outer step of local SGD: the replicas' moves, averaged by rows, and their optimisers' states with them.
+"""The outer step of local SGD: the replicas' moves, averaged by rows, and their optimizers' states with them.
 
 Average: Local SGD (Stich, "Local SGD Converges Fast and Communicates Little", 2019). Nesterov: DiLoCo (Douillard et
 al., 2023), with that paper's outer learning rate and momentum.
 
-What a replica's own optimiser remembers is averaged like the weights (one of the strategies for the base
-optimiser's buffers in SlowMo, Wang et al. 2020), so that a round leaves one committed state: to keep a state a replica
+What a replica's own optimizer remembers is averaged like the weights (one of the strategies for the base
+optimizer's buffers in SlowMo, Wang et al. 2020), so that a round leaves one committed state: to keep a state a replica
 would multiply what a peer is healed with by L, and to start anew would lose momentum and Adam's second moments every H
 steps.
 """
@@ -35,16 +35,16 @@ OUTER: dict[str, Callable[[list[Parameter]], Optimizer]] = {
     "nesterov": lambda parameters: SGD(parameters, lr=OUTER_LR, momentum=OUTER_MOMENTUM, nesterov=True),
 }
 
-# torch's own options that switch an entry of an optimiser's state on or off.
+# torch's own options that switch an entry of an optimizer's state on or off.
 KEEPING = ("momentum", "amsgrad", "centered")
 
 Structure = tuple[tuple[int, ...], tuple[Any, ...]]
-"""The structure that carriers are made for: the numbers of the parameters, and the optimisers' groups."""
+"""The structure that carriers are made for: the numbers of the parameters, and the optimizers' groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerEntry:
-    """One value that an optimiser keeps for a parameter, both by number: the program may make another optimiser of that
+    """One value that an optimizer keeps for a parameter, both by number: the program may make another optimizer of that
     kind in its place. `like` is the value after a first step."""
 
     optimizer: int
@@ -72,12 +72,12 @@ class OuterStep:
     """Follows the replicas of a round one after the other, and makes the next committed state of their sum.
 
     Args:
-        weights: every parameter. `lay` decides which of them take part, with the state that their optimisers keep.
+        weights: every parameter. `lay` decides which of them take part, with the state that their optimizers keep.
 
     Attributes:
         carriers: the parameters whose gradients the exchange sums: the weights' moves, the averaged entries, and one
             table with a row for each replica: which parameters it used, and its counted entries.
-        attributes: what optimisers keep outside of their states.
+        attributes: what optimizers keep outside of their states.
     """
 
     def __init__(self, held: TrainingState, weights: list[Parameter], shards: int, kind: str) -> None:
@@ -93,12 +93,12 @@ class OuterStep:
         self.carriers: list[Parameter] = []
 
     def outdated(self, numbers: Sequence[int]) -> bool:
-        """Whether these parameters, or what the optimisers keep of them, differ from those of the last `lay`."""
+        """Whether these parameters, or what the optimizers keep of them, differ from those of the last `lay`."""
         return self._laid != self._structure(numbers)
 
     @property
     def switched(self) -> str | None:
-        """An option that decides what torch's optimisers keep, and was switched on or off since the last `lay`; None
+        """An option that decides what torch's optimizers keep, and was switched on or off since the last `lay`; None
         where there is none."""
         if self._laid is None:
             return None
@@ -110,7 +110,7 @@ class OuterStep:
         return None
 
     def lay(self, numbers: Sequence[int]) -> None:
-        """Set the parameters that take part from now on, by number, with the optimisers that there are."""
+        """Set the parameters that take part from now on, by number, with the optimizers that there are."""
         if not self.outdated(numbers):
             return
         self._momenta, self._laid = self.state_dict(), self._structure(numbers)
@@ -150,7 +150,7 @@ class OuterStep:
         self._open = False
 
     def inner_step(self, loss: Tensor, check: Callable[[], None], backward: Callable[[Tensor], None]) -> None:
-        """Make one step of the running replica, as in one process: backward, clip, optimisers, schedules.
+        """Make one step of the running replica, as in one process: backward, clip, optimizers, schedules.
 
         Args:
             check: looks at the gradients before anything changes by them.
@@ -226,7 +226,7 @@ class OuterStep:
         self.attributes.commit()
 
     def state_dict(self) -> dict[int, dict[str, Any]]:
-        """The outer optimiser's state of parameters, by their numbers."""
+        """The outer optimizer's state of parameters, by their numbers."""
         if self._laid is None:
             return self._momenta
         live = self._optimizer.state
@@ -245,7 +245,7 @@ class OuterStep:
             self._remember()
 
     def _remember(self) -> None:
-        """Load the outer state that is known into the outer optimiser."""
+        """Load the outer state that is known into the outer optimizer."""
         self._optimizer.state.clear()
         trained = set(self._parameters)
         for number, kept in self._momenta.items():
@@ -256,7 +256,7 @@ class OuterStep:
                 }
 
     def _structure(self, numbers: Sequence[int]) -> Structure:
-        """The structure on which the carriers depend: the parameters, and for each optimiser its groups and which
+        """The structure on which the carriers depend: the parameters, and for each optimizer its groups and which
         options are on."""
         places = {p: number for number, p in enumerate(self._weights)}
         groups = [
@@ -273,7 +273,7 @@ class OuterStep:
         return tuple(numbers), tuple(groups)
 
     def _first_entries(self) -> Iterator[OptimizerEntry]:
-        """The optimisers' entries, seen after a first step with zero gradients, which is then taken back."""
+        """The optimizers' entries, seen after a first step with zero gradients, which is then taken back."""
         drop_gradients(self._weights)
         for parameter in self._parameters:
             give_gradient(parameter, torch.zeros_like(parameter))
@@ -297,7 +297,7 @@ class OuterStep:
         drop_gradients(self._parameters)
 
     def _start_states(self, users: list[int | None]) -> None:
-        """Give parameters that were used for the first time their optimiser's entries."""
+        """Give parameters that were used for the first time their optimizer's entries."""
         for entry in self._entries:
             if users[entry.number] is not None:
                 self._keep(entry, copy.deepcopy(entry.like))
@@ -321,7 +321,7 @@ def _beside(parameter: Parameter, value: Tensor) -> Tensor:
 
 
 def _is_option(name: str, value: Any) -> bool:
-    """Whether it may decide what an optimiser keeps: a momentum does, a rate that a schedule changes does not."""
+    """Whether it may decide what an optimizer keeps: a momentum does, a rate that a schedule changes does not."""
     return name not in ("lr", "initial_lr") and isinstance(value, (bool, int, float, type(None)))
 
 
@@ -342,5 +342,5 @@ def _check(entry: OptimizerEntry, optimizer: Optimizer) -> None:
     raise StepMisuse(
         f"{type(optimizer).__name__} keeps {entry.name!r}, a {type(entry.like).__name__}, for a parameter, "
         f"which cannot be averaged.",
-        hint="With sync: local_sgd an optimiser's state may hold floating-point tensors and single numbers only.",
+        hint="With sync: local_sgd an optimizer's state may hold floating-point tensors and single numbers only.",
     )

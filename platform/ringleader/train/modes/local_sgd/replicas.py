@@ -22,7 +22,7 @@ class Replica:
         moves: the gradients of the outer step's carriers, by number.
         reports: of its slices, by their place in the control word.
         left: (bytes,) uint8 of the buffers that it left, if they are the ones that count.
-        attributes: those that its optimisers left.
+        attributes: those that its optimizers left.
         said: the settings that the loop's body made in its slices, if it has rows in all batches of the round.
     """
 

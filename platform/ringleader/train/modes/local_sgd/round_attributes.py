@@ -1,7 +1,7 @@
-"""What inner optimisers keep in attributes of their own, in a round: each replica starts from the committed ones, and
+"""What inner optimizers keep in attributes of their own, in a round: each replica starts from the committed ones, and
 leaves some.
 
-They become one as the states of optimisers do. Floating-point tensors are averaged; all else (counts, texts, arrays,
+They become one as the states of optimizers do. Floating-point tensors are averaged; all else (counts, texts, arrays,
 the keys of dicts, what is deleted) is as the first replica left it, and so are tensors where replicas have left others:
 at other keys or places, of other shapes, or beside other parameters. Which replica does what follows from the program
 alone: the bits are the same, whoever trained it.
@@ -46,8 +46,8 @@ class LeftAttributes:
 
     Attributes:
         share: of the round's rows.
-        values: by the optimiser's number; none for one that has changed something which cannot be sent.
-        tensors: copies of those that are averaged, by the optimiser's number, and by their paths in `values`.
+        values: by the optimizer's number; none for one that has changed something which cannot be sent.
+        tensors: copies of those that are averaged, by the optimizer's number, and by their paths in `values`.
     """
 
     share: float
@@ -87,7 +87,7 @@ class RoundAttributes:
 
     @torch.no_grad()
     def agree(self, exchange: Exchange, scale: float) -> None:
-        """Exchange what all replicas have left, where any optimiser may keep something. All members call this together.
+        """Exchange what all replicas have left, where any optimizer may keep something. All members call this together.
 
         Args:
             scale: turns shares of the round's rows into shares of its weights.
@@ -120,7 +120,7 @@ class RoundAttributes:
                 yield number, optimizer
 
     def _table(self, numbers: Sequence[int], exchange: Exchange) -> Tensor:
-        """A row for each replica: that it is there, and by optimiser the length of its packed values, 0 where they
+        """A row for each replica: that it is there, and by optimizer the length of its packed values, 0 where they
         cannot be sent, and a digest of its tensors' places."""
         table = torch.zeros(self._shards, 1 + 2 * len(numbers), dtype=torch.float64)
         for shard, left in self._left.items():

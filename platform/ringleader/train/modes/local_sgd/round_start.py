@@ -1,4 +1,4 @@
-"""The state that every replica of a round starts from: weights, optimisers and schedules as the last round committed
+"""The state that every replica of a round starts from: weights, optimizers and schedules as the last round committed
 them."""
 
 import copy
@@ -19,7 +19,7 @@ States = dict[Any, dict[str, Any]]
 
 class RoundStart:
     """A copy beside the live objects, which the inner steps change. Costs the trained weights and what
-    their optimisers keep.
+    their optimizers keep.
 
     Attributes:
         weights: the committed values, by parameter.

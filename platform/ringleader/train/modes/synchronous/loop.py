@@ -1,6 +1,6 @@
 """The step transaction: slices go to the loop body, the last one finishes the exchange, all commit or none.
 
-A step with phases is as many transactions: each computes all slices, and steps the optimisers of its phase. The last
+A step with phases is as many transactions: each computes all slices, and steps the optimizers of its phase. The last
 one commits the step.
 """
 
@@ -81,8 +81,8 @@ class SynchronousLoop(SteppedMode):
         """Raise StepMisuse where a slice's loss has reached nothing that the running phase trains."""
         if self._running.phases and not any(self._member.generation.exchange.used):
             raise StepMisuse(
-                f"the loss of phase {self._member.progress.phases} reaches no parameter of the phase's optimiser.",
-                hint="Each phase steps its own optimiser alone. Take the iterators of a step in the order of `phases`: "
+                f"the loss of phase {self._member.progress.phases} reaches no parameter of the phase's optimizer.",
+                hint="Each phase steps its own optimizer alone. Take the iterators of a step in the order of `phases`: "
                 "for critic, generator in session.steps(rows, phases=[critic_optimizer, generator_optimizer]).",
             )
 

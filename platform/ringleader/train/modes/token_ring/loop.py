@@ -1,6 +1,6 @@
 """Token ring: the transaction is one slice in one span. The weights go round the members as tokens, and nobody waits.
 
-A worker computes the slices of its shards in the order of steps, each with an ordinary step of its own optimiser. What
+A worker computes the slices of its shards in the order of steps, each with an ordinary step of its own optimizer. What
 that moved its weights by, times the slice's share of the batch, is pending for every token, which takes it along when
 it comes by. What has been computed is never rolled back: a generation that breaks costs the running transfers only.
 
@@ -34,7 +34,7 @@ from ringleader.train.rows.slices import Slice
 
 
 class TokenRingRules(ModeRules):
-    """The rules where weights travel, and the members' optimisers differ."""
+    """The rules where weights travel, and the members' optimizers differ."""
 
     commits_together = False
     sums_gradients = False

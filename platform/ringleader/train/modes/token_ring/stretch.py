@@ -1,6 +1,6 @@
 """One stretch of a loop at one member of a token ring: the tokens go round until all copies are equal.
 
-The member computes rounds, alone or with its node group: an ordinary step of its own optimiser for the gradients of a
+The member computes rounds, alone or with its node group: an ordinary step of its own optimizer for the gradients of a
 round, whose move is pending for every token that comes by.
 """
 
@@ -149,7 +149,7 @@ class Stretch:
             # One step for the slices of several members: all that take it draw by its first slice.
             member.draws.begin(*self.plan.slice(compute.offset, compute.shards[0]).stream)
         if not (self._group.follow and self._tokens.place.serves):
-            # Followers of a ring step too, to keep the optimiser's state: one of them may have to conduct. A
+            # Followers of a ring step too, to keep the optimizer's state: one of them may have to conduct. A
             # server steps alone.
             member.held.update()
         member.timeline.end()

@@ -236,7 +236,7 @@ class WeightSpans:
 
     @torch.no_grad()
     def owe(self, items: Sequence[int], share: float, spans: Sequence[int]) -> None:
-        """Add `share` of the move of an optimiser step on these items to what is pending for these spans."""
+        """Add `share` of the move of an optimizer step on these items to what is pending for these spans."""
         for number, span in enumerate(self.held):
             # Without the lock: `local` and `before` are the training thread's alone.
             # On the CPU this is `local` itself, which may be spoilt here: it is set anew below.

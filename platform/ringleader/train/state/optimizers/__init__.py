@@ -1,1 +1,1 @@
-"""Optimisers as a step commits them: their states, where servers keep these too, and their learning rates."""
+"""Optimizers as a step commits them: their states, where servers keep these too, and their learning rates."""

@@ -1,4 +1,4 @@
-"""The values of optimisers' attributes: marks by which a change shows, and forms in which other members get them."""
+"""The values of optimizers' attributes: marks by which a change shows, and forms in which other members get them."""
 
 import hashlib
 import pickle
@@ -43,7 +43,7 @@ class ParameterName:
 
 @dataclass(frozen=True, slots=True)
 class DeletedAttribute:
-    """Stands for an attribute that the optimiser was registered with, and has no longer."""
+    """Stands for an attribute that the optimizer was registered with, and has no longer."""
 
 
 SENT_TYPES = (
@@ -54,10 +54,10 @@ SENT_TYPES = (
 
 
 class KnownObjects:
-    """What one optimiser's values may refer to that is committed anyway.
+    """What one optimizer's values may refer to that is committed anyway.
 
     Attributes:
-        committed: ids of the optimiser's state and groups, and of their parts.
+        committed: ids of the optimizer's state and groups, and of their parts.
         parameters: all by name.
         names: by a parameter's id.
     """
@@ -142,7 +142,7 @@ def is_leaf(value: Any) -> bool:
 
 
 class SentValues:
-    """Makes the forms in which the values of one optimiser's attributes are sent: tensors are the live ones."""
+    """Makes the forms in which the values of one optimizer's attributes are sent: tensors are the live ones."""
 
     def __init__(self, known: KnownObjects) -> None:
         self._known = known
@@ -180,7 +180,7 @@ class SentValues:
 
 
 class FilledValues:
-    """Puts sent values in the place of those that an optimiser has."""
+    """Puts sent values in the place of those that an optimizer has."""
 
     def __init__(self, known: KnownObjects) -> None:
         self._known = known

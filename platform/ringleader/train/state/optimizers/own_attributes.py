@@ -1,7 +1,7 @@
-"""What optimisers keep in attributes of their own, outside of `state`: counts, arrays, tensors, states of optimisers in
+"""What optimizers keep in attributes of their own, outside of `state`: counts, arrays, tensors, states of optimizers in
 them. It is committed beside their states: peers and checkpoints bring it.
 
-Only what has changed since the optimiser was registered travels: what its `__init__` made each member has, and some of
+Only what has changed since the optimizer was registered travels: what its `__init__` made each member has, and some of
 that is its own (a rank, a clock). It is all or nothing: where something that has changed cannot be sent (a function, a
 view of weights), a flag or a count beside it would say that it is there. What was deleted travels as such.
 """
@@ -34,14 +34,14 @@ ATTRIBUTES = "attributes"
 """The key beside `state` and `param_groups` under which they travel."""
 MOST_DEPTH = 3
 SMALL_BYTES = 1 << 16
-"""Attributes of one optimiser up to this size are recorded between session calls."""
+"""Attributes of one optimizer up to this size are recorded between session calls."""
 COMMITTED = frozenset(("state", "param_groups"))
 _BARE = SGD([torch.zeros(1, dtype=torch.float32)])
 OF_TORCH = frozenset((*vars(_BARE), "_opt_called", "step", "zero_grad")) - COMMITTED
 """Attributes that torch sets itself, and the methods that its schedules, and a session, put wrappers around."""
 
 AttributePath = tuple[str, ...]
-"""The names from the optimiser to the attribute, through optimisers that it wraps."""
+"""The names from the optimizer to the attribute, through optimizers that it wraps."""
 AttributeValues = dict[AttributePath, Any]
 
 
@@ -64,7 +64,7 @@ class SeenAttribute:
 
 
 class OwnAttributes:
-    """The own attributes of one member's optimisers.
+    """The own attributes of one member's optimizers.
 
     Args:
         names: gives all parameters by name.
@@ -72,11 +72,11 @@ class OwnAttributes:
 
     def __init__(self, names: Callable[[], Mapping[str, Tensor]]) -> None:
         self._names = names
-        # Weak: a program that makes an optimiser anew in each epoch would keep all of them.
+        # Weak: a program that makes an optimizer anew in each epoch would keep all of them.
         self._first: WeakKeyDictionary[Optimizer, dict[AttributePath, _FirstValue]] = WeakKeyDictionary()
 
     def add(self, optimizer: Optimizer) -> None:
-        """Note the attributes of an optimiser that is registered, unless they are known."""
+        """Note the attributes of an optimizer that is registered, unless they are known."""
         if optimizer not in self._first and not type(optimizer).__module__.startswith("torch."):
             known = KnownObjects(optimizer, {})
             self._first[optimizer] = {
@@ -104,7 +104,7 @@ class OwnAttributes:
     def deleted(self, optimizer: Optimizer) -> set[AttributePath]:
         """The attributes that it was registered with, and has no longer."""
         first = self._first.get(optimizer, {})
-        # Also what is committed by now: a wrapped optimiser's state may have become the optimiser's own.
+        # Also what is committed by now: a wrapped optimizer's state may have become the optimizer's own.
         known = KnownObjects(optimizer, {})
         return first.keys() - {path for path, _, _ in _attributes(optimizer, known, committed=True)}
 
@@ -132,7 +132,7 @@ class OwnAttributes:
     @torch.no_grad()
     def put(self, optimizer: Optimizer, given: AttributeValues | None) -> None:
         """Set the attributes to these, in the containers and tensors that there are: the program may hold them. What is
-        not among them is as it was when the optimiser was registered. None: they stay as they are."""
+        not among them is as it was when the optimizer was registered. None: they stay as they are."""
         first = self._first.get(optimizer)
         if first is None or given is None:
             return
@@ -140,7 +140,7 @@ class OwnAttributes:
         others = (self.sent(optimizer) or {}).keys() - given.keys()
         back: AttributeValues = {path: DeletedAttribute() for path in others - first.keys()}
         back |= {path: first[path].kept[0] for path in others & first.keys() if first[path].kept}
-        # An optimiser before what is in it.
+        # An optimizer before what is in it.
         for path, value in sorted((back | given).items(), key=lambda item: len(item[0])):
             attributes = _attributes_at(optimizer, path[:-1])
             if isinstance(value, DeletedAttribute):
@@ -178,7 +178,7 @@ class OwnAttributes:
             return
         known = KnownObjects(optimizer, self._names())
         filling = FilledValues(known)
-        for path, was in kept.items():  # an optimiser before what is in it
+        for path, was in kept.items():  # an optimizer before what is in it
             value = was.value
             if was.copies and was.mark != mark(value, known):
                 value = filling.filled(value, was.copies[0])
@@ -208,7 +208,7 @@ class KeptAttribute:
     Attributes:
         value: the object itself: another attribute may be a part of it.
         copies: a copy in the form in which it is sent; empty where it cannot be sent.
-        registered: whether it is what the optimiser was registered with.
+        registered: whether it is what the optimizer was registered with.
     """
 
     mark: Any
@@ -241,7 +241,7 @@ class _FirstValue:
 def _attributes(
     optimizer: Optimizer, known: KnownObjects, *, of_objects: bool = False, committed: bool = False
 ) -> Iterator[tuple[AttributePath, Any, Any]]:
-    """All but those of torch, each with its owner; behind them those of optimisers that it wraps, with their states and
+    """All but those of torch, each with its owner; behind them those of optimizers that it wraps, with their states and
     groups. With `committed` also those that are a part of what is committed anyway."""
     for path, owner in _owners(optimizer, of_objects=of_objects).items():
         for name, value in list(vars(owner).items()):
@@ -251,12 +251,12 @@ def _attributes(
 
 
 def _counts(*path: str) -> bool:
-    """Whether an attribute is none of torch's; states and groups of an optimiser that is wrapped count."""
+    """Whether an attribute is none of torch's; states and groups of an optimizer that is wrapped count."""
     return path[-1] not in OF_TORCH and (len(path) > 1 or path[-1] not in COMMITTED)
 
 
 def _owners(optimizer: Optimizer, *, of_objects: bool = False) -> dict[AttributePath, Any]:
-    """The optimiser, those that it wraps, and with `of_objects` the program's objects in them: each once."""
+    """The optimizer, those that it wraps, and with `of_objects` the program's objects in them: each once."""
     found: dict[AttributePath, Any] = {(): optimizer}
     new: list[AttributePath] = [()]
     while new:
@@ -270,7 +270,7 @@ def _owners(optimizer: Optimizer, *, of_objects: bool = False) -> dict[Attribute
 
 
 def _attributes_at(optimizer: Optimizer, path: AttributePath) -> dict[str, Any]:
-    """The attributes of the optimiser at that path; of none, a dict that nobody has."""
+    """The attributes of the optimizer at that path; of none, a dict that nobody has."""
     found: Any = optimizer
     for name in path:
         found = vars(found).get(name)

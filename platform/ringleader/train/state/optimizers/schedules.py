@@ -44,7 +44,7 @@ def give_back(scheduler: LRScheduler) -> None:
 
 
 def stepped(schedulers: Iterable[LRScheduler], replaced: Collection[Optimizer]) -> list[LRScheduler]:
-    """The schedules that a committed step advances: none of an optimiser that another one has replaced."""
+    """The schedules that a committed step advances: none of an optimizer that another one has replaced."""
     return [scheduler for scheduler in schedulers if scheduler.optimizer not in replaced]
 
 
@@ -83,12 +83,12 @@ def at_rate(optimizers: Iterable[Optimizer], factor: float) -> Iterator[None]:
     """Multiply every learning rate by `factor` while the block lasts.
 
     Raises:
-        StepMisuse: an optimiser has no `lr`.
+        StepMisuse: an optimizer has no `lr`.
     """
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if any("lr" not in group for group in groups):
         raise StepMisuse(
-            "an optimiser has no learning rate `lr` in its parameter groups.",
+            "an optimizer has no learning rate `lr` in its parameter groups.",
             hint="consistency: async scales `lr` by an item's share of the batch; use another consistency.",
         )
     rates = [group["lr"] for group in groups]

@@ -1,4 +1,4 @@
-"""An optimiser's state as the program sees it where parameter servers keep it: workers have none of it, and of several
+"""An optimizer's state as the program sees it where parameter servers keep it: workers have none of it, and of several
 servers each has a part.
 
 The program may clear it, set it, save all of it and put that back: every member does so with what it has. Values read
@@ -30,10 +30,10 @@ CURE = (
 
 
 class ServedOptimizerStates:
-    """The states of all registered optimisers of one member.
+    """The states of all registered optimizers of one member.
 
     Args:
-        on: parameter servers step the optimisers.
+        on: parameter servers step the optimizers.
 
     """
 
@@ -43,21 +43,21 @@ class ServedOptimizerStates:
         self._hidden = False
 
     def serve(self, on: bool) -> None:
-        """Say anew whether servers step the optimisers; before the first of them is registered."""
+        """Say anew whether servers step the optimizers; before the first of them is registered."""
         self._on = on
 
     @property
     def closed(self) -> bool:
-        """Whether the program's lines run, and servers step the optimisers."""
+        """Whether the program's lines run, and servers step the optimizers."""
         return self._on and self._hidden
 
     def add(self, optimizer: Optimizer) -> None:
-        """Hook into an optimiser that is being registered. Raises StepMisuse: it has no hooks."""
+        """Hook into an optimizer that is being registered. Raises StepMisuse: it has no hooks."""
         if self._on and not hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):
             raise StepMisuse(
                 f"{type(optimizer).__name__} never calls torch.optim.Optimizer.__init__, so its state cannot be kept "
                 f"on parameter servers.",
-                hint="Call super().__init__(…) there, or register the optimiser that it wraps.",
+                hint="Call super().__init__(…) there, or register the optimizer that it wraps.",
             )
         if self._on:
             # torch may read a closed state to make a state dict, which would show the program what it holds.
@@ -98,7 +98,7 @@ class ServedOptimizerStates:
             self.hide()
 
     def _loaded(self, optimizer: Optimizer) -> None:
-        """Close the state that the optimiser has now, maybe another one than before."""
+        """Close the state that the optimizer has now, maybe another one than before."""
         state: Any = optimizer.state
         if self._hidden and not isinstance(state, ClosedState):
             keys = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -112,7 +112,7 @@ class ServedOptimizerStates:
 
 
 class ClosedState(MutableMapping[Any, Any]):
-    """An optimiser's state that only torch's code and ours can read, as `state_dict` gives it.
+    """An optimizer's state that only torch's code and ours can read, as `state_dict` gives it.
 
     Args:
         opened: the member's own part.
@@ -122,7 +122,7 @@ class ClosedState(MutableMapping[Any, Any]):
         what: its name, for people.
     """
 
-    what = "the state of an optimiser"
+    what = "the state of an optimizer"
 
     def __init__(self, opened: State, keys: list[Any]) -> None:
         self._opened = opened
@@ -187,16 +187,16 @@ class ClosedState(MutableMapping[Any, Any]):
 
 
 class LiveState(ClosedState):
-    """`optimizer.state` of a registered optimiser while the program runs."""
+    """`optimizer.state` of a registered optimizer while the program runs."""
 
     def __deepcopy__(self, known: dict[int, Any]) -> ClosedState:
         return SealedState(copy.deepcopy(self._opened, known), copy.deepcopy(self._keys, known))
 
 
 class SealedState(ClosedState):
-    """The state of a copy of an optimiser: the session does not know the copy, so it cannot keep it whole."""
+    """The state of a copy of an optimizer: the session does not know the copy, so it cannot keep it whole."""
 
-    what = "the state of a copy of an optimiser"
+    what = "the state of a copy of an optimizer"
 
     def __deepcopy__(self, known: dict[int, Any]) -> ClosedState:
         return SealedState(copy.deepcopy(self._opened, known), copy.deepcopy(self._keys, known))
@@ -209,7 +209,7 @@ class SealedState(ClosedState):
 
 
 class ServedEntry(MutableMapping[str, Any]):
-    """An optimiser's closed state of one parameter."""
+    """An optimizer's closed state of one parameter."""
 
     def __init__(self, opened: State, key: Any) -> None:
         self._closed = ClosedState(opened, [key])

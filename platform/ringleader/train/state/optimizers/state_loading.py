@@ -1,4 +1,4 @@
-"""The loading of an optimiser's state, bit for bit and in its weights' order of memory."""
+"""The loading of an optimizer's state, bit for bit and in its weights' order of memory."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from ringleader.comm.buckets import laid_out_as
 
 def load(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Load what `state_dict` gave. torch casts each tensor to the type of its weight, which costs bits where an
-    optimiser keeps another one: sums in float64, or in float32 for weights of 16 bits. Here the type stays.
+    optimizer keeps another one: sums in float64, or in float32 for weights of 16 bits. Here the type stays.
     A tensor that came through flat memory gets its weight's strides back. Groups stay the same objects, and so do
-    states where they fit: the program may hold them, and an optimiser around another one shares them with it."""
+    states where they fit: the program may hold them, and an optimizer around another one shares them with it."""
     groups, states = optimizer.param_groups, optimizer.state
     inner = [part for part in vars(optimizer).values() if isinstance(part, Optimizer)]
     theirs = [(part, part.param_groups, part.state) for part in inner]
@@ -49,16 +49,16 @@ def _keep(optimizer: Optimizer, groups: list[dict[str, Any]], states: defaultdic
 
 
 def of_another_kind(optimizer: Optimizer, group: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Whether the given settings are of another kind of optimiser: each side has some that the other lacks. A newer
+    """Whether the given settings are of another kind of optimizer: each side has some that the other lacks. A newer
     torch alone may know settings that saved ones lack."""
-    # `initial_lr` comes from a schedule, whatever the optimiser.
+    # `initial_lr` comes from a schedule, whatever the optimizer.
     return bool(optimizer.defaults.keys() - given.keys() and given.keys() - group.keys() - {"initial_lr"})
 
 
 @torch.no_grad()
 def put_states(optimizer: Optimizer, states: Mapping[Tensor, dict[str, Any]]) -> None:
-    """Make these the states of an optimiser's parameters, in the existing dicts and tensors where they fit: the program
-    may hold them. `state_dict` gives an optimiser's own, and `load_state_dict` keeps those that it is given."""
+    """Make these the states of an optimizer's parameters, in the existing dicts and tensors where they fit: the program
+    may hold them. `state_dict` gives an optimizer's own, and `load_state_dict` keeps those that it is given."""
     live = optimizer.state
     put = {parameter: _put(live.get(parameter), state) for parameter, state in states.items()}
     live.clear()

@@ -1,4 +1,4 @@
-"""The parameters that are tables, whose gradients come and travel as rows, and the optimisers that take them."""
+"""The parameters that are tables, whose gradients come and travel as rows, and the optimizers that take them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter, signature
@@ -18,10 +18,10 @@ ROW_WISE: dict[type[Optimizer], tuple[str, ...]] = {
     SparseAdam: (),
     Adagrad: ("weight_decay",),
 }
-"""Optimisers that change no row without a gradient, where these options are zero."""
+"""Optimizers that change no row without a gradient, where these options are zero."""
 
 TAKE_ROWS = (
-    "Give embeddings with sparse=True their own optimiser (SGD without momentum and weight decay, SparseAdam, or "
+    "Give embeddings with sparse=True their own optimizer (SGD without momentum and weight decay, SparseAdam, or "
     "Adagrad without weight decay), or use sparse=False."
 )
 
@@ -70,14 +70,14 @@ def refuse_optimizers(
     tables: Mapping[nn.Parameter, str],
     architecture: str,
 ) -> None:
-    """Refuse optimisers that cannot step here at all, before they fail with an error in the words of their own code.
+    """Refuse optimizers that cannot step here at all, before they fail with an error in the words of their own code.
 
     Args:
         tables: the parameters whose gradients are sparse here.
         architecture: as the job file names it.
 
     Raises:
-        StepMisuse: naming the optimiser, and what it would need.
+        StepMisuse: naming the optimizer, and what it would need.
     """
     for optimizer, _ in optimizers:
         kind = type(optimizer).__name__
@@ -94,7 +94,7 @@ def refuse_optimizers(
         if closure is not None and closure.default is Parameter.empty:
             raise StepMisuse(
                 f"{kind}.step() needs a closure that computes gradients, and the session gives it none.",
-                hint="Use an optimiser whose step() takes no closure.",
+                hint="Use an optimizer whose step() takes no closure.",
             )
 
 
@@ -110,7 +110,7 @@ def check_optimizers(
         published: whether servers own the update.
 
     Raises:
-        StepMisuse: naming the optimiser and the tables.
+        StepMisuse: naming the optimizer and the tables.
     """
     for optimizer, _ in optimizers if published else ():
         for group in optimizer.param_groups:
@@ -124,7 +124,7 @@ def check_optimizers(
 
 
 def step(optimizer: Optimizer, parameters: Callable[[], Mapping[str, nn.Parameter]]) -> None:
-    """Step an optimiser. Raises StepMisuse where it does not take the sparse gradient of one of the parameters, which
+    """Step an optimizer. Raises StepMisuse where it does not take the sparse gradient of one of the parameters, which
     are looked up for that only."""
     try:
         optimizer.step()

@@ -14,7 +14,7 @@ def version_of(tensor: Tensor) -> int:
 
 
 def marks(weights: Iterable[Parameter], optimizers: Sequence[Optimizer]) -> list[tuple[int, int]]:
-    """Marks that differ from earlier ones once a weight or an optimiser's state was changed in place, or replaced by
+    """Marks that differ from earlier ones once a weight or an optimizer's state was changed in place, or replaced by
     another tensor. A change in place through `parameter.data` leaves no mark."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return [
@@ -25,7 +25,7 @@ def marks(weights: Iterable[Parameter], optimizers: Sequence[Optimizer]) -> list
 
 
 def places(weights: Iterable[Parameter], optimizers: Sequence[Optimizer]) -> frozenset[int]:
-    """The addresses of all that `marks` watches: weights and optimisers' states."""
+    """The addresses of all that `marks` watches: weights and optimizers' states."""
     return frozenset(tensor.data_ptr() for tensor in (*weights, *_states(optimizers)))
 
 

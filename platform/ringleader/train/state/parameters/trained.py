@@ -131,7 +131,7 @@ class TrainedParameters:
                 )
 
     def check_settled(self) -> None:
-        """Check that no optimiser is to train what was frozen at first, where the set cannot change.
+        """Check that no optimizer is to train what was frozen at first, where the set cannot change.
 
         Raises:
             StepMisuse: naming such a parameter.
@@ -143,7 +143,7 @@ class TrainedParameters:
             raise StepMisuse(
                 f"the parameter {late[0]!r} (one of {len(late)}) was frozen at the first session call, where the "
                 f"trained parameters are fixed with {self._context.rules.spoken}, and cannot be trained now.",
-                hint="Leave it trainable, keep it out of the optimiser until then, and call optimizer.add_param_group "
+                hint="Leave it trainable, keep it out of the optimizer until then, and call optimizer.add_param_group "
                 "between two loops. It can be unfrozen with sync: ring, local_sgd, or synchronous servers.",
             )
 

@@ -1,4 +1,4 @@
-"""A server's updates where items are leased: gathered gradients become the parameters', and the optimisers step."""
+"""A server's updates where items are leased: gathered gradients become the parameters', and the optimizers step."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,5 +1,5 @@
 """A server's queue in one loop: threads that serve workers queue requests and pushes and wait for their turn; the
-training thread counts, updates and records, so that optimisers, schedules and callbacks run where the training function
+training thread counts, updates and records, so that optimizers, schedules and callbacks run where the training function
 runs."""
 
 import threading
