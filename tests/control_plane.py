@@ -54,6 +54,7 @@ class FakeCluster:
         self.left: dict[tuple[str, int], list[dict[str, Any]]] = {}
         self.trouble = ""
         self.places: dict[tuple[str, int], list[tuple[str, int]]] | None = None
+        self.addresses: dict[str, str] = {}
         self.down = False
         self.lingers = False
         self.frozen: set[tuple[str, int]] = set()
@@ -120,7 +121,7 @@ class FakeCluster:
             self.forgotten.append(job_id)
 
     def capacity(self) -> Seen:
-        return Seen(self.nodes, places=self.places, trouble=self.trouble)
+        return Seen(self.nodes, places=self.places, trouble=self.trouble, addresses=self.addresses)
 
     def ask(self, demand: Demand) -> None:
         with self._deed("ask"):

@@ -200,6 +200,7 @@ class RayBackend:
             places=layout.places,
             servers=layout.servers,
             trouble=self._call("autoscaler_trouble") if self._grows else "",
+            addresses=layout.addresses,
         )
 
     def ask(self, demand: Demand) -> None:

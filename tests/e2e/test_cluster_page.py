@@ -30,6 +30,7 @@ def fill(api: httpx.Client, cluster: FakeCluster) -> None:
     api.patch("/projects/default", json={"quota": {"workers": 8}}).raise_for_status()
     job_id = api.post("/jobs", json={**SPEC, "name": "mine", "workers": {"min": 3, "max": 3}}).json()["id"]
     cluster.places = {(job_id, 1): [("n1", 3)]}
+    cluster.addresses = {"n1": "10.0.0.7"}
     launch = wait_for("start", lambda: cluster.alive.get((job_id, 1)))
     members = [{**WORKER, "node": "n1", "shards": [0, 1]}]
     told = {"attempt": 1, "status": status("running", world_size=3, workers=members)}
@@ -43,6 +44,7 @@ def test_who_takes_what_is_drawn_read_out_and_kept_as_a_file(page: Page, tmp_pat
     node = page.locator('[data-node="n1"]')
     node.get_by_role("link", name="mine").wait_for()
     assert "3 places (w0): 3 CPUs" in node.inner_text()
+    assert node.get_by_role("heading").inner_text().startswith("10.0.0.7 n1 ")
     assert node.get_by_role("img").first.get_attribute("aria-label") == "3 of 4 CPUs used: mine 3"
     queue = page.get_by_test_id("queue")
     queue.get_by_role("link", name="later").wait_for()

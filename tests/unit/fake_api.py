@@ -77,7 +77,8 @@ OCCUPIED: dict[str, Any] = {
     "trouble": "",
     "nodes": [
         {
-            "id": "n1",
+            "id": "n1" * 16,
+            "address": "10.0.0.7",
             "cpus": 4.0,
             "gpus": 1.0,
             "memory_gb": 8.0,

@@ -29,6 +29,7 @@ def worker(name: str, node: str) -> dict[str, Any]:
 
 def test_nodes_say_which_job_takes_what_and_not_which_where_one_may_not_read_it(here: Stage) -> None:
     here.cluster.nodes.append(NodeShape("n2", 4, 1, 8))
+    here.cluster.addresses = {"n1": "10.0.0.7"}
     mine = here.running(name="mine", project="vision", workers=fixed(3))
     here.cluster.places = {(mine, 1): [("n1", 1), ("n2", 1), ("n1", 1)]}  # the gang's, and one beyond it
     here.post(mine, status=status("running", world_size=3, workers=[worker("w0", "n1"), worker("w1", "n2")]))
@@ -37,6 +38,7 @@ def test_nodes_say_which_job_takes_what_and_not_which_where_one_may_not_read_it(
     seen = here.client.get(OCCUPANCY).json()
     first, second = seen["nodes"]
     assert (seen["reachable"], seen["growing"], first["others"], second["gpus"]) == (True, None, NOTHING, 1)
+    assert [node["address"] for node in seen["nodes"]] == ["10.0.0.7", ""]
     named = {"job": mine, "name": "mine", "project": "vision", "servers": 0}
     takes = {**NOTHING, "cpus": 2}
     assert first["jobs"] == [{**named, **takes, "places": 2, "members": ["w0"]}]

@@ -56,9 +56,9 @@ def test_the_cluster_names_each_job_on_each_node_and_what_it_takes(run: Run) -> 
     assert (code, nodes[0]) == (0, "nodes")
     assert [cells(line) for line in nodes[1:]] == [
         ["NODE", "JOB", "NAME", "CPUS", "GPUS", "MEMORY_GB", "PLACES", "SERVERS", "WORKERS"],
-        ["n1", job_id(1), "digits-1", "2/4", "0/1", "1.5/8", "2", "1", "w0"],
-        ["n1", "-", "another project's job", "1/4", "0/1", "0/8", "1", "0", "-"],
-        ["n1", "-", "other workloads", "0.5/4", "0/1", "0/8", "-", "-", "-"],
+        ["10.0.0.7 n1n1n1n1n1", job_id(1), "digits-1", "2/4", "0/1", "1.5/8", "2", "1", "w0"],
+        ["10.0.0.7 n1n1n1n1n1", "-", "another project's job", "1/4", "0/1", "0/8", "1", "0", "-"],
+        ["10.0.0.7 n1n1n1n1n1", "-", "other workloads", "0.5/4", "0/1", "0/8", "-", "-", "-"],
         ["n2", "-", "no job", "0/4", "-", "-", "-", "-", "-"],
     ]
 

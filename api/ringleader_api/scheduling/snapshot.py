@@ -155,6 +155,7 @@ class Seen:
         reach: the size the cluster may grow to; None: it does not grow.
         missing: shapes of worker whose nodes have not come, with the reason as far as it is known.
         trouble: the autoscaler's message about nodes that it could not start.
+        addresses: of the nodes, by their ids.
     """
 
     nodes: Sequence[NodeShape] = ()
@@ -165,6 +166,7 @@ class Seen:
     reach: Reach | None = None
     missing: Mapping[WorkerNeed, str] = field(default_factory=dict)
     trouble: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

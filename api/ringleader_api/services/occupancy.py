@@ -118,6 +118,7 @@ def _nodes(seen: Seen, jobs: Sequence[StandingClaim], named: Mapping[str, Row[An
     return [
         OccupiedNode(
             id=node.id,
+            address=seen.addresses.get(node.id, ""),
             cpus=node.cpus,
             gpus=node.gpus,
             memory_gb=node.memory_gb,

@@ -32,9 +32,14 @@ class JobOnNode(Resources):
 
 
 class OccupiedNode(Resources):
-    """A node: its resources, what others than jobs use of it, and what jobs take."""
+    """A node: its resources, what others than jobs use of it, and what jobs take.
+
+    Attributes:
+        address: its IP address; empty where nobody knows it.
+    """
 
     id: str
+    address: str = ""
     others: Resources
     jobs: list[JobOnNode]
 

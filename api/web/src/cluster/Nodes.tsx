@@ -11,7 +11,8 @@ export function Nodes({ nodes }: { nodes: readonly OccupiedNode[] }) {
       {nodes.map((one) => (
         <li key={one.id} className="node" data-node={one.id}>
           <h3 title={one.id}>
-            {shortId(one.id)} <span className="muted">{resources(one)}</span>
+            {one.address && `${one.address} `}
+            <span className={one.address && "muted"}>{shortId(one.id)}</span> <span className="muted">{resources(one)}</span>
           </h3>
           {KINDS.filter((kind) => one[kind] > 0).map((kind) => (
             <Share key={kind} kind={kind} whole={one[kind]} parts={partsOf(one, kind, tones)} />

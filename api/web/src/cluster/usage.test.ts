@@ -15,7 +15,7 @@ const history = (minutes: readonly number[]): History => ({
 });
 
 const node = (id: string, jobs: [string | null, number][]): OccupiedNode => ({
-  ...{ id, cpus: 4, gpus: 0, memory_gb: 8, others: { cpus: 1, gpus: 0, memory_gb: 0 } },
+  ...{ id, address: "", cpus: 4, gpus: 0, memory_gb: 8, others: { cpus: 1, gpus: 0, memory_gb: 0 } },
   jobs: jobs.map(([job, cpus]) => ({
     ...{ job, name: job, project: job && "p", places: cpus, servers: 0, members: [], cpus, gpus: 0, memory_gb: 0 },
   })),

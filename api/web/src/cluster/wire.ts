@@ -22,6 +22,7 @@ export interface JobOnNode extends Resources {
 
 export interface OccupiedNode extends Resources {
   id: string;
+  address: string;
   others: Resources;
   jobs: JobOnNode[];
 }

@@ -10,6 +10,8 @@ from ringleader.wire.occupancy import OccupancyView, OccupiedNode, Resources, Us
 HIDDEN = "another project's job"
 """A job that the caller may not read."""
 KINDS = ("cpus", "gpus", "memory_gb")
+ID_SHOWN = 10
+"""The letters of a node's id that stand beside its address: two may have the same one."""
 
 
 def occupancy_text(seen: OccupancyView) -> str:
@@ -39,13 +41,14 @@ def _nodes(seen: OccupancyView) -> str:
 
 
 def _node_rows(node: OccupiedNode) -> Iterator[tuple[object, ...]]:
+    named = f"{node.address} {node.id[:ID_SHOWN]}" if node.address else node.id
     for one in node.jobs:
         who = (one.job, one.name if one.job is not None else HIDDEN)
-        yield (node.id, *who, *_shares(one, node), one.places, one.servers, " ".join(one.members))
+        yield (named, *who, *_shares(one, node), one.places, one.servers, " ".join(one.members))
     if any(getattr(node.others, kind) for kind in KINDS):
-        yield (node.id, None, "other workloads", *_shares(node.others, node), None, None, None)
+        yield (named, None, "other workloads", *_shares(node.others, node), None, None, None)
     elif not node.jobs:
-        yield (node.id, None, "no job", *_shares(node.others, node), None, None, None)
+        yield (named, None, "no job", *_shares(node.others, node), None, None, None)
 
 
 def _shares(taken: Resources, node: Resources) -> list[str]:

@@ -28,12 +28,14 @@ class ClusterLayout:
         others: the amounts used there by whatever is no attempt.
         places: by (job id, attempt) the nodes of its members, the gang's first, then the surplus as it came.
         servers: the same for servers that have another shape than the first worker.
+        addresses: the IP address of each living node.
     """
 
     nodes: Mapping[str, Amounts]
     others: Mapping[str, Amounts]
     places: Mapping[tuple[str, int], "Spots"]
     servers: Mapping[tuple[str, int], "Spots"] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 Spots = tuple[tuple[str, int], ...]
@@ -50,7 +52,8 @@ def look() -> ClusterLayout:
     free = {node: _amounts(resources) for node, resources in available_resources_per_node().items()}
     groups = [g for g in placement_group_table().values() if g["state"] in _PLACED]
     draining = state.get_draining_nodes()
-    alive = {n["NodeID"]: _amounts(n["Resources"]) for n in ray.nodes() if n["Alive"]}
+    living = [node for node in ray.nodes() if node["Alive"]]
+    alive = {node["NodeID"]: _amounts(node["Resources"]) for node in living}
     used: dict[str, Amounts] = dict.fromkeys(alive, (0.0, 0.0, 0.0))
     for group in groups:
         if _GROUP.fullmatch(group["name"]):
@@ -70,6 +73,7 @@ def look() -> ClusterLayout:
         others={node: (c, g, m) for node, (c, g, m) in others.items() if max(c, g, m) > _NOISE},
         places=places,
         servers=servers,
+        addresses={node["NodeID"]: node["NodeManagerAddress"] for node in living},
     )
 
 
