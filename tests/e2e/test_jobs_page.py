@@ -274,6 +274,14 @@ def test_a_job_file_begins_with_an_earlier_job_or_a_recipe_and_each_line_is_expl
     editor.fill("name: a\nworkers:\n  min: 1")
     page.get_by_test_id("key-help").get_by_text("integer; from 1 to 4096; default: 1").wait_for()
     assert serious(page) == []
+    editor.press("Control+End")
+    editor.press_sequentially("\npl")
+    page.get_by_role("group", name="Keys of workers").get_by_role("button", name="placement").press("Enter")
+    page.get_by_role("group", name="Values").get_by_role("button", name="spread").click()
+    editor.press_sequentially("\ng")
+    page.get_by_role("button", name="gpus", exact=True).wait_for()
+    assert editor.input_value() == "name: a\nworkers:\n  min: 1\n  placement: spread\n  g"
+    assert serious(page) == []
     page.get_by_label("Begin with a recipe").select_option("image")
     wait_for("recipe", lambda: "ringleader_jobs.image" in editor.input_value())
     page.set_viewport_size(NARROW)

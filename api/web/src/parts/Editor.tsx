@@ -1,5 +1,5 @@
 /** A text area that grows with its lines, with line numbers and marked lines beside it. */
-import type { KeyboardEvent } from "react";
+import type { KeyboardEvent, RefObject } from "react";
 
 export interface Marked {
   line: number;
@@ -12,11 +12,12 @@ interface Props {
   /** Tells the line of the cursor, from 0. */
   onLine: (line: number) => void;
   marks: readonly Marked[];
+  area: RefObject<HTMLTextAreaElement | null>;
 }
 
 const MIN_LINES = 14;
 
-export function Editor({ text, onChange, onLine, marks }: Props) {
+export function Editor({ text, onChange, onLine, marks, area }: Props) {
   const lines = text.split("\n").length;
   const marked = new Map(marks.map((mark) => [mark.line, mark.message]));
   const indent = (event: KeyboardEvent<HTMLTextAreaElement>): void => {
@@ -39,6 +40,7 @@ export function Editor({ text, onChange, onLine, marks }: Props) {
         ))}
       </ol>
       <textarea
+        ref={area}
         aria-label="Job file"
         name="jobfile"
         data-testid="jobfile"

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import document from "../../../openapi.json";
-import { keysAt, partAt, placeOf, told, valuesAt, type Schemas } from "./schema";
+import { completed, keysAt, partAt, placeOf, siblings, told, valuesAt, type Schemas } from "./schema";
 
 const schemas = document.components.schemas as unknown as Schemas;
 const lines = ["name: a", "workers:", "  min: 1", "  ", "sync:", "  intra_node: ring", "params:", "  - x: 1"];
@@ -11,6 +11,19 @@ test("a line stands below the nearest lines above that are indented less", () =>
   expect(placeOf(lines, 5)).toEqual({ path: ["sync"], key: "intra_node" });
   expect(placeOf(["a:", "  b:", "    c:", "", "      d"], 4).path).toEqual(["a", "b", "c"]);
   expect(placeOf([], 0)).toEqual({ path: [], key: null });
+});
+
+test("what is chosen takes the place of what the line had, at its margin", () => {
+  expect(completed("precision: fp", "bf16")).toBe("precision: bf16");
+  expect(completed("  placement:", "spread")).toBe("  placement: spread");
+  expect(completed("  mi", null, "min")).toBe("  min: ");
+  expect(completed("  - na", null, "name")).toBe("  - name: ");
+  expect(completed("", null, "sync")).toBe("sync: ");
+});
+
+test("keys that stand beside a line are known, and none of another place", () => {
+  expect([...siblings(lines, 3)]).toEqual(["min"]);
+  expect([...siblings(["name: a", "", "sync:", "  name: b"], 1)]).toEqual(["name", "sync"]);
 });
 
 test("the API's own schema says which keys and values there are", () => {

@@ -40,6 +40,19 @@ export function placeOf(lines: readonly string[], at: number): Place {
   return { path, key: own?.[2] ?? null };
 }
 
+/** A line with another value, or, with the `key` that it begins, ready for one. */
+export function completed(line: string, value: string | null, key?: string): string {
+  const margin = /^\s*(?:- )?/.exec(line)?.[0] ?? "";
+  return `${margin}${key ?? KEY.exec(line)?.[2] ?? ""}: ${value ?? ""}`;
+}
+
+/** The keys of other lines (from 0) that stand below the same keys as this one. */
+export function siblings(lines: readonly string[], at: number): ReadonlySet<string> {
+  const own = placeOf(lines, at).path.join("/");
+  const places = lines.flatMap((_, line) => (line === at ? [] : [placeOf(lines, line)]));
+  return new Set(places.flatMap(({ path, key }) => (key !== null && path.join("/") === own ? [key] : [])));
+}
+
 /** The part of the schema that a path leads to; null where it knows nothing of it. */
 export function partAt(schemas: Schemas, path: readonly string[]): Schema | null {
   return path.reduce<Schema | null>((part, key) => objectIn(schemas, part)?.properties?.[key] ?? null, schemas.JobSpec ?? null);

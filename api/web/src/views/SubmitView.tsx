@@ -2,6 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useMemo, useRef, useState } from "react";
+import { flushSync } from "react-dom";
 import { stringify } from "yaml";
 import example from "../../../../jobs/ringleader_jobs/digits.yaml?raw";
 import { ApiError, job as readJob, newKey, preview, read as readApi, submit } from "../api";
@@ -49,6 +50,7 @@ function Submission({ begun }: { begun: string }) {
   const [busy, setBusy] = useState<"submit" | "preview" | null>(null);
   const [answer, setAnswer] = useState<Answer | null>(null);
   const key = useRef({ text: "", key: "" });
+  const area = useRef<HTMLTextAreaElement>(null);
   useEffect(() => {
     document.title = "Submit · Ringleader";
   }, []);
@@ -57,6 +59,15 @@ function Submission({ begun }: { begun: string }) {
   const edit = (next: string): void => {
     setText(next);
     setAnswer(null);
+  };
+  const replaceLine = (next: string): void => {
+    const lines = text.split("\n");
+    lines[line] = next;
+    // At once, so that the cursor can be set behind what was chosen.
+    flushSync(() => edit(lines.join("\n")));
+    const end = lines.slice(0, line + 1).join("\n").length;
+    area.current?.focus();
+    area.current?.setSelectionRange(end, end);
   };
   const ask = async (what: "submit" | "preview"): Promise<void> => {
     setBusy(what);
@@ -87,8 +98,10 @@ function Submission({ begun }: { begun: string }) {
       <div className="columns">
         <div className="column-wide">
           <Card title="Job file" aside={<Templates onChoose={edit} />}>
-            <Editor text={text} onChange={edit} onLine={setLine} marks={marks} />
-            {schemas.data && <KeyHelp schemas={schemas.data} lines={text.split("\n")} at={line} />}
+            <Editor text={text} onChange={edit} onLine={setLine} marks={marks} area={area} />
+            {schemas.data && (
+              <KeyHelp schemas={schemas.data} lines={text.split("\n")} at={line} onChoose={replaceLine} />
+            )}
           </Card>
         </div>
         <div className="column-narrow">
