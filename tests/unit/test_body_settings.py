@@ -515,3 +515,31 @@ def train(session):
 
 def test_statements_of_one_line_are_taken_one_after_the_other() -> None:
     assert SourceText(ON_ONE_LINE).carried == {}
+
+
+BANK = """
+def train(session):
+    bank = torch.zeros(3)
+    for i, (x, y) in session.batches(rows):
+        {}
+        session.step(net(y, seen))
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "seen = bank[i]; bank[i] = x",
+        "seen = bank; bank = x",
+        "bank.mul_(0.9).add_(x); seen = bank.mean()",
+        "seen = [bank.mean()]; bank[i] = x; print(i)",
+    ],
+)
+def test_what_one_statement_of_a_line_reads_and_another_one_changes_is_carried(line: str) -> None:
+    for program in (line, line.replace("; ", "\n        ")):
+        assert [key[1] for key in SourceText(BANK.format(program)).carried] == ["bank"], program
+
+
+@pytest.mark.parametrize("line", ["bank[i] = bank[i] * 0.9; seen = x", "bank.append(x); seen = x"])
+def test_what_a_statement_reads_to_change_it_is_not(line: str) -> None:
+    assert SourceText(BANK.format(line)).carried == {}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringleader.train.source.program_scope import ADDS, Function, Key, ProgramScope
-from ringleader.train.source.statement_order import first
+from ringleader.train.source.statement_order import blocks, first, names
 from ringleader.train.source.value_flow import MATTERS, ValueFlow
 
 Loop = ast.For | ast.AsyncFor
@@ -47,7 +47,7 @@ def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> I
             yield CarriedName(key, line, min(reads))
             continue
         own = {load.line for load in flows.loads if load.key == key == load.into and body.has(load.line)}
-        read = body.first(key, reads | (own - body.in_place.get(key, set())))
+        read = body.first(key, reads | (own - body.changing(key)))
         if read:
             yield CarriedName(key, line, read)
 
@@ -71,6 +71,7 @@ class _Body:
         self.in_place: dict[Key, set[int]] = {}
         self._next: dict[Key, int] = {}
         self._look_at_changes()
+        self._beside = {key: self._read_beside(key, lines) for key, lines in self.in_place.items()}
 
     def has(self, line: int) -> bool:
         return self._begin <= line <= self._end
@@ -95,10 +96,14 @@ class _Body:
         found: dict[Key, set[int]] = {}
         for load in loads:
             shown = load.into == MATTERS and load.key in counters and load.line in tests
-            own = load.into == load.key or load.line in self.in_place.get(load.key, ())
+            own = load.into == load.key or load.line in self.changing(load.key)
             if self.has(load.line) and load.into in matter and not shown and not own:
                 found.setdefault(load.key, set()).add(load.line)
         return found
+
+    def changing(self, key: Key) -> set[int]:
+        """The lines that change the variable in place and read it for nothing else."""
+        return self.in_place.get(key, set()) - self._beside.get(key, set())
 
     def first(self, key: Key, lines: set[int]) -> int:
         """The line of a turn that reads the variable before the turn sets it; 0 where there is none."""
@@ -106,24 +111,23 @@ class _Body:
 
     def _look_at_changes(self) -> None:
         for node in self._nodes:
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                self._put(node.value, node.lineno)
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                self._look_at_call(node.value)
-            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
+            for changed in _changed_in_place(node):
+                self._put(changed, changed.lineno)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
                 key = self._key(node.args[0])
                 if key is not None:
                     self._next[key] = node.lineno
 
-    def _look_at_call(self, call: ast.Call) -> None:
-        node: ast.expr = call
-        # Down a chain: `x.a_().b_()` changes x.
-        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name, node = node.func.attr, node.func.value
-            # So end the names of torch's methods that change a tensor in place.
-            in_place = name.endswith("_") and not name.startswith("_") and name not in LEFT_OUT
-            if in_place or (name in ADDS and call.args):
-                self._put(node, call.lineno)
+    def _read_beside(self, key: Key, lines: set[int]) -> set[int]:
+        """Those of the lines in which another statement reads the variable than the one that changes it."""
+        simple = [
+            n for n in self._nodes if isinstance(n, ast.stmt) and n.lineno in lines and not any(blocks(n))
+        ]
+        return {n.lineno for n in simple if names(n, key[1]) and key not in self._changed_by(n)}
+
+    def _changed_by(self, statement: ast.stmt) -> set[Key | None]:
+        """The variables that the statement changes in place."""
+        return {self._key(each) for node in ast.walk(statement) for each in _changed_in_place(node)}
 
     def _put(self, node: ast.expr, line: int) -> None:
         key = self._key(node)
@@ -150,6 +154,22 @@ class _Body:
             if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
             if (key := self._key(node.target)) is not None
         }
+
+
+def _changed_in_place(node: ast.AST) -> Iterator[ast.expr]:
+    """What the node changes without naming a new value: by an item, or by methods that are called for that alone."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        yield node.value
+    if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+        return
+    call: ast.expr = node.value
+    # Down a chain: `x.a_().b_()` changes x.
+    while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        name, arguments, call = call.func.attr, call.args, call.func.value
+        # So end the names of torch's methods that change a tensor in place.
+        in_place = name.endswith("_") and not name.startswith("_") and name not in LEFT_OUT
+        if in_place or (name in ADDS and arguments):
+            yield call
 
 
 def _numbered(loop: Loop) -> Iterator[str]:

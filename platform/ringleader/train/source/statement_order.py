@@ -44,7 +44,7 @@ def span(node: ast.AST) -> tuple[int, int]:
 def _first_in(node: ast.AST, name: str, lines: set[int]) -> int | None:
     inside = list(blocks(node))
     if not inside:
-        read = _read(node, lines) if _names(node, name) else 0
+        read = _read(node, lines) if names(node, name) else 0
         return read if read else (0 if binds(node, name) else None)
     header = [child for child in ast.iter_child_nodes(node) if not any(child in block for block in inside)]
     found = first(header, name, lines)
@@ -59,7 +59,7 @@ def _first_in(node: ast.AST, name: str, lines: set[int]) -> int | None:
     return 0 if whole or (always and results[0] == 0) else None
 
 
-def _names(node: ast.AST, name: str) -> bool:
+def names(node: ast.AST, name: str) -> bool:
     """Whether it reads a variable of that name: another statement of the same line may, too."""
     return any(
         (
