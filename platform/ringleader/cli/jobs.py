@@ -196,10 +196,12 @@ def export(
     found = find_job(session.client(), job)
     if wandb is not None:
         entity, _, project = wandb.rpartition("/")
-        place = found.wandb(project, entity or None, follow=follow)
-        session.show({"id": found.id, "run": place}, f"{found.id}: {place}")
-    elif path := found.export(out) if out else tensorboard and found.tensorboard(tensorboard):
-        session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
+        run = found.wandb(project, entity or None, follow=follow)
+        session.show({"id": found.id, "run": run}, f"{found.id}: {run}")
+        return
+    ways = [(Job.export, out), (Job.tensorboard, tensorboard)]
+    (path,) = [save(found, place) for save, place in ways if place is not None]
+    session.show({"id": found.id, "path": str(path)}, f"{found.id}: {path}, {path.stat().st_size} bytes")
 
 
 @click.command()
