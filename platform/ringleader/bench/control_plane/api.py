@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from ringleader.bench.control_plane.alerts import alerts_over_kills
-from ringleader.bench.control_plane.assault import DATABASES, assault
+from ringleader.bench.control_plane.assault import DATABASES, assault, database_at
 from ringleader.bench.control_plane.crowd import KeptConnection, Plane, at_once, p99, plane
 from ringleader.bench.control_plane.followers import lateness
 from ringleader.bench.control_plane.history import fill
@@ -20,7 +20,8 @@ from ringleader.bench.processes.children import peer_answers
 from ringleader.bench.registry import Wish
 
 CASES = (
-    *("submissions", "submit-p99", "list-p99", "list-100k", "followers-500", "alert"),
+    *("submissions", "submit-p99", "list-p99", "followers-500", "alert"),
+    *(f"list-100k-{database}" for database in DATABASES),
     *(f"kills-50-{database}" for database in DATABASES),
 )
 CLIENTS = 16
@@ -49,7 +50,7 @@ def run(wish: Wish) -> Iterator[Figure]:
         "submissions": _submissions,
         "submit-p99": _submit_p99,
         "list-p99": _list_p99,
-        "list-100k": _list_all_ways,
+        **{f"list-100k-{database}": partial(_list_all_ways, database) for database in DATABASES},
         "followers-500": _followers,
         "alert": _alerts,
         **{f"kills-50-{database}": partial(_kills, database) for database in DATABASES},
@@ -133,11 +134,14 @@ def _list_p99(wish: Wish) -> Iterator[Figure]:
     )
 
 
-def _list_all_ways(wish: Wish) -> Iterator[Figure]:
+def _list_all_ways(database: str, wish: Wish) -> Iterator[Figure]:
     """Every order with every filter, both directions, while 50 follow the events of a job."""
-    with home_folder() as home:
-        fill(home, HISTORY)
-        with plane(home, cpus=1) as server, KeptConnection(server.url, server.token) as caller:
+    with home_folder() as home, database_at(database) as url:
+        fill(home, HISTORY, url)
+        with (
+            plane(home, cpus=1, database_url=url) as server,
+            KeptConnection(server.url, server.token) as caller,
+        ):
             job_id = caller.submit()
             followed = threading.Thread(target=lateness, args=(server, home, job_id, 50), daemon=True)
             followed.start()
@@ -150,15 +154,16 @@ def _list_all_ways(wish: Wish) -> Iterator[Figure]:
                     took.append(time.perf_counter() - sent)
                     assert (status, bool(page.get("items"))) == (200, True), (asked, page)
             followed.join(PEER_DEADLINE_S)
-    for of, value, most in (("list-100k", median(took), 0.1), ("list-100k-p99", p99(took), 0.2)):
+    case = f"list-100k-{database}"
+    for of, value, most in ((case, median(took), 0.1), (f"{case}-p99", p99(took), 0.2)):
         yield Figure(
             case=of,
             unit="s",
             better="lower",
             ours=[value],
             target=Target("ringleader", "<=", most),
-            settings=f"{of}: {HISTORY:,} ended jobs in SQLite with labels, parameters and metrics; {len(took)} pages "
-            f"of 50, each order with each filter, one client beside 50 followers; the slowest {max(took):.3f} s",
+            settings=f"{of}: {HISTORY:,} ended jobs in {database} with labels, parameters and metrics; {len(took)} "
+            f"pages of 50, each order with each filter, one client beside 50 followers; the slowest {max(took):.3f} s",
         )
 
 

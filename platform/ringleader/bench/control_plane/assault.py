@@ -86,7 +86,7 @@ def assault(home: Path, database: str, kills: int, seed: int) -> Aftermath:
         PeerFailed: jobs were still on their way after SETTLE_S.
     """
     draw = random.Random(seed)  # noqa: S311 - not for secrets
-    with _database(database) as url:
+    with database_at(database) as url:
         planes = [MortalPlane(home, url, free_port()) for _ in range(REPLICAS[database])]
         clients = [SubmittingClient(n, [one.url for one in planes], home) for n in range(CLIENTS)]
         with ExitStack() as living:
@@ -199,7 +199,7 @@ def _jobs(caller: KeptConnection) -> Iterator[dict[str, object]]:
 
 
 @contextmanager
-def _database(name: str) -> Iterator[str]:
+def database_at(name: str) -> Iterator[str]:
     """The address of a new database; empty for SQLite in the home."""
     if name == "sqlite":
         yield ""

@@ -19,11 +19,11 @@ METRICS = ("loss", "accuracy")
 ENDS = (State.SUCCEEDED, State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
-def fill(home: Path, jobs: int) -> None:
-    """Put `jobs` ended jobs into the SQLite database of a new home: ten projects, a hundred names, four ends, twenty
-    owners; three labels, three parameters and two metrics of each job."""
+def fill(home: Path, jobs: int, database_url: str = "") -> None:
+    """Put `jobs` ended jobs into the database of a new home, SQLite where no other is named: ten projects, a hundred
+    names, four ends, twenty owners; three labels, three parameters and two metrics of each job."""
     home.mkdir(mode=0o700, parents=True)
-    store = Store.at(home)
+    store = Store.at(home, database_url)
     plain = JobSpec.parse(JOB).model_dump(mode="json")
     for first in range(0, jobs, AT_ONCE):
         at = utc_now() - timedelta(seconds=jobs - first)

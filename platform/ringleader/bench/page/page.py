@@ -15,7 +15,9 @@ from ringleader.bench.control_plane.history import fill
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.page import run_page, sampling
 from ringleader.bench.page.browser import DEADLINE_MS, logged_in
+from ringleader.bench.peers.mlflow_page import MlflowRuns, mlflow_server
 from ringleader.bench.registry import Wish
+from ringleader.cli.stack.home import Home
 from ringleader.wire.ingest import MetricRecord
 from ringleader_api.clock import utc_now
 from ringleader_api.services.records.points import store_points
@@ -73,19 +75,30 @@ def run(wish: Wish) -> Iterator[Figure]:
 
 
 def _compare(wish: Wish) -> Iterator[Figure]:
-    with home_folder() as home:
-        fill(home, RUNS)
-        store_curves(home, POINTS)
-        with plane(home, cpus=1) as server, logged_in(server) as page:
-            found = [_compared(page, server.url) for _ in range(15 if wish.full else 5)]
+    """Our page and MLflow's in one browser by turns, MLflow's behind our API as users of a stack reach it."""
+    with home_folder() as folder:
+        fill(folder, RUNS)
+        store_curves(folder, POINTS)
+        home = Home(folder)
+        home.prepare()
+        with mlflow_server(home) as tracker:
+            theirs = MlflowRuns(tracker, RUNS, POINTS, _loss)
+            with plane(folder, cpus=1, mlflow_url=tracker) as server, logged_in(server) as page:
+                found, peers = [], []
+                for _ in range(15 if wish.full else 5):
+                    found.append(_compared(page, server.url))
+                    peers.append(theirs.drawn(page, server.url))
     said = f"{RUNS} runs of {POINTS} points, the API a process over SQLite, Chromium without a screen"
     yield Figure(
         case=COMPARE,
         unit="s",
         better="lower",
         ours=[drawn for drawn, _ in found],
+        peers=peers,
+        peer_name="mlflow",
         target=DRAWN,
-        settings=f"{COMPARE}, from the click to the drawn curves: {said}",
+        settings=f"{COMPARE}, from the click to the drawn curves: {said}; mlflow: its page of the metric with the same "
+        f"curves, over SQLite and through our API, from the list of the runs, which has loaded",
     )
     yield Figure(
         case=f"{COMPARE}-cursor",
@@ -120,6 +133,11 @@ def store_curves(home: Path, points: int) -> None:
 
 
 def _point(number: int, step: int) -> MetricRecord:
-    loss = 2 * exp(-step / (80 + number)) + 0.05 * sin(step * 1.7 + number) + number / 300 + 0.1
     at = utc_now() + timedelta(seconds=step / 2)
-    return MetricRecord(stream="metrics", seq=step, at=at, generation=1, step=step, values={"loss": loss})
+    return MetricRecord(
+        stream="metrics", seq=step, at=at, generation=1, step=step, values={"loss": _loss(number, step)}
+    )
+
+
+def _loss(number: int, step: int) -> float:
+    return 2 * exp(-step / (80 + number)) + 0.05 * sin(step * 1.7 + number) + number / 300 + 0.1

@@ -1,11 +1,13 @@
 """A training loop in plain torch: one process, no session, no exchange."""
 
 import torch
+from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
-from ringleader.bench.training.workloads import WORKLOADS
+from ringleader.bench.training.workloads import WORKLOADS, Workload
 from ringleader.train.memory import keep_freed_memory
 
 WARM_UP_STEPS = 8
@@ -23,6 +25,7 @@ def main() -> None:
     )
     workload = WORKLOADS[asked.workload]
     net, rows = workload.net(), workload.rows()
+    average = _average(workload, net)
     turns = list(zip(workload.optimizers(net), workload.losses(), strict=True))
     loader = torch.utils.data.DataLoader(rows, batch_size=workload.global_batch, shuffle=True)
     step, over = 0, False
@@ -37,8 +40,17 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss(net, batch).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+            if average is not None:
+                average.update_parameters(net)
             step += 1
     print("{}", flush=True)
+
+
+def _average(workload: Workload, net: nn.Module) -> AveragedModel | None:
+    if workload.ema is None:
+        return None
+    blend = get_ema_multi_avg_fn(workload.ema)  # type: ignore[no-untyped-call]
+    return AveragedModel(net, multi_avg_fn=blend)
 
 
 if __name__ == "__main__":
