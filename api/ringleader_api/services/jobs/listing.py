@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, exists, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, exists, func, literal, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from ringleader.wire.states import State
@@ -136,7 +136,7 @@ class _Search:
         found: list[Place] = []
         if behind is None or behind.value is not None:
             # By an index those few would be met at the end of a walk through all.
-            of = _indexed if few is None else self._unindexed
+            of = _indexed if few is None else self._unordered
             query = _with_value(sort, conditions, few, of)
             # None from here on: jobs without a value stand behind all that have one, and begin with their first.
             found, behind = self._read(query, of(sort.column), sort=sort, behind=behind, limit=limit), None
@@ -203,6 +203,13 @@ class _Search:
         labelled = select(JobAttribute.job_id).where(of(JobAttribute.kind) == LABEL, found)
         any_label = labelled.where(JobAttribute.job_id == Job.id).exists() if soon else Job.id.in_(labelled)
         return or_(contains(Job.id.expression), contains(Job.name.expression), any_label)
+
+    def _unordered(self, column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
+        """The column as no planner takes an index for its order."""
+        # PostgreSQL expects jobs that match to lie anywhere in an order; those of one owner lie together.
+        return (
+            self._unindexed(column) if self._sqlite else func.greatest(column.expression, type_=column.type)
+        )
 
     def _unindexed(self, column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
         """The column as the planner of SQLite takes no index for it."""

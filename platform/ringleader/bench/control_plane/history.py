@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from ringleader.bench.control_plane.crowd import JOB
 from ringleader.spec import JobSpec
@@ -41,6 +41,10 @@ def fill(home: Path, jobs: int, database_url: str = "") -> None:
             session.execute(insert(Job), rows)
             session.execute(insert(JobAttribute), named)
             session.execute(insert(MetricSummary), values)
+    if store.shared:
+        # PostgreSQL does so by itself within minutes; until then its planner knows nothing of the rows.
+        with store.write() as session:
+            session.execute(text("ANALYZE"))
     store.close()
 
 

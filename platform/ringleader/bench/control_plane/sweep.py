@@ -88,7 +88,7 @@ def _beside_tune(ours: Swept, wish: Wish, settings: str) -> Figure:
         ours=[ours.seconds],
         peers=theirs,
         peer_name="ray_tune" if theirs else None,
-        target=Target("ratio", ">=", 1),
+        target=Target("ratio", ">=", 1.5),
         settings=f"{CASES[1]}: {settings}; ray_tune: ASHAScheduler, which ends losers, over a plain loop in torch",
     )
 
