@@ -53,8 +53,37 @@ def kept_behind_steps(session: Session) -> None:
             net[3].bias[0] += means.sum.mean()
 
 
+def scored_behind_steps(session: Session) -> None:
+    net = session.model(network())
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        for turns in session.steps(rows()):
+            for x, y in turns:
+                session.step(F.cross_entropy(net(x), y))
+            print(net(rows()[:][0]).mean().item())
+
+
+def means_only_in_slices(session: Session) -> None:
+    """Each slice's forward before its step; the lines behind steps and between phases read them."""
+    net = session.model(network())
+    first, second = (
+        session.optimizer(torch.optim.SGD(part.parameters(), lr=0.1)) for part in (net[:3], net[3:])
+    )
+    for _ in range(EPOCHS):
+        for phases in session.steps(rows(), phases=[first, second]):
+            for turns in phases:
+                for x, y in turns:
+                    session.step(F.cross_entropy(net(x), y))
+                print(net[1].running_mean.mean().item())
+
+
 PROGRAMS = [scored_by_a_second_forward, center_moved_after_the_step, kept_behind_steps]
-TOLD = {scored_by_a_second_forward: "1.num_batches_tracked", center_moved_after_the_step: "center"}
+TOLD = {
+    scored_by_a_second_forward: "1.num_batches_tracked",
+    center_moved_after_the_step: "center",
+    kept_behind_steps: "1.num_batches_tracked",
+    scored_behind_steps: "1.num_batches_tracked",
+}
 
 
 @pytest.mark.parametrize("moment", ["kill-5", "pause-8"])
@@ -72,3 +101,8 @@ def test_what_does_not_count_is_told_once_by_its_name(program: Program, tmp_path
     _, recorded = run_local(SPEC, program, tmp_path)
     (told,) = [data for kind, data in recorded.events if kind == "warning" and data["about"] == "buffers"]
     assert told["message"].startswith(f"the buffer {TOLD[program]!r} was changed after session.step")
+
+
+def test_buffers_that_only_forwards_before_steps_change_are_told_of_nothing(tmp_path: Path) -> None:
+    _, recorded = run_local(SPEC, means_only_in_slices, tmp_path)
+    assert not [data for kind, data in recorded.events if kind == "warning" and data["about"] == "buffers"]

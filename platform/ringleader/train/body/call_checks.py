@@ -87,17 +87,24 @@ class CallChecks:
         optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
 
     @contextmanager
-    def session_steps(self) -> Iterator[None]:
-        """Stop the checks for the block: in `session.step` the session acts, and not the program."""
+    def session_steps(self, *, gives_slice: bool = False) -> Iterator[None]:
+        """Stop the checks for the block: in `session.step` the session acts, and not the program. `gives_slice`: the
+        program goes on with another slice, whose forward may change buffers."""
         if not self._body:
             yield
             return
         self._leave()
+        self._check_buffers()
         try:
             yield
         finally:
             self._enter()
-            self._buffers = _buffer_marks(self._held) if looked_at(self._turns) else None
+            if not gives_slice:
+                self.watch_buffers()
+
+    def watch_buffers(self) -> None:
+        """Warn from here on, until the session's next act, where the program changes buffers."""
+        self._buffers = _buffer_marks(self._held) if looked_at(self._turns) else None
 
     def turns(self, turns: Iterator[Any]) -> Iterator[Any]:
         """Watch each of the turns.

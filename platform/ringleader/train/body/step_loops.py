@@ -350,7 +350,7 @@ class StepLoops:
         for each in (turns, dry):
             while True:
                 # The session commits in here where this worker has no slice.
-                with self._checks.calls.session_steps():
+                with self._checks.calls.session_steps(gives_slice=True):
                     batch = next(each, END)
                 if batch is END:
                     break
@@ -365,6 +365,7 @@ class StepLoops:
         stream = () if phase + 1 >= len(loop.phases) else ("phase", phase)
         if self._streams is not None:
             self._streams.begin(self._once_more.shown_step, *stream)
+        self._checks.calls.watch_buffers()
 
     def _is_behind(self, running: ProgramStep) -> bool:
         """Whether the program is behind that step."""
