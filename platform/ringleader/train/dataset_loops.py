@@ -257,6 +257,7 @@ class DatasetLoops:
             modes.begin_turn()
             carrying.begin_turn()
             yield batch
+            self._checks.calls.turn_over()
             settings.behind_turn()
 
     def _run_dry(self, loop: BatchLoop, request: LoopRequest) -> Iterator[Any]:

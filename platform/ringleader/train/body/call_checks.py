@@ -116,11 +116,24 @@ class CallChecks:
                 self._enter()
                 yield batch
                 self._leave()
-                self._check_buffers()
         finally:
             self._body, self._values = False, []
             self._states.show()
             self._put_back()
+
+    def turn_over(self) -> None:
+        """Warn of buffers that the body has changed since its step, as it comes for its next slice."""
+        marks, self._buffers = self._buffers, None
+        now = _buffer_marks(self._held) if marks is not None else {}
+        changed = [name for name, mark in (marks or {}).items() if now.get(name) != mark]
+        if changed:
+            self._say(
+                "buffers",
+                f"the buffer {changed[0]!r} was changed after session.step in a turn of the loop in "
+                f"{running_place()}: that is not committed, and the next step starts without it.",
+                "Change buffers before session.step(loss); score in eval() mode, in which a forward leaves them "
+                "alone.",
+            )
 
     def release(self) -> None:
         """Remove the hooks when training is over; idempotent."""
@@ -179,20 +192,6 @@ class CallChecks:
             "An average of weights, such as a momentum encoder, is session.ema(model, decay); other state that a "
             "forward pass changes belongs in a buffer.",
         )
-
-    def _check_buffers(self) -> None:
-        """Warn of buffers that the body has changed since its step."""
-        marks, self._buffers = self._buffers, None
-        now = _buffer_marks(self._held) if marks is not None else {}
-        changed = [name for name, mark in (marks or {}).items() if now.get(name) != mark]
-        if changed:
-            self._say(
-                "buffers",
-                f"the buffer {changed[0]!r} was changed after session.step in a turn of the loop in "
-                f"{running_place()}: that is not committed, and the next step starts without it.",
-                "Change buffers before session.step(loss); score in eval() mode, in which a forward leaves them "
-                "alone.",
-            )
 
     def _put_back(self) -> None:
         for seen in self._seen:
