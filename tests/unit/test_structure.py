@@ -235,6 +235,47 @@ def test_what_a_forward_does_to_weights_is_told_by_its_line_and_not_by_one_of_th
         run_local(job("ring"), train, tmp_path)
 
 
+class FrozenStatistics(nn.Module):
+    """Running statistics that are frozen parameters, as functional networks of meta-learning have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+        self.mean, self.var = (
+            nn.Parameter(value, requires_grad=False) for value in (torch.zeros(2), torch.ones(2))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(self.layer(x), self.mean, self.var, training=True)
+
+
+class FollowingInPlace(nn.Module):
+    """The encoder of keys follows in place, through `.data`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queries, self.keys = nn.Linear(5, 2), nn.Linear(5, 2).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for q, k in zip(self.queries.parameters(), self.keys.parameters(), strict=True):
+            k.data.mul_(0.9).add_(q.data, alpha=0.1)
+        return self.queries(x) + self.keys(x).detach()
+
+
+@pytest.mark.parametrize(("made", "name"), [(FrozenStatistics, "mean"), (FollowingInPlace, "keys.weight")])
+def test_frozen_parameters_that_a_forward_changes_unseen_by_versions_are_found(
+    made: type[nn.Module], name: str, tmp_path: Path
+) -> None:
+    def train(session: Session) -> None:
+        net = session.model(made())
+        session.optimizer(torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1))
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+
+    with pytest.raises(StepMisuse, match=rf"the weights '{name}' were changed inside a loop.*in a buffer"):
+        run_local(job("ring"), train, tmp_path)
+
+
 SCRIPT = """
 import torch
 from torch import Tensor, nn

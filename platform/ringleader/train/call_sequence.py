@@ -164,6 +164,8 @@ class CallSequence:
         # A state dict that the program took without a copy has to show the weights: they go back into its memory.
         member.laying.bring_back()
         member.sections.begin(number)
+        if self.shown.step if self.shown is not None else member.progress.step:
+            member.held.note_stepped()
         self._sink.between(number + 1)
         self._states.hide()
 

@@ -64,6 +64,7 @@ class CallChecks:
         self._states = states
         self._weights: list[Parameter] = []
         self._marks: _Marks = ([], [])
+        self._frozen: list[Parameter] = []
         self._values: list[tuple[Parameter, Tensor]] = []
         self._body = False
         self._turns = 0
@@ -117,6 +118,7 @@ class CallChecks:
             if parameter not in self._hooks:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)  # type: ignore[no-untyped-call]
         self._weights = [p for p in self._held.weights if p.layout is torch.strided]
+        self._frozen = [p for p in self._held.weights if _is_small_and_frozen(p)][:WATCHED]
         try:
             for batch in turns:
                 self._turns += 1
@@ -142,8 +144,9 @@ class CallChecks:
         self._marks = _marks(self._weights)
         if not looked_at(self._turns):
             return
-        # `.data` leaves no version behind: of some parameters, in some turns, the values are compared.
-        self._values = [(p, p.detach().clone()) for p in self._hooks]
+        # `.data` leaves no version behind, nor do running statistics that are frozen parameters: of some parameters, in
+        # some turns, the values are compared.
+        self._values = [(p, p.detach().clone()) for p in (*self._hooks, *self._frozen)]
         for parameter in self._hooks:
             if parameter.requires_grad:
                 self._seen.append(_Seen.of(parameter))
@@ -303,5 +306,13 @@ def _buffer_marks(held: TrainingState) -> _BufferMarks:
 
 
 def _can_be_watched(parameter: Parameter) -> bool:
+    return parameter.requires_grad and _has_values(parameter)
+
+
+def _is_small_and_frozen(parameter: Parameter) -> bool:
+    return not parameter.requires_grad and parameter.numel() <= SMALL and _has_values(parameter)
+
+
+def _has_values(parameter: Parameter) -> bool:
     dense = parameter.layout is torch.strided and not parameter.is_meta
-    return parameter.requires_grad and parameter.is_floating_point() and dense and parameter.numel() > 0
+    return parameter.is_floating_point() and dense and parameter.numel() > 0
