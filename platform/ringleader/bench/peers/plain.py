@@ -2,6 +2,7 @@
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.optim import swa_utils
 
 from ringleader.bench.processes.children import child_parser, die_with_parent
 from ringleader.bench.processes.gate import LOOPBACK, Turnstile
@@ -23,6 +24,7 @@ def main() -> None:
     )
     workload = WORKLOADS[asked.workload]
     net, rows = workload.net(), workload.rows()
+    averaged = _average(net, workload.decay) if workload.decay else None
     turns = list(zip(workload.optimizers(net), workload.losses(), strict=True))
     loader = torch.utils.data.DataLoader(rows, batch_size=workload.global_batch, shuffle=True)
     step, over = 0, False
@@ -37,8 +39,15 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss(net, batch).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
+            if averaged is not None:
+                averaged.update_parameters(net)
             step += 1
     print("{}", flush=True)
+
+
+def _average(net: torch.nn.Module, decay: float) -> swa_utils.AveragedModel:
+    move = swa_utils.get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    return swa_utils.AveragedModel(net, multi_avg_fn=move)
 
 
 if __name__ == "__main__":

@@ -145,6 +145,8 @@ class Measured:
     def __call__(self, session: Session) -> None:
         net = session.model(self._workload.net())
         optimizers = [session.optimizer(each) for each in self._workload.optimizers(net)]
+        if self._workload.decay:
+            session.ema(net, self._workload.decay)
         train = self._train_by_turns if self._workload.turns else self._train
         stopped = False
         while not stopped:

@@ -1,4 +1,5 @@
-"""A step with LARS, with LAMB, and with two optimizers by turns: one worker's session beside a loop in plain torch."""
+"""A step with LARS, with LAMB, with an average of the weights, and with two optimizers by turns: one worker's session
+beside a loop in plain torch."""
 
 from collections.abc import Iterator
 
@@ -11,10 +12,11 @@ PLAIN = "ringleader.bench.peers.plain"
 BLOCK_STEPS = 10
 IMAGES = "the image recipe's network, global batch 256"
 TARGET = Target("ratio", ">=", 0.97)
-_WORKLOADS = {"sgd": "cifar", "lars": "cifar-lars", "lamb": "cifar-lamb", "phases": "gan"}
+_WORKLOADS = {"sgd": "cifar", "lars": "cifar-lars", "lamb": "cifar-lamb", "ema": "cifar-ema", "phases": "gan"}
 CASES = tuple(_WORKLOADS)
 _WHAT = {
-    "phases": "a generator and a critic of 32×32 images, 0.5 million parameters, Adam by turns, global batch 64"
+    "ema": f"{IMAGES}, and an exponential moving average of its weights",
+    "phases": "a generator and a critic of 32×32 images, 0.5 million parameters, Adam by turns, global batch 64",
 }
 
 

@@ -48,6 +48,7 @@ class Workload:
 
     Attributes:
         turns: the updates of a step, where there are several; each has an optimizer of its own.
+        decay: of an average of the weights, which each step updates; 0: there is none.
     """
 
     net: Callable[[], nn.Module]
@@ -56,6 +57,7 @@ class Workload:
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
     global_batch: int
     turns: tuple[Turn, ...] = ()
+    decay: float = 0.0
 
     def optimizers(self, net: nn.Module) -> list[Optimizer]:
         """One for the model, or one for each turn."""
@@ -208,6 +210,7 @@ WORKLOADS: dict[str, Workload] = {
     "cifar": Workload(image_net, image_rows, F.cross_entropy, sgd, global_batch=256),
     "cifar-lars": Workload(image_net, image_rows, F.cross_entropy, lars, global_batch=256),
     "cifar-lamb": Workload(image_net, image_rows, F.cross_entropy, lamb, global_batch=256),
+    "cifar-ema": Workload(image_net, image_rows, F.cross_entropy, sgd, global_batch=256, decay=0.999),
     "gan": Workload(
         *(Adversaries, image_rows, F.cross_entropy, adam, 64),
         turns=(Turn("critic", critic_loss), Turn("generator", generator_loss)),
