@@ -138,6 +138,31 @@ class Skips(Module):
         return None
 
 
+class StepsByHand(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.optimizers().step()
+        return self.step(batch)
+
+
+class StepsWithAClosure(Module):
+    def on_train_batch_end(self, *given: Any, **named: Any) -> None:
+        self.optimizers().step(lambda: None)
+
+
+class Schedules(Module):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    def on_train_epoch_end(self) -> None:
+        self.lr_schedulers().step()
+
+
+class ReadsItsGradients(Module):
+    def on_train_batch_end(self, *given: Any, **named: Any) -> None:
+        self.layer.weight.grad.norm()
+
+
 class Sums(Module):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = self.step(batch)
@@ -167,6 +192,10 @@ class ReadsTheBatch(Module):
         (LooksAtGradients(), "LooksAtGradients.on_after_backward"),
         (Skips(), r"loss \* 0"),
         (Sums(), "means over rows"),
+        (StepsByHand(), r"self\.optimizers\(\)\.step\(\) .*leave the line out"),
+        (StepsWithAClosure(), r"self\.optimizers\(\)\.step\(\) "),
+        (Schedules(), r"self\.lr_schedulers\(\)\.step\(\) .*interval"),
+        (ReadsItsGradients(), r"'layer.weight' was read.*Trainer\(gradient_clip_val=1.0\)"),
         (Plateau(), "interval: epoch"),
         (ReadsTheBatch(), "several workers"),
     ],

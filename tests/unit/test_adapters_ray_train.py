@@ -440,7 +440,7 @@ REFUSED = [
     (without_prepared_rows, r"backward\(\) outside of a loop over a prepared loader"),
     (without_an_optimizer, r"without an optimizer of the prepared model's parameters"),
     (with_an_argument, r"backward\(\) with arguments"),
-    (clipped_by_hand, r"p\.grad is read or changed"),
+    (clipped_by_hand, r"was read or changed .*p\.grad\.clamp_.*clip_grad_norm_\(model\.parameters\(\)"),
     (scheduled_sometimes, r"StepLR\.step\(\) under a condition"),
     (streamed, r"an IterableDataset, whose rows have no positions"),
     (of_another_size, r"16 rows.*batch\.global_size is 8"),

@@ -86,6 +86,7 @@ def trainer(session: Session, callbacks: Any = None, **others: Any) -> ElasticTr
         ({"report_to": "tensorboard"}, "ringleader metrics"),
         ({"torch_compile": True}, "torch_compile"),
         ({"auto_find_batch_size": True}, "raise logical_shards"),
+        ({"fsdp": True}, r"TrainingArguments\(fsdp=True\) cannot be kept.*splits no model"),
     ],
     ids=str,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch.utils.data import TensorDataset
 from ringleader import Session, local_session
 from ringleader.errors import StepMisuse
 from ringleader.spec import JobSpec
+from ringleader.train.body.call_checks import SMALL
 from ringleader.train.local import run_local
 
 torch.set_num_threads(1)
@@ -51,6 +53,10 @@ def rows() -> TensorDataset:
     return TensorDataset(x, (x.sum(dim=1) > 0).long())
 
 
+def norm_of(net: nn.Module) -> float:
+    return sum(float(p.grad.square().sum()) for p in net.parameters() if p.grad is not None)
+
+
 class Body:
     """A training function with one of the lines in its loop, before or behind `session.step`."""
 
@@ -74,6 +80,16 @@ class Body:
             "zeros": lambda _: optimizer.zero_grad(set_to_none=False),
             "net.zero_grad": lambda _: net.zero_grad(),
             "net.zeros": lambda _: net.zero_grad(set_to_none=False),
+            "a norm": lambda _: net[0].weight.grad.norm(),
+            "a norm of all": lambda _: norm_of(net),
+            "under another name": lambda _: float(getattr(net[2].bias, "grad")[0]),  # noqa: B009
+            "a copy": lambda _: net[0].weight.grad.clone(),
+            "its values": lambda _: net[0].weight.grad.detach().cpu().tolist(),
+            "printed": lambda _: print(net[0].bias.grad),
+            "noise": lambda _: net[0].weight.grad.add_(0.1),
+            "in a list": lambda _: torch._foreach_norm([p.grad for p in net.parameters()]),
+            "its shape": lambda _: net[0].weight.grad is None or net[0].weight.grad.shape,
+            "net.to": lambda _: net.to("cpu").float(),
         }
         for _ in range(2):
             for x, y in session.batches(rows()):
@@ -86,21 +102,80 @@ class Body:
             lines[self.between](loss)
 
 
+READ = (
+    r"the gradient of '.*' was read or changed inside a loop over session\.batches "
+    r"\(test_body_checks\.py:\d+: .*session\.norm.*session\.optimizer\(optimizer, clip_norm="
+)
 REFUSED = [
     ("optimizer.step", r"SGD\.step\(\) was called inside a loop.*Delete the line"),
     ("schedule.step", r"StepLR\.step\(\) was called.*Delete the line"),
-    ("clip_grad_norm_", r"changed by hand inside a loop.*session\.optimizer\(optimizer, clip_norm="),
+    ("clip_grad_norm_", READ),
 ]
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["before the step", "behind it"])
-@pytest.mark.parametrize(("line", "why"), [*REFUSED, ("clip_grad_value_", "changed by hand")])
+@pytest.mark.parametrize(("line", "why"), [*REFUSED, ("clip_grad_value_", READ), ("a norm", READ)])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_line_that_the_session_makes_itself_is_refused_in_a_body(
     mode: str, line: str, why: str, behind: bool, tmp_path: Path
 ) -> None:
     with pytest.raises(StepMisuse, match=why):
         run_local(job(MODES[mode]), Body(line, behind=behind), tmp_path)
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before the step", "behind it"])
+@pytest.mark.parametrize(
+    "line", ["a norm of all", "under another name", "a copy", "its values", "printed", "noise", "in a list"]
+)
+def test_a_gradient_is_not_read_in_a_body_whatever_reads_it(line: str, behind: bool, tmp_path: Path) -> None:
+    with pytest.raises(StepMisuse, match=READ):
+        run_local(job("ring"), Body(line, behind=behind), tmp_path)
+
+
+def test_a_line_that_seldom_reads_a_gradient_is_refused_when_it_does(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for turn, (x, y) in enumerate(session.batches(rows())):
+            session.step(F.cross_entropy(net(x), y))
+            if turn == 11:  # none of those that are looked at anyway
+                norm_of(net)
+
+    with pytest.raises(StepMisuse, match=READ):
+        run_local(job("ring"), train, tmp_path)
+
+
+def test_gradients_of_large_weights_are_no_more_to_be_read(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Sequential(nn.Linear(5, SMALL), nn.Linear(SMALL, 2)))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for x, y in session.batches(rows()):
+            loss = F.cross_entropy(net(x), y)
+            getattr(net[0].weight, "grad").norm()  # noqa: B009
+            session.step(loss)
+
+    with pytest.raises(StepMisuse, match=r"the gradient of '0\.weight' was read"):
+        run_local(job("ring"), train, tmp_path)
+
+
+def test_lines_after_a_step_read_no_gradient(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            norm_of(net)
+
+    with pytest.raises(StepMisuse, match=READ):
+        run_local(job("ring"), train, tmp_path)
+
+
+@pytest.mark.parametrize("line", ["its shape", "net.to"])
+def test_what_reads_no_value_of_a_gradient_changes_no_bit(line: str, tmp_path: Path) -> None:
+    plain, _ = run_local(job("ring"), Body(), tmp_path / "plain")
+    told, _ = run_local(job("ring"), Body(line, behind=True), tmp_path / "told")
+    assert told.digest == plain.digest
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -127,7 +202,7 @@ def test_clearing_gradients_in_a_body_changes_no_bit_and_is_told_once(
 def test_the_job_fails_with_these_words_in_every_mode(mode: str, line: str, why: str, tmp_path: Path) -> None:
     play = ThreadedCast(JobSpec.parse(job(MODES[mode])), Body(line), artifacts=tmp_path).play()
     assert (play.outcome, play.reason) == ("failed", "entrypoint_raised")
-    assert why.partition(r"\.")[0] in play.message or "changed by hand" in play.message
+    assert re.search(why.partition(r".*session\.norm")[0], play.message)
 
 
 @pytest.mark.parametrize("mode", ["servers", "leased"])

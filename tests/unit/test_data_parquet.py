@@ -204,6 +204,20 @@ def test_texts_that_polars_writes_are_texts(tmp_path: Path) -> None:
     assert dataset.batch([1, 0]) == {"text": ["c", "ab"], "raw": [b"e", b"d"]}
 
 
+def test_lists_of_booleans_are_tensors_row_by_row(tmp_path: Path) -> None:
+    masks = [[True, False, True], [False, False, True]]
+    columns = {
+        "mask": pa.array(masks),
+        "fixed": pa.array([[m] for m in masks], pa.list_(pa.list_(pa.bool_(), 3))),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    dataset, wanted = ParquetDataset(tmp_path / "x.parquet"), torch.tensor([masks[1], masks[0]])
+    assert dataset.by_column()
+    for batch in (dataset.batch([1, 0]), collate(dataset.__getitems__([1, 0]))):
+        assert torch.equal(batch["mask"], wanted)
+        assert torch.equal(batch["fixed"], wanted[:, None])
+
+
 def test_two_columns_of_one_name_are_refused_where_they_are_read(tmp_path: Path) -> None:
     three = [pa.array([1]), pa.array([2]), pa.array([3])]
     pq.write_table(pa.table(three, names=["a", "a", "b"]), tmp_path / "x.parquet")

@@ -217,6 +217,7 @@ def saves(name: str, value: Any) -> Callable[[Session, nn.Module], None]:
         (lambda session, _: session.log_image("a", torch.full((2, 3), 2.0)), "not all from 0 to 1"),
         (lambda session, _: session.log_image("a", torch.zeros(2, 3, dtype=torch.int64)), "pixels of int64"),
         (lambda session, _: session.log_image("a", "cat.png"), "session.log_image got a str"),
+        (lambda session, _: session.log_image("a", torch.zeros(2, 3), channels=3), "got channels=3"),
         (lambda session, _: session.log_histogram("a", [1, 2]), "session.log_histogram got a list"),
         (lambda session, _: session.log_histogram("a", torch.zeros(3), bins=0), "bins=0"),
         (lambda session, _: session.log_text("a", 3), "session.log_text got a int"),
@@ -258,6 +259,39 @@ def test_images_are_png(image: Any, mode: str) -> None:
     suffix, content = image_encoding(image)
     picture = Image.open(io.BytesIO(content))
     assert (suffix, picture.format, picture.mode, picture.size) == ("png", "PNG", mode, (3, 2))
+
+
+@pytest.mark.parametrize(
+    ("image", "channels"),
+    [
+        (torch.arange(12, dtype=torch.uint8).reshape(1, 4, 3), "last"),
+        (torch.arange(12, dtype=torch.uint8).reshape(3, 1, 4), "first"),
+        (np.arange(12, dtype=np.uint8).reshape(3, 1, 4), "first"),
+        (np.arange(12, dtype=np.uint8).reshape(1, 4, 3), "last"),
+    ],
+)
+def test_an_image_has_its_channels_where_it_is_said(image: Any, channels: str) -> None:
+    picture = Image.open(io.BytesIO(image_encoding(image, channels)[1]))
+    assert (picture.mode, picture.size) == ("RGB", (4, 1))
+
+
+def drawing(session: Session) -> None:
+    net, data = made(session), rows()
+    for x, y in session.batches(data):
+        session.step(F.cross_entropy(net(x), y))
+    session.log_image("plain", torch.zeros(3, 8, 8))
+    session.log_image("said", torch.zeros(3, 8, 3), channels="first")
+    session.log_image("unsaid", torch.zeros(3, 8, 3))
+
+
+def test_where_the_channels_are_is_said_of_an_image_that_does_not_show_it(tmp_path: Path) -> None:
+    _, told = run_local(job(RING), drawing, tmp_path)
+    warnings = [
+        data["message"] for kind, data in told.events if kind == "warning" and data["about"] == "image"
+    ]
+    assert len(warnings) == 1
+    assert "'unsaid' of shape (3, 8, 3)" in warnings[0]
+    assert "it takes the first" in warnings[0]
 
 
 def test_a_histogram_counts_what_is_finite() -> None:

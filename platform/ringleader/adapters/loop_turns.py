@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ringleader.adapters.gradient_lines import check_no_gradient_lines
-from ringleader.adapters.session_loop import Rows, check_batch_size, program_place, refuse
+from ringleader.adapters.session_loop import Rows, check_batch_size, refuse
 from ringleader.train import Session
 
 
@@ -113,7 +112,7 @@ class PreparedLoader:
     def __init__(self, owner: PreparedLoop, loader: DataLoader[Any]) -> None:
         self._owner = owner
         self._loader = loader
-        self._rows = Rows.of_loader(loader)
+        self._rows = Rows.of_loader(loader, owner.declared.format(norm=1.0))
         self.dataset, self.collate_fn, self.sampler = loader.dataset, loader.collate_fn, loader.sampler
 
     @property
@@ -136,9 +135,6 @@ class PreparedLoader:
             owner.gradient_accumulation_steps,
             whole=owner.split_batches,
         )
-        clip = owner.declared.format(norm=1.0)
-        hint = f"Clip by {clip}, and change what each slice adds by p.register_hook at the top."
-        check_no_gradient_lines(program_place(), hint)
         return owner.turn.of(iter(self._rows.turns(owner.session)))
 
     def set_epoch(self, epoch: int) -> None:

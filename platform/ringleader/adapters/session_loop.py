@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from ringleader.errors import StepMisuse
 from ringleader.train import Session
 from ringleader.train.best_weights import best_of
+from ringleader.train.body.call_checks import CLIP_NORM
 from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.dataset_loops import LoopRequest
 from ringleader.train.rows.dataset_copies import bring
@@ -31,6 +32,7 @@ class Rows:
 
     Attributes:
         batch_size: rows of a batch as the library counts them; None where the program does not say.
+        clips: what the program writes to have its gradients clipped.
     """
 
     dataset: Any
@@ -39,9 +41,10 @@ class Rows:
     loader_workers: int = 0
     drop_last: bool = False
     batch_size: int | None = None
+    clips: str = CLIP_NORM
 
     @classmethod
-    def of_loader(cls, loader: DataLoader[Any]) -> "Rows":
+    def of_loader(cls, loader: DataLoader[Any], clips: str) -> "Rows":
         """What a torch loader reads. Raises StepMisuse: in an order, or by a function, that a session does not keep."""
         check_dataset(loader.dataset)
         if loader.batch_size is None or loader.worker_init_fn is not None:
@@ -57,6 +60,7 @@ class Rows:
             loader.num_workers,
             loader.drop_last,
             loader.batch_size,
+            clips,
         )
 
     def steps(self, session: Session) -> int:
@@ -94,7 +98,14 @@ class Rows:
         check_not_counted(place, same_bits=session._spec.sync.same_bits)
         bring(self.dataset, session._near)
         request = LoopRequest(
-            self.dataset, place, self.shuffle, self.collate, self.loader_workers, self.drop_last, by_steps
+            self.dataset,
+            place,
+            self.shuffle,
+            self.collate,
+            self.loader_workers,
+            self.drop_last,
+            by_steps,
+            clips=self.clips,
         )
         return DatasetPass(partial(session._run_batches, request))
 

@@ -6,12 +6,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-_PLAIN_LEAVES = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.float32(), pa.float64())
+_LISTED = (
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8()),
+    *(pa.float32(), pa.float64(), pa.bool_()),
+)
+"""Types whose lists a batch has as tensors of that type."""
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 """Types of which pyarrow cannot take rows, and those in which it can: Polars writes such files."""
-_WIDE = (pa.uint16(), pa.uint32(), pa.bool_())
-"""Types whose single values a batch has as int64 or bool."""
+_WIDE = (pa.uint16(), pa.uint32())
+"""Types whose single values a batch has as int64."""
 
 
 def plain(block: pa.RecordBatch) -> pa.RecordBatch:
@@ -23,15 +27,16 @@ def plain(block: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def values_of(column: pa.Array) -> list[Any]:
-    """The values of a column without nulls, one a row: floats and lists as tensors of the column's own type; everything
-    else as it is."""
+    """The values of a column without nulls, one a row: floats, and lists of numbers or booleans, as tensors of the
+    column's own type; everything else as it is."""
     values: list[Any] = column.to_pylist()
     kind = column.type
     # As tensors: of Python's floats `default_collate` would make float64, whatever the column's type is.
     if pa.types.is_floating(kind):
         return list(torch.tensor(values, dtype=_dtype(kind)).unbind())
     leaf = _leaf(kind)
-    if leaf is not kind and (pa.types.is_floating(leaf) or pa.types.is_integer(leaf)):
+    numbers = pa.types.is_floating(leaf) or pa.types.is_integer(leaf) or pa.types.is_boolean(leaf)
+    if leaf is not kind and numbers:
         return [torch.tensor(value, dtype=_dtype(leaf)) for value in values]
     return values
 
@@ -40,7 +45,7 @@ def stacks(kind: pa.DataType) -> bool:
     """Whether a batch of values of this type is made without a Python object a row, where rows have one shape."""
     kind = _VIEWS.get(kind, kind)
     leaf = _leaf(kind)
-    return leaf in _PLAIN_LEAVES or (leaf is kind and (leaf in _TEXTS or leaf in _WIDE))
+    return leaf in _LISTED or (leaf is kind and (leaf in _TEXTS or leaf in _WIDE))
 
 
 def rows_in(column: pa.Array) -> np.ndarray | pa.Array | None:

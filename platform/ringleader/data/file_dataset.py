@@ -30,7 +30,7 @@ class FileDataset(Dataset[Row]):
     """Rows of the files of a source as dicts, by position.
 
     Integers and booleans come as Python numbers (a batch of them is int64 or bool), floats and lists
-    of numbers as tensors of their own width, strings and bytes as they are, decoded columns as decoded.
+    of numbers or booleans as tensors of their own type, strings and bytes as they are, decoded columns as decoded.
 
     Args:
         source: the files: one of `ringleader.data.sources`, or any object with its interface.

@@ -12,7 +12,7 @@ class ParquetDataset(FileDataset):
     """Rows of one or many Parquet files as dicts, by position.
 
     Integers and booleans come as Python numbers (a batch of them is int64 or bool), floats and lists
-    of numbers as tensors of their own width, strings and bytes as they are, decoded columns as decoded.
+    of numbers or booleans as tensors of their own type, strings and bytes as they are, decoded columns as decoded.
 
     Args:
         source: a path, a folder, a URI of a pyarrow file system (`s3://…`), or a list of them, in order.

@@ -14,8 +14,10 @@ from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.behind_step import leaves_behind_step
 from ringleader.train.body.body_checks import BodyChecks
+from ringleader.train.body.call_checks import CLIP_NORM
 from ringleader.train.body.dry_turn import CodeLine, DryTurn
 from ringleader.train.body.step_loops import StepLoops
+from ringleader.train.body.unready_gradient import reads_gradients
 from ringleader.train.call_sequence import CallSequence
 from ringleader.train.evaluation import Evaluation
 from ringleader.train.generation.member import Member
@@ -44,6 +46,7 @@ class LoopRequest:
     Attributes:
         by_steps: the program goes step by step, with lines behind each.
         phases: see `BatchLoop`.
+        clips: what the program writes to have its gradients clipped.
     """
 
     dataset: Any
@@ -54,6 +57,7 @@ class LoopRequest:
     drop_last: bool
     by_steps: bool = False
     phases: tuple[tuple[int, ...], ...] = ()
+    clips: str = CLIP_NORM
 
 
 class DatasetLoops:
@@ -220,7 +224,8 @@ class DatasetLoops:
                 if by_steps
                 else watched(self._steps.run(loop))
             )
-            yield from self._checks.calls.turns(turns)
+            reads = reads_gradients(request.place)
+            yield from self._checks.calls.turns(turns, request.clips, reads_gradients=reads)
             if self._steps.in_step:
                 # What a body does to buffers behind its last step differs by worker.
                 self._member.buffers.rewind()

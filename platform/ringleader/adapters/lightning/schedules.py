@@ -1,7 +1,7 @@
 """Lightning's learning-rate schedules on a session: by step and by epoch with the commits, plateaus between epochs."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -55,14 +55,18 @@ class ScheduleOfEpochs:
 
 
 class ScheduleOfTrainer:
-    """The same schedule as the trainer has it: what the session advances."""
+    """The same schedule as the trainer and the program have it: the session advances it with the step's commit."""
 
     def __init__(self, schedule: LRScheduler) -> None:
         self.optimizer = schedule.optimizer
         self.state_dict, self.get_last_lr = schedule.state_dict, schedule.get_last_lr
 
-    def step(self, *given: Any) -> None:
-        """Nothing: the session has advanced it with the step's commit."""
+    def step(self, *given: Any) -> NoReturn:
+        """Refused: it is the program's own step. The trainer's are `step_of_trainer`."""
+        refuse(
+            "self.lr_schedulers().step()",
+            "Leave the line out: a schedule of configure_optimizers advances by its interval and frequency.",
+        )
 
 
 class PlateauAtEpochs:
@@ -90,6 +94,12 @@ class PlateauAtEpochs:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._monitored = state["monitored"]
         self._schedule.load_state_dict(state["schedule"])
+
+
+def step_of_trainer(schedule: "ScheduleOfTrainer | PlateauAtEpochs", metric: Any) -> None:
+    """What the trainer does where a schedule of its module is due: the hook `lr_scheduler_step`."""
+    if isinstance(schedule, PlateauAtEpochs):
+        schedule.step(metric)
 
 
 def plateau_of(config: Any) -> PlateauAtEpochs:

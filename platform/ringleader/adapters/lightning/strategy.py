@@ -19,6 +19,7 @@ from ringleader.adapters.lightning.schedules import (
     ScheduleOfEpochs,
     ScheduleOfTrainer,
     plateau_of,
+    step_of_trainer,
 )
 from ringleader.adapters.lightning.state import FitState
 from ringleader.adapters.lightning.steps import FitSteps, StepBatch, StepLoader
@@ -29,6 +30,7 @@ with needed("lightning", "lightning"):
     from lightning.pytorch.accelerators import CPUAccelerator, CUDAAccelerator
     from lightning.pytorch.callbacks import ModelSummary, ProgressBar
     from lightning.pytorch.loggers.logger import DummyLogger
+    from lightning.pytorch.loops.optimization.closure import AbstractClosure
     from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.trainer.states import TrainerFn
 
@@ -104,6 +106,8 @@ class RingleaderStrategy(SingleDeviceStrategy):  # type: ignore[misc]
             module._on_before_batch_transfer = self._before_transfer
             module.on_validation_model_zero_grad = _nothing
         super().setup(trainer)
+        if fits:
+            self.lightning_module.lr_scheduler_step = step_of_trainer
 
     def _setup_model(self, model: Any) -> Any:
         if self._fits and self._registered is not model:
@@ -140,7 +144,7 @@ class RingleaderStrategy(SingleDeviceStrategy):  # type: ignore[misc]
             refuse(*SEVERAL)
         if not isinstance(dataloader, DataLoader):
             refuse(f"a {type(dataloader).__name__} to train on", "Give the trainer one DataLoader.")
-        rows = Rows.of_loader(dataloader)
+        rows = Rows.of_loader(dataloader, "Trainer(gradient_clip_val=1.0)")
         size = rows.batch_size or 1
         check_batch_size(self.session, size, trainer.accumulate_grad_batches)
         state = FitState(trainer, self._results, self._plateaus)
@@ -169,7 +173,7 @@ class RingleaderStrategy(SingleDeviceStrategy):  # type: ignore[misc]
 
     def teardown(self) -> None:
         """Give the module back; it stays on the session's device."""
-        for name in ("_on_before_batch_transfer", "on_validation_model_zero_grad"):
+        for name in ("_on_before_batch_transfer", "on_validation_model_zero_grad", "lr_scheduler_step"):
             self.lightning_module.__dict__.pop(name, None)
         self.precision_plugin.teardown()
         self.accelerator.teardown()
@@ -221,7 +225,13 @@ class RingleaderStrategy(SingleDeviceStrategy):  # type: ignore[misc]
     def optimizer_step(
         self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **named: Any
     ) -> Any:
-        """The step: the session updates in it."""
+        """The step: the session updates in it. Raises StepMisuse: it is the program's own, and not the trainer's."""
+        if not isinstance(closure, AbstractClosure):
+            refuse(
+                "self.optimizers().step()",
+                "Return the loss from training_step, and leave the line out: the session updates once a step, with the "
+                "gradient of all its rows.",
+            )
         return closure()
 
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from ringleader.adapters.ray_train.loop_registrations import CLIPS
 from ringleader.adapters.ray_train.torch_loops import TorchLoops
 from ringleader.adapters.session_loop import Rows, refuse
 from ringleader.data import FileDataset, ParquetDataset
@@ -38,7 +39,7 @@ class AdoptedLoader(AdoptedBatches):
     """
 
     def __init__(self, loops: TorchLoops, loader: DataLoader[Any]) -> None:
-        super().__init__(loops, Rows.of_loader(loader))
+        super().__init__(loops, Rows.of_loader(loader, CLIPS))
         self.dataset, self.batch_size, self.collate_fn = loader.dataset, loader.batch_size, loader.collate_fn
         self.num_workers, self.drop_last = loader.num_workers, loader.drop_last
 
@@ -89,6 +90,7 @@ class DatasetShard:
             shuffle=bool(local_shuffle_buffer_size),
             drop_last=drop_last,
             batch_size=batch_size or len(self._dataset),
+            clips=CLIPS,
         )
         return AdoptedBatches(self._loops, rows, None if dtypes is None else _to(dtypes))
 

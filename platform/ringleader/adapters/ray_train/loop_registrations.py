@@ -27,9 +27,10 @@ ONE_STEP = (
     "instead of accumulating, and add losses up before one backward."
 )
 CLIP = "clip_grad_norm_"
+CLIPS = "clip_grad_norm_(model.parameters(), 1.0) once in each turn of the loop itself"
 CLIPPING = (
-    "Bound the norm of all gradients of the one optimizer: clip_grad_norm_(model.parameters(), 1.0) once in each turn "
-    "of the loop itself; or change what each slice adds by p.register_hook at the top."
+    f"Bound the norm of all gradients of the one optimizer: {CLIPS}; or change what each slice adds by "
+    "p.register_hook at the top."
 )
 
 

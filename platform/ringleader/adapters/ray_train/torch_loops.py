@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ringleader.adapters.gradient_lines import check_no_gradient_lines
 from ringleader.adapters.loop_text import calls_of, loop_at
 from ringleader.adapters.loop_turns import LoopTurn
 from ringleader.adapters.ray_train.loop_registrations import CLIP, CLIPPING, ONE_STEP, LoopRegistrations
@@ -92,7 +91,6 @@ class TorchLoops:
     def turns(self, rows: Rows) -> Iterator[Any]:
         """The turns of one training loop of the program."""
         check_batch_size(self.session, rows.batch_size or 1, 1, whole=True)
-        check_no_gradient_lines(program_place(), CLIPPING, {CLIP})
         with self.acting():
             new = self._registrations.register(self._step_of_schedule)
         for optimizer in new:

@@ -25,7 +25,7 @@ from ringleader.train import Session
 from ringleader.train.rows.slices import check_dataset
 
 with needed("transformers", "hf"):
-    from transformers import PrinterCallback, ProgressCallback, Trainer
+    from transformers import PrinterCallback, ProgressCallback, Trainer, TrainingArguments
     from transformers.optimization import GreedyLR
 
 NO_ITEMS = float(torch.finfo(torch.float32).tiny)
@@ -51,6 +51,9 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
         self.progress = TrainingProgress(self)
         self.control: Any = None
         check_kind(type(self))
+        # Before the trainer acts on them, and fails in words of its own.
+        for args in (each for each in (*given, *named.values()) if isinstance(each, TrainingArguments)):
+            check_arguments(session, args)
         super().__init__(*given, **named)
         check_arguments(session, self.args)
         for shown in (ProgressCallback, PrinterCallback):
@@ -72,6 +75,7 @@ class ElasticTrainer(Trainer):  # type: ignore[misc]
             loader.collate_fn,
             args.dataloader_num_workers,
             args.dataloader_drop_last,
+            clips="TrainingArguments(max_grad_norm=1.0)",
         )
         return StepLoader(self.session, rows, args.gradient_accumulation_steps)
 

@@ -1,5 +1,5 @@
 """Reading shuffled Parquet that is larger than memory for it: rows a second, bytes decoded, the first batch, memory,
-and what shuffling by blocks costs in held-out loss."""
+what shuffling by blocks costs in held-out loss, and pictures a second."""
 
 import os
 import threading
@@ -18,6 +18,8 @@ import torch
 
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.line import Figure, Target
+from ringleader.bench.processes.children import peer_answers
+from ringleader.bench.reading import pictures
 from ringleader.bench.reading.data_files import CountedSource, pass_over, slices_of, write_tokens
 from ringleader.bench.reading.shuffle import shuffle_figures
 from ringleader.bench.registry import Wish
@@ -32,10 +34,13 @@ BLOCKS = Data(order="block")
 FILES, GROUPS, GROUP_ROWS = 8, 50, 250
 CACHE_BYTES = 64 << 20
 SET = f"{FILES * GROUPS * GROUP_ROWS:,} rows of 2 KB, row groups of {GROUP_ROWS} rows, batches of {BATCH}, 1 thread"
-SECONDS = 3.0
+SECONDS, RAY_DEADLINE_S = 3.0, 300.0
 ROWS_1E9, BLOCK_ROWS = 10**9, 10_000
 WORLDS = (1, 3, 5)
-CASES = ("parquet-shuffled", "decoded-per-used", "first-batch", "row-1e9", "memory", "shuffle-quality")
+CASES = (
+    *("parquet-shuffled", "jpeg-224", "decoded-per-used", "first-batch", "row-1e9", "memory"),
+    "shuffle-quality",
+)
 
 
 def run(wish: Wish) -> Iterator[Figure]:
@@ -47,6 +52,9 @@ def run(wish: Wish) -> Iterator[Figure]:
             write_tokens(tokens, files=FILES, groups=GROUPS, rows=GROUP_ROWS)
         if wish.wants("parquet-shuffled"):
             yield from _shuffled(tokens, Path(place), runs=5 if wish.full else 3)
+        if wish.wants("jpeg-224"):
+            images = pictures.write_pictures(Path(place) / "pictures.parquet", count=1024)
+            yield _decoded_images(images, runs=5 if wish.full else 3)
         if wish.wants("decoded-per-used"):
             small = write_tokens(Path(place) / "small", files=4, groups=99, rows=50, tokens=64)
             yield from (_decoded(small, world) for world in WORLDS)
@@ -95,6 +103,45 @@ def _shuffled(tokens: Path, place: Path, runs: int) -> Iterator[Figure]:
         found["unshuffled"],
         peer_name="itself, not shuffled",
         target=Target("ratio", ">=", 0.9),
+    )
+    yield _beside_ray_data(tokens, found["blocks"])
+
+
+def _beside_ray_data(tokens: Path, ours: list[float]) -> Figure:
+    """The same rows by Ray Data, which has all cores and a buffer of as many rows as our windows have."""
+    buffer = SHARDS * BLOCKS.window * GROUP_ROWS
+    numbers = {"batch": BATCH, "buffer": buffer, "seconds": int(SECONDS)}
+    arguments = [f"--folder={tokens}", *(f"--{name}={value}" for name, value in numbers.items())]
+    theirs = [
+        a["rows_per_s"] for a in peer_answers("ringleader.bench.peers.ray_data", arguments, RAY_DEADLINE_S)
+    ]
+    return Figure(
+        "parquet-shuffled-ray-data",
+        "rows/s",
+        "higher",
+        ours,
+        theirs,
+        peer_name="Ray Data" if theirs else None,
+        target=Target("ratio", ">=", 3.0),
+        settings=f"Ray Data: files shuffled, and rows in a buffer of {buffer:,}, on all cores",
+    )
+
+
+def _decoded_images(images: Path, runs: int) -> Figure:
+    """Pictures a second, by turns."""
+    found: dict[str, list[float]] = {"ours": [], "torch": []}
+    for _ in range(runs):
+        found["ours"].append(_rows_per_s(pictures.ours(images)))
+        found["torch"].append(_rows_per_s(pictures.torchs(images)))
+    return Figure(
+        "jpeg-224",
+        "rows/s",
+        "higher",
+        found["ours"],
+        found["torch"],
+        peer_name="torch DataLoader, the same decoder, bytes in memory",
+        target=Target("ratio", ">=", 0.95),
+        settings=pictures.PICTURES,
     )
 
 

@@ -2,13 +2,14 @@
 with the line to write instead.
 
 Nothing of torch is patched: registered optimizers get a hook and a `zero_grad` of their own, registered schedules a
-subclass of theirs, and a few small parameters show that a backward has reached them or that their gradients were
-changed.
+subclass of theirs, a few small parameters show that a backward has reached them, and in some turns what is in `.grad`
+refuses to be read.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ringleader.errors import StepMisuse
+from ringleader.train.body.unready_gradient import UnreadyGradient
 from ringleader.train.source.current_line import calling_line, line_of_turn_matching, running_place
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.hidden_state import looked_at
@@ -38,6 +40,7 @@ _BufferMarks = dict[str, tuple[int, int]]
 _version = attrgetter("_version")
 
 IN_A_LOOP = "inside a loop over session.batches"
+CLIP_NORM = "session.optimizer(optimizer, clip_norm=1.0)"
 
 
 class CallChecks:
@@ -69,7 +72,9 @@ class CallChecks:
         self._body = False
         self._turns = 0
         self._hooks: dict[Parameter, RemovableHandle] = {}
+        self._unready: dict[Parameter, UnreadyGradient] = {}
         self._seen: list[_Seen] = []
+        self._clips, self._reads = CLIP_NORM, False
         self._buffers: _BufferMarks | None = None
         self._warned: set[str] = set()
 
@@ -107,8 +112,14 @@ class CallChecks:
         """Warn from here on, until the session's next act, where the program changes buffers."""
         self._buffers = _buffer_marks(self._held) if looked_at(self._turns) else None
 
-    def turns(self, turns: Iterator[Any]) -> Iterator[Any]:
+    def turns(
+        self, turns: Iterator[Any], clips: str = CLIP_NORM, *, reads_gradients: bool = False
+    ) -> Iterator[Any]:
         """Watch each of the turns.
+
+        Args:
+            clips: what the program writes to have its gradients clipped.
+            reads_gradients: its lines may read some: what is in `.grad` is watched in every turn.
 
         Raises:
             StepMisuse: naming what the body did, and what to write instead.
@@ -117,8 +128,9 @@ class CallChecks:
         for parameter in self._small():
             if parameter not in self._hooks:
                 self._hooks[parameter] = parameter.register_post_accumulate_grad_hook(self._reached)  # type: ignore[no-untyped-call]
-        self._weights = [p for p in self._held.weights if p.layout is torch.strided]
+        self._weights = [p for p in dict.fromkeys(self._held.weights) if p.layout is torch.strided]
         self._frozen = [p for p in self._held.weights if _is_small_and_frozen(p)][:WATCHED]
+        self._clips, self._reads = clips, reads_gradients
         try:
             for batch in turns:
                 self._turns += 1
@@ -142,14 +154,22 @@ class CallChecks:
         self._body = True
         self._states.hide()
         self._marks = _marks(self._weights)
-        if not looked_at(self._turns):
-            return
-        # `.data` leaves no version behind, nor do running statistics that are frozen parameters: of some parameters, in
-        # some turns, the values are compared.
-        self._values = [(p, p.detach().clone()) for p in (*self._hooks, *self._frozen)]
-        for parameter in self._hooks:
-            if parameter.requires_grad:
-                self._seen.append(_Seen.of(parameter))
+        if looked_at(self._turns):
+            # `.data` leaves no version behind, nor do running statistics that are frozen parameters: some parameters are
+            # compared by value in some turns.
+            self._values = [(p, p.detach().clone()) for p in (*self._hooks, *self._frozen)]
+            self._hide_gradients()
+        elif self._reads:
+            self._hide_gradients()
+
+    def _hide_gradients(self) -> None:
+        for parameter in self._weights:
+            if _can_be_watched(parameter):
+                unready = self._unready.get(parameter)
+                if unready is None or not unready.suits(parameter):
+                    unready = self._unready[parameter] = UnreadyGradient.of(parameter)
+                unready.refuse, unready.cleared = partial(self._refuse_gradient, parameter), False
+                self._seen.append(_Seen.of(parameter, unready))
 
     def _leave(self) -> None:
         """End the checks for now. Raises StepMisuse: the program has changed weights or gradients."""
@@ -157,15 +177,13 @@ class CallChecks:
         self._states.show()
         self._check_weights()
         marks = [(seen, mark) for seen in self._seen if (mark := seen.mark())]
-        lost = any(mark == "cleared" and not seen.ours for seen, mark in marks)
+        lost = any(mark == "cleared" and seen.gradient is not None for seen, mark in marks)
         self._put_back()
         if any(mark == "changed" for _, mark in marks) or (lost and self._accumulates()):
             raise StepMisuse(
                 f"gradients were changed by hand {IN_A_LOOP}, where that has no effect or a wrong one: session.step "
                 f"computes, sums and applies them.",
-                hint="Instead of clip_grad_norm_ use session.optimizer(optimizer, clip_norm=1.0) at the top; "
-                "instead of "
-                "clip_grad_value_ use p.register_hook(lambda g: g.clamp(-v, v)).",
+                hint=self._instead,
             )
         if marks:
             self._cleared()
@@ -241,6 +259,23 @@ class CallChecks:
             "input use torch.autograd.grad(loss, input).",
         )
 
+    def _refuse_gradient(self, parameter: Parameter) -> None:
+        """Refuse that the program reads or changes the gradient of a parameter."""
+        name = next((name for name, p in self._held.spoken_parameters.items() if p is parameter), "(frozen)")
+        raise StepMisuse(
+            f"the gradient of {name!r} was read or changed {IN_A_LOOP} ({calling_line()}): before session.step there "
+            f"is none, and behind it none that counts: each worker has computed some slices of the batch, and the sum "
+            f"over all of them is applied already.",
+            hint=self._instead,
+        )
+
+    @property
+    def _instead(self) -> str:
+        return (
+            f"The norm of the newest update's gradient is session.norm. To clip it, write {self._clips}; to change "
+            f"what each slice adds, p.register_hook(lambda g: g.clamp(-v, v)) at the top."
+        )
+
     def _cleared(self) -> None:
         message = f"zero_grad() {IN_A_LOOP} does nothing: session.step starts every gradient at zero."
         self._say("zero_grad", message, "Delete the line.")
@@ -253,37 +288,28 @@ class CallChecks:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A parameter's gradient as the program found it; `ours` where there was none, and one was put there to see what
-    becomes of it, too small to count in anything that reads it."""
+    """A parameter's gradient as the program left it, and what stands there while its lines run."""
 
     parameter: Parameter
-    gradient: Tensor
-    version: int
-    ours: bool
+    gradient: Tensor | None
+    unready: UnreadyGradient
 
     @classmethod
-    def of(cls, parameter: Parameter) -> "_Seen":
-        ours = parameter.grad is None
-        if ours:
-            parameter.grad = torch.full_like(
-                parameter, torch.finfo(parameter.dtype).tiny, requires_grad=False
-            )
-        gradient = parameter.grad
-        assert gradient is not None
-        return cls(parameter, gradient, gradient._version, ours)
+    def of(cls, parameter: Parameter, unready: UnreadyGradient) -> "_Seen":
+        seen = cls(parameter, parameter.grad, unready)
+        parameter.grad = unready
+        return seen
 
     def mark(self) -> str:
         """The change that was made to it: empty, "cleared" or "changed"."""
-        if self.parameter.grad is not self.gradient:
+        if self.parameter.grad is not self.unready:
             return "cleared" if self.parameter.grad is None else "changed"
-        if self.gradient._version == self.version:
-            return ""
-        # All zeros is what `zero_grad(set_to_none=False)` leaves.
-        return "changed" if bool(self.gradient.any()) else "cleared"
+        return "cleared" if self.unready.cleared else ""
 
     def put_back(self) -> None:
-        if self.ours and self.parameter.grad is self.gradient:
-            self.parameter.grad = None
+        self.unready.refuse = None
+        if self.parameter.grad is self.unready:
+            self.parameter.grad = self.gradient
 
 
 def _same(parameter: Parameter, value: Tensor) -> bool:

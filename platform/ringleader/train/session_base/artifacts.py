@@ -1,10 +1,11 @@
 """What a training function saves of a step: objects, images, histograms and texts, as artifacts of the job."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from ringleader.errors import StepMisuse
 from ringleader.train.session_base.encodings import (
+    ambiguous_channels,
     histogram_encoding,
     image_encoding,
     object_encoding,
@@ -41,14 +42,23 @@ class SessionArtifacts(SessionValues):
         """Save a text, as `save` does: a `.txt` file."""
         self._save("log_text", name, "text", lambda: text_encoding(text))
 
-    def log_image(self, name: str, image: Any) -> None:
+    def log_image(self, name: str, image: Any, *, channels: Literal["first", "last"] | None = None) -> None:
         """Save an image, as `save` does: a PNG file.
 
         Args:
-            image: a tensor of (height, width) or (channels, height, width), an array of (height, width) or (height,
-                width, channels): uint8, or fractions from 0 to 1; 1, 3 or 4 channels. Or an image of Pillow.
+            image: (height, width), or with 1, 3 or 4 channels: uint8, or fractions from 0 to 1. Or an image of Pillow.
+            channels: which dimension they are. None: the first of a tensor, the last of an array; where both may be,
+                as in (3, 32, 3), a warning says which one was taken.
         """
-        self._save("log_image", name, "image", lambda: image_encoding(image))
+        self._save("log_image", name, "image", lambda: image_encoding(image, channels))
+        if channels is None and (place := ambiguous_channels(image)):
+            shape = tuple(image.shape)
+            self._member.warnings.add(
+                "image",
+                f"session.log_image got {name!r} of shape {shape}, whose first dimension and whose last may both be "
+                f"channels: it takes the {place}, as of any {'tensor' if place == 'first' else 'array'}.",
+                "Write channels='first' or channels='last'.",
+            )
 
     def log_histogram(self, name: str, values: Any, *, bins: int = 64) -> None:
         """Save a histogram of numbers, as `save` does: a JSON file with `edges`, `counts`, and how many values there

@@ -19,8 +19,10 @@ OBJECT_HINT = (
     "model, for example."
 )
 IMAGE_HINT = (
-    "Give (height, width) or (channels, height, width), uint8 or fractions from 0 to 1, 1, 3 or 4 channels."
+    "Give (height, width), a tensor of (channels, height, width), an array of (height, width, channels), or say where "
+    "channels are by channels='first' or 'last'; 1, 3 or 4 of them, uint8 or fractions from 0 to 1."
 )
+CHANNELS = (1, 3, 4)
 HISTOGRAM_HINT = "Give a tensor or an array of numbers, and 1 to 1024 bins."
 MOST_BINS = 1024
 ALONE = "value"
@@ -55,11 +57,17 @@ def text_encoding(text: Any) -> tuple[str, bytes]:
     return "txt", text.encode("utf-8", "replace")
 
 
-def image_encoding(image: Any) -> tuple[str, bytes]:
-    """PNG. Raises StepMisuse: it is no image."""
+def image_encoding(image: Any, channels: str | None = None) -> tuple[str, bytes]:
+    """PNG. Raises StepMisuse: it is no image.
+
+    Args:
+        channels: the dimension that they are, "first" or "last"; None: first in a tensor, last in an array.
+    """
     from PIL import Image  # only here: it takes its time
 
-    picture = image if isinstance(image, Image.Image) else Image.fromarray(_pixels(image))
+    if channels not in (None, "first", "last"):
+        raise StepMisuse(f"session.log_image got channels={channels!r:.40}.", hint=IMAGE_HINT)
+    picture = image if isinstance(image, Image.Image) else Image.fromarray(_pixels(image, channels))
     file = io.BytesIO()
     picture.save(file, "PNG")
     return "png", file.getvalue()
@@ -146,16 +154,25 @@ def _array(call: str, value: Any, hint: str) -> np.ndarray:
     return value
 
 
-def _pixels(image: Any) -> np.ndarray:
+def ambiguous_channels(image: Any) -> str:
+    """How an image is read whose first dimension and whose last may both be channels; empty where that is plain."""
+    ends = image.shape[::2] if isinstance(image, Tensor | np.ndarray) and image.ndim == 3 else ()
+    if not ends or not all(size in CHANNELS for size in ends):
+        return ""
+    return "first" if isinstance(image, Tensor) else "last"
+
+
+def _pixels(image: Any, place: str | None) -> np.ndarray:
     """(height, width) or (height, width, 3 or 4) uint8."""
     pixels = _array("log_image", image, IMAGE_HINT)
     shape = pixels.shape
-    if isinstance(image, Tensor) and pixels.ndim == 3:
+    first = isinstance(image, Tensor) if place is None else place == "first"
+    if first and pixels.ndim == 3:
         pixels = pixels.transpose(1, 2, 0)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
-    if pixels.ndim not in (2, 3) or channels not in (1, 3, 4) or not pixels.size:
+    if pixels.ndim not in (2, 3) or channels not in CHANNELS or not pixels.size:
         raise StepMisuse(f"session.log_image got the shape {tuple(shape)}.", hint=IMAGE_HINT)
     if np.issubdtype(pixels.dtype, np.floating):
         if not (math.isfinite(pixels.sum()) and pixels.min() >= 0 and pixels.max() <= 1):

@@ -1,0 +1,125 @@
+"""What stands in a weight's `.grad` while a loop's body runs: no worker has the whole gradient there.
+
+It takes no memory, and whatever reads or changes it says so, in whichever function and under whichever name. A few
+turns have it; all of them, where the program's text has lines that may read gradients.
+"""
+
+import ast
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ringleader.train.body.dry_turn import CodeLine
+from ringleader.train.source.loop_bodies import text_of
+from ringleader.train.source.program_scope import name_of
+
+Refusal = Callable[[], None]
+"""Raises, naming the line that runs."""
+
+CLIPPING = frozenset(["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"])
+"""Functions of torch that read gradients."""
+_CLEARING = frozenset(["zero_", "_foreach_zero_"])
+_OF_ZERO_GRAD = frozenset(["requires_grad_", "detach_"])
+"""What `nn.Module.zero_grad` calls beside."""
+_ABOUT = frozenset(
+    {
+        *("shape", "size", "dim", "ndim", "ndimension", "numel", "nelement", "stride", "dtype", "device"),
+        *("layout", "is_sparse", "is_cuda", "is_cpu", "is_meta", "is_leaf", "is_complex"),
+        *("is_floating_point", "get_device", "requires_grad", "grad_fn", "grad", "element_size", "itemsize"),
+        *("nbytes", "_version", "_has_compatible_shallow_copy_type"),
+    }
+)
+"""Functions and attributes that say what it is like, and nothing of its values."""
+_APPLYING = frozenset(["_apply", "convert", "<lambda>"])
+"""Functions of `nn.Module` by which it moves or converts its parameters, and their gradients with them."""
+
+
+class UnreadyGradient(Tensor):
+    """A gradient that is not there yet: a sparse tensor without elements.
+
+    Attributes:
+        refuse: raises where it is read or changed; None where nobody minds.
+        cleared: something has set it to zero.
+    """
+
+    refuse: Refusal | None
+    cleared: bool
+
+    @classmethod
+    def of(cls, parameter: Parameter) -> "UnreadyGradient":
+        """One for this parameter."""
+        # Sparse: autograd adds to it out of place, so that a backward of the program's own comes to its hooks.
+        kind, place = parameter.dtype, parameter.device
+        empty = torch.empty(parameter.shape, dtype=kind, device=place, layout=torch.sparse_coo)
+        made = Tensor._make_subclass(cls, empty)
+        made.refuse, made.cleared = None, False
+        return made
+
+    def suits(self, parameter: Parameter) -> bool:
+        """Whether it may be the gradient of this parameter, which may have changed since."""
+        return all(getattr(self, name) == getattr(parameter, name) for name in ("shape", "dtype", "device"))
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = _name_of(func)
+        unready = [each for each in _parts((*args, *(kwargs or {}).values())) if isinstance(each, cls)]
+        refusing = [each.refuse for each in unready if each.refuse is not None]
+        if name in _CLEARING or name in _OF_ZERO_GRAD:
+            for each in unready:
+                each.cleared |= name in _CLEARING
+            return args[0]
+        if refusing and name not in _ABOUT and not _moves():
+            refusing[0]()
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def reads_gradients(place: CodeLine) -> bool:
+    """Whether the function around the loop at `place`, or one of its file that it calls, may read gradients, by their
+    text. No, where there is none."""
+    code, line = place
+    return _reads(code.co_filename, line)
+
+
+@lru_cache(maxsize=256)
+def _reads(file: str, line: int) -> bool:
+    text = text_of(file)
+    if text is None:
+        return False
+    scopes = text.reached_from({text.scope_at(line).name})
+    return any(_has_reads(top) for top, scope in text.flows.scopes.items() if scope.name in scopes)
+
+
+def _has_reads(top: ast.AST) -> bool:
+    called = {id(node.func): name_of(node.func) for node in ast.walk(top) if isinstance(node, ast.Call)}
+    read = (node for node in ast.walk(top) if isinstance(node, ast.Attribute) and node.attr == "grad")
+    # Of `torch.autograd.grad(…)` no parameter's gradient comes.
+    return any(id(node) not in called for node in read) or not CLIPPING.isdisjoint(called.values())
+
+
+def _name_of(function: Any) -> str:
+    """The name of a function of torch, or of the attribute that it reads or sets."""
+    name = str(getattr(function, "__name__", ""))
+    return str(function.__self__.__name__) if name in ("__get__", "__set__") else name
+
+
+def _parts(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        yield from value if isinstance(value, list | tuple) else (value,)
+
+
+def _moves() -> bool:
+    """Whether a module is being moved or converted as a whole, as by `net.to(device)`."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") != torch.nn.Module.__module__:
+        if not str(frame.f_globals.get("__name__", "")).startswith("torch"):
+            return False
+        frame = frame.f_back
+    return frame.f_code.co_name in _APPLYING
