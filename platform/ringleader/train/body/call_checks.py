@@ -155,8 +155,8 @@ class CallChecks:
         self._states.hide()
         self._marks = _marks(self._weights)
         if looked_at(self._turns):
-            # `.data` leaves no version behind, nor do running statistics that are frozen parameters: some parameters are
-            # compared by value in some turns.
+            # `.data` leaves no version behind, nor do running statistics that are frozen parameters: some parameters
+            # are compared by value in some turns.
             self._values = [(p, p.detach().clone()) for p in (*self._hooks, *self._frozen)]
             self._hide_gradients()
         elif self._reads:
