@@ -171,6 +171,18 @@ def test_lines_after_a_step_read_no_gradient(tmp_path: Path) -> None:
         run_local(job("ring"), train, tmp_path)
 
 
+def test_a_body_may_compile_what_calls_its_model(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        compiled = torch.compile(net, backend="eager")
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(compiled(x), y))
+
+    finished, _ = run_local(job("ring"), train, tmp_path)
+    assert finished.steps == 3
+
+
 @pytest.mark.parametrize("line", ["its shape", "net.to"])
 def test_what_reads_no_value_of_a_gradient_changes_no_bit(line: str, tmp_path: Path) -> None:
     plain, _ = run_local(job("ring"), Body(), tmp_path / "plain")

@@ -262,8 +262,9 @@ class CallChecks:
     @property
     def _instead(self) -> str:
         return (
-            f"The norm of the newest update's gradient is session.norm. To clip it, write {self._clips}; to change "
-            f"what each slice adds, p.register_hook(lambda g: g.clamp(-v, v)) at the top."
+            f"The norm of the newest update's gradient is session.norm (clip_norm=float('inf') only measures it). To "
+            f"clip it, write {self._clips}; to change what each slice adds, p.register_hook(lambda g: g.clamp(-v, v)) "
+            f"at the top."
         )
 
     def _cleared(self) -> None:

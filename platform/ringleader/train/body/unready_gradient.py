@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from ringleader.train.body.dry_turn import CodeLine
@@ -37,6 +37,8 @@ _ABOUT = frozenset(
 """Functions and attributes that say what it is like, and nothing of its values."""
 _APPLYING = frozenset(["_apply", "convert", "<lambda>"])
 """Functions of `nn.Module` by which it moves or converts its parameters, and their gradients with them."""
+_TRACING = ("torch._dynamo", "torch._subclasses")
+"""Modules that look at a model's parameters, and at what lies in them, before they compile it."""
 
 
 class UnreadyGradient(Tensor):
@@ -75,7 +77,7 @@ class UnreadyGradient(Tensor):
             for each in unready:
                 each.cleared |= name in _CLEARING
             return args[0]
-        if refusing and name not in _ABOUT and not _moves():
+        if refusing and name not in _ABOUT and not _is_torchs_own():
             refusing[0]()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
@@ -115,11 +117,11 @@ def _parts(values: Iterable[Any]) -> Iterator[Any]:
         yield from value if isinstance(value, list | tuple) else (value,)
 
 
-def _moves() -> bool:
-    """Whether a module is being moved or converted as a whole, as by `net.to(device)`."""
+def _is_torchs_own() -> bool:
+    """Whether a module is being moved or converted as a whole, as by `net.to(device)`, or compiled."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") != torch.nn.Module.__module__:
-        if not str(frame.f_globals.get("__name__", "")).startswith("torch"):
-            return False
+    while frame.f_back is not None and (name := str(frame.f_globals.get("__name__"))).startswith("torch."):
+        if name.startswith(_TRACING) or (name == nn.Module.__module__ and frame.f_code.co_name in _APPLYING):
+            return True
         frame = frame.f_back
-    return frame.f_code.co_name in _APPLYING
+    return False
