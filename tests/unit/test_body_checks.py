@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults import FaultPlan
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -169,6 +170,57 @@ def test_lines_after_a_step_read_no_gradient(tmp_path: Path) -> None:
 
     with pytest.raises(StepMisuse, match=READ):
         run_local(job("ring"), train, tmp_path)
+
+
+def test_a_gradient_that_a_body_keeps_is_not_read_behind_the_loop_either(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        kept = []
+        for x, y in session.batches(rows()):
+            kept.append(net.weight.grad)
+            session.step(F.cross_entropy(net(x), y))
+        session.evaluate(rows(), lambda batch: {"zero": torch.zeros(len(batch[0]))})
+        print(kept[0])
+
+    with pytest.raises(StepMisuse, match="the gradient of 'weight' was read"):
+        run_local(job("ring"), train, tmp_path)
+
+
+class Norms:
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"found": list(self.found)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.found = list(state["found"])
+
+
+def looks_behind_commits(session: Session) -> None:
+    net = session.model(nn.Linear(5, 2))
+    for weight in net.parameters():
+        nn.init.constant_(weight, 0.1)
+    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    norms = Norms()
+    session.keep("norms", norms)
+    session.on_commit(lambda: norms.found.append(norm_of(net)))
+    for _ in range(3):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+        assert min(norms.found) > 0
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + sum(norms.found))
+
+
+def test_behind_a_commit_the_whole_gradient_is_there_in_a_ring(tmp_path: Path) -> None:
+    alone, _ = run_local(job("ring"), looks_behind_commits, tmp_path / "alone")
+    spec = JobSpec.parse(job("ring") | {"workers": {"min": 1, "max": 3}, "max_failures": 1})
+    play = ThreadedCast(
+        spec, looks_behind_commits, FaultPlan().kill("w1", at_step=4), artifacts=tmp_path / "killed"
+    ).play()
+    assert (play.outcome, play.digest) == ("succeeded", alone.digest), (play.reason, play.message)
+    assert play.reported("member.differed") == []
 
 
 def test_a_body_may_compile_what_calls_its_model(tmp_path: Path) -> None:
