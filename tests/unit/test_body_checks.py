@@ -159,14 +159,23 @@ def test_gradients_of_large_weights_are_no_more_to_be_read(tmp_path: Path) -> No
         run_local(job("ring"), train, tmp_path)
 
 
-def test_lines_after_a_step_read_no_gradient(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda session, net: norm_of(net),
+        lambda session, net: session.log_histogram("gradient", net.weight.grad),
+        lambda session, net: session.save("gradient", {"weight": net.weight.grad}),
+    ],
+    ids=["norm", "histogram", "saved"],
+)
+def test_lines_after_a_step_read_no_gradient(read: Callable[[Session, Any], Any], tmp_path: Path) -> None:
     def train(session: Session) -> None:
         net = session.model(nn.Linear(5, 2))
         session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
         for step in session.steps(rows()):
             for x, y in step:
                 session.step(F.cross_entropy(net(x), y))
-            norm_of(net)
+            read(session, net)
 
     with pytest.raises(StepMisuse, match=READ):
         run_local(job("ring"), train, tmp_path)
@@ -185,6 +194,26 @@ def test_a_gradient_that_a_body_keeps_is_not_read_behind_the_loop_either(tmp_pat
 
     with pytest.raises(StepMisuse, match="the gradient of 'weight' was read"):
         run_local(job("ring"), train, tmp_path)
+
+
+def test_a_variable_that_holds_such_a_gradient_ends_no_job(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        for weight in net.parameters():
+            nn.init.constant_(weight, 0.1)
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        last = torch.zeros(1)
+        for _ in range(3):
+            for x, y in session.batches(rows()):
+                last = net.weight.grad  # type: ignore[assignment]
+                session.step(F.cross_entropy(net(x), y))
+            if last is not None:
+                optimizer.param_groups[0]["lr"] *= 0.5
+            session.evaluate(rows(), lambda batch: {"zero": torch.zeros(len(batch[0]))})
+
+    spec = JobSpec.parse(job("ring") | {"workers": {"min": 1, "max": 3}, "max_failures": 1})
+    play = ThreadedCast(spec, train, FaultPlan().kill("w1", at_step=4), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
 
 
 class Norms:

@@ -117,11 +117,11 @@ def _parts(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _is_programs() -> bool:
-    """Whether the program has called, and not the platform; nor torch, which moves or converts a module as a whole, as
-    by `net.to(device)`, or compiles it."""
+    """Whether the program has called, and not torch, which moves or converts a module as a whole, as by
+    `net.to(device)`, or compiles it. The platform looks into no tensors of such classes."""
     frame = sys._getframe(2)
     while frame.f_back is not None and (name := str(frame.f_globals.get("__name__"))).startswith("torch."):
         if name.startswith(_TRACING) or (name == nn.Module.__module__ and frame.f_code.co_name in _APPLYING):
             return False
         frame = frame.f_back
-    return not str(frame.f_globals.get("__name__")).startswith("ringleader.")
+    return True
