@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 JOBS, CURVES = ROOT / "jobs" / "ringleader_jobs", ROOT / "docs" / "curves"
 LOSSES = ("loss", "test_loss", "eval_loss")
 SHARES = ("accuracy", "found", "understood")
-"""Recorded names that are drawn: nats on the left, shares from 0 to 1 on the right."""
+DISTANCES = ("distance",)
+"""Recorded names that are drawn: nats on the left, shares from 0 to 1 or distances on the right."""
 MOST_POINTS = 80
 HEIGHT, PANEL, LEFT, TOP, BOTTOM = 230, 380, 48, 40, 190
 STYLE = """
@@ -66,7 +67,7 @@ def record(name: str, params: Mapping[str, Any]) -> None:
         finished, told = run_local(spec, import_module(f"ringleader_jobs.{name}").train, Path(place))
     drawn = {
         metric: [(step, values[metric]) for step, values in sorted(told.values.items()) if metric in values]
-        for metric in (*LOSSES, *SHARES)
+        for metric in (*LOSSES, *SHARES, *DISTANCES)
     }
     shown = {n: value for n, value in spec.params.items() if n not in ("text", "train", "test")}
     kept = {
@@ -91,7 +92,11 @@ def svg(kept: Mapping[str, Any]) -> str:
     """The picture of one recipe, for light and dark pages: losses, and beside them shares where there are some."""
     panels = [
         (title, {name: kept["curves"][name] for name in names if name in kept["curves"]})
-        for title, names in (("loss, nats", LOSSES), ("share of what is held out", SHARES))
+        for title, names in (
+            ("loss, nats", LOSSES),
+            ("share of what is held out", SHARES),
+            ("distance of what is held out", DISTANCES),
+        )
     ]
     panels = [(title, curves) for title, curves in panels if curves]
     width = PANEL * len(panels)

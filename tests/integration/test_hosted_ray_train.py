@@ -84,6 +84,39 @@ def test_a_trainer_of_ray_s_starts_anew_from_its_checkpoint_when_a_worker_is_kil
     run.leave_nothing()
 
 
+def test_a_resize_starts_the_trainer_anew_in_the_new_world_from_its_checkpoint(
+    cluster: Any, home: Path, ingest: Any, package: bytes, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    run = start(
+        cluster,
+        home,
+        ingest,
+        package,
+        "resized",
+        params={"epochs": 4, "gate": str(gate)},
+        max_failures=0,
+        **JOB,
+    )
+    until(run, "the gate", lambda: "at the gate" in lines(run))
+    wait_for(
+        "a checkpoint", (home / "checkpoints/resized/hosted/run/checkpoint_manager_snapshot.json").exists
+    )
+    cluster.resize("resized", 1, 1, 1)
+    until(run, "the new world", lambda: any(line.startswith("of 1 from epoch") for line in lines(run)))
+    gate.touch()
+    outcome = run.outcome()
+    assert outcome["outcome"] == "succeeded", outcome
+    assert next(line for line in lines(run) if line.startswith("of 1")) in (
+        "of 1 from epoch 1",
+        "of 1 from epoch 2",
+    )
+    assert [e["cause"] for e in ingest.events("generation.formed")] == ["start", "resize"]
+    assert ingest.events("worker.lost") == ingest.events("program.failed") == []
+    wait_for("the end of Ray's workers", lambda: not rays_workers(), 30)
+    run.leave_nothing()
+
+
 def test_a_function_that_raises_ends_the_job_with_its_traceback(
     cluster: Any, home: Path, ingest: Any, package: bytes
 ) -> None:

@@ -97,6 +97,15 @@ def test_arguments_that_cannot_be_kept_are_refused_by_name(
         trainer(session, **asked)
 
 
+def test_deepspeed_is_refused_before_the_trainer_asks_for_it(session: Session) -> None:
+    args = arguments()
+    args.deepspeed = {
+        "zero_optimization": {"stage": 2}
+    }  # without the package not even the arguments can be made
+    with pytest.raises(StepMisuse, match=r"TrainingArguments\(deepspeed=.*splits no model"):
+        ElasticTrainer(session, Classifier(), args, train_dataset=Rows())
+
+
 class ReadsGradients(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         pass

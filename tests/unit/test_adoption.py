@@ -49,6 +49,12 @@ def test_a_usual_function_has_nothing_that_cannot_be_kept() -> None:
         ),
         ("loss.backward()", "loss.backward()\n            other.backward()", "several backwards in one turn"),
         (
+            "loss.backward()",
+            "loss.backward()\n            for p in net.parameters():\n                p.grad.mul_(0.5)",
+            "p.grad: no worker has the whole gradient",
+        ),
+        ("loss.backward()", "torch.autograd.grad(loss, x)\n            loss.backward()", None),
+        (
             "optimizer.step()\n",
             "optimizer.step()\n            ray.train.report({})\n",
             "report in a training loop",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults import FaultPlan
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -158,17 +159,109 @@ def test_gradients_of_large_weights_are_no_more_to_be_read(tmp_path: Path) -> No
         run_local(job("ring"), train, tmp_path)
 
 
-def test_lines_after_a_step_read_no_gradient(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda session, net: norm_of(net),
+        lambda session, net: session.log_histogram("gradient", net.weight.grad),
+        lambda session, net: session.save("gradient", {"weight": net.weight.grad}),
+    ],
+    ids=["norm", "histogram", "saved"],
+)
+def test_lines_after_a_step_read_no_gradient(read: Callable[[Session, Any], Any], tmp_path: Path) -> None:
     def train(session: Session) -> None:
         net = session.model(nn.Linear(5, 2))
         session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
         for step in session.steps(rows()):
             for x, y in step:
                 session.step(F.cross_entropy(net(x), y))
-            norm_of(net)
+            read(session, net)
 
     with pytest.raises(StepMisuse, match=READ):
         run_local(job("ring"), train, tmp_path)
+
+
+def test_a_gradient_that_a_body_keeps_is_not_read_behind_the_loop_either(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        kept = []
+        for x, y in session.batches(rows()):
+            kept.append(net.weight.grad)
+            session.step(F.cross_entropy(net(x), y))
+        session.evaluate(rows(), lambda batch: {"zero": torch.zeros(len(batch[0]))})
+        print(kept[0])
+
+    with pytest.raises(StepMisuse, match="the gradient of 'weight' was read"):
+        run_local(job("ring"), train, tmp_path)
+
+
+def test_a_variable_that_holds_such_a_gradient_ends_no_job(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        for weight in net.parameters():
+            nn.init.constant_(weight, 0.1)
+        optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        last = torch.zeros(1)
+        for _ in range(3):
+            for x, y in session.batches(rows()):
+                last = net.weight.grad  # type: ignore[assignment]
+                session.step(F.cross_entropy(net(x), y))
+            if last is not None:
+                optimizer.param_groups[0]["lr"] *= 0.5
+            session.evaluate(rows(), lambda batch: {"zero": torch.zeros(len(batch[0]))})
+
+    spec = JobSpec.parse(job("ring") | {"workers": {"min": 1, "max": 3}, "max_failures": 1})
+    play = ThreadedCast(spec, train, FaultPlan().kill("w1", at_step=4), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+
+
+class Norms:
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"found": list(self.found)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.found = list(state["found"])
+
+
+def looks_behind_commits(session: Session) -> None:
+    net = session.model(nn.Linear(5, 2))
+    for weight in net.parameters():
+        nn.init.constant_(weight, 0.1)
+    optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    norms = Norms()
+    session.keep("norms", norms)
+    session.on_commit(lambda: norms.found.append(norm_of(net)))
+    for _ in range(3):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y))
+        assert min(norms.found) > 0
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + sum(norms.found))
+
+
+def test_behind_a_commit_the_whole_gradient_is_there_in_a_ring(tmp_path: Path) -> None:
+    alone, _ = run_local(job("ring"), looks_behind_commits, tmp_path / "alone")
+    spec = JobSpec.parse(job("ring") | {"workers": {"min": 1, "max": 3}, "max_failures": 1})
+    play = ThreadedCast(
+        spec, looks_behind_commits, FaultPlan().kill("w1", at_step=4), artifacts=tmp_path / "killed"
+    ).play()
+    assert (play.outcome, play.digest) == ("succeeded", alone.digest), (play.reason, play.message)
+    assert play.reported("member.differed") == []
+
+
+def test_a_body_may_compile_what_calls_its_model(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        compiled = torch.compile(net, backend="eager")
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(compiled(x), y))
+
+    finished, _ = run_local(job("ring"), train, tmp_path)
+    assert finished.steps == 3
 
 
 @pytest.mark.parametrize("line", ["its shape", "net.to"])

@@ -282,7 +282,8 @@ def test_files_of_other_columns_name_the_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": pa.array([1], pa.int64())}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"n": pa.array([1], pa.int32())}), tmp_path / "b.parquet")
     with pytest.raises(
-        ValueError, match=r"b\.parquet differ from .*a\.parquet: 'n' is int32 there, and int64"
+        ValueError,
+        match=r"b\.parquet differ from .*a\.parquet: 'n' is int32 there, and int64 here; write them alike",
     ):
         ParquetDataset(tmp_path)
 

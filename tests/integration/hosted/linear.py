@@ -16,12 +16,14 @@ def train_func(config):
     context = ray.train.get_context()
     rank, begin = context.get_world_rank(), 0
     net = prepare_model(torch.nn.Linear(4, 1))
+    # In a world of one Ray wraps it in nothing.
+    bare = getattr(net, "module", net)
     checkpoint = ray.train.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:
             saved = torch.load(Path(folder) / "saved.pt")
         begin = saved["epoch"]
-        net.load_state_dict(saved["net"])
+        bare.load_state_dict(saved["net"])
     print(f"of {context.get_world_size()} from epoch {begin}")
     loader = prepare_data_loader(DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -38,7 +40,7 @@ def train_func(config):
             loss.backward()
             optimizer.step()
         with tempfile.TemporaryDirectory() as folder:
-            torch.save({"net": net.state_dict(), "epoch": epoch + 1}, Path(folder) / "saved.pt")
+            torch.save({"net": bare.state_dict(), "epoch": epoch + 1}, Path(folder) / "saved.pt")
             mine = Checkpoint.from_directory(folder) if rank == 0 else None
             ray.train.report({"loss": float(loss)}, checkpoint=mine)
     print("done")

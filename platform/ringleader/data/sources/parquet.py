@@ -62,7 +62,8 @@ class ParquetSource:
             if not footer.schema.equals(self.schema):
                 raise ValueError(
                     f"the columns of {path} differ from those of {self.paths[0]}: "
-                    f"{_difference(footer.schema, self.schema)}"
+                    f"{_difference(footer.schema, self.schema)}; write them alike, or give files of each kind a data "
+                    f"set of their own (Mix, torch's ConcatDataset)"
                 )
         blocks = [
             (file, group, count)

@@ -186,6 +186,7 @@ def _loops(top: ast.AST, names: Mapping[str, str]) -> Iterator[Obstacle]:
                 "several backwards in one turn of a loop",
                 "add the losses up before one backward()",
             )
+        yield from _gradients(loop)
         for node in _own(loop.body):
             name = _full(node.func, names) if isinstance(node, ast.Call) else ""
             if name == f"{RAY_TRAIN}.report":
@@ -200,6 +201,21 @@ def _loops(top: ast.AST, names: Mapping[str, str]) -> Iterator[Obstacle]:
                     f"{name}: no worker has the whole gradient between backward and step",
                     "use clip_grad_norm_(model.parameters(), 1.0)",
                 )
+
+
+def _gradients(loop: ast.For) -> Iterator[Obstacle]:
+    """The first place of a training loop that goes at gradients, also in loops inside of it."""
+    nodes = [node for statement in loop.body for node in ast.walk(statement)]
+    # Not `torch.autograd.grad(…)`.
+    called = [id(node.func) for node in nodes if isinstance(node, ast.Call)]
+    read = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "grad")
+    first = next((node for node in read if id(node) not in called), None)
+    if first is not None:
+        yield Obstacle(
+            first.lineno,
+            f"{ast.unparse(first)}: no worker has the whole gradient between backward and step",
+            "use clip_grad_norm_(model.parameters(), 1.0), or p.register_hook above the loop",
+        )
 
 
 def _backwards(body: Sequence[ast.stmt]) -> int:

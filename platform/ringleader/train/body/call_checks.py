@@ -167,8 +167,9 @@ class CallChecks:
             if _can_be_watched(parameter):
                 unready = self._unready.get(parameter)
                 if unready is None or not unready.suits(parameter):
-                    unready = self._unready[parameter] = UnreadyGradient.of(parameter)
-                unready.refuse, unready.cleared = partial(self._refuse_gradient, parameter), False
+                    refuse = partial(self._refuse_gradient, parameter)
+                    unready = self._unready[parameter] = UnreadyGradient.of(parameter, refuse)
+                unready.cleared = False
                 self._seen.append(_Seen.of(parameter, unready))
 
     def _leave(self) -> None:
@@ -272,8 +273,9 @@ class CallChecks:
     @property
     def _instead(self) -> str:
         return (
-            f"The norm of the newest update's gradient is session.norm. To clip it, write {self._clips}; to change "
-            f"what each slice adds, p.register_hook(lambda g: g.clamp(-v, v)) at the top."
+            f"The norm of the newest update's gradient is session.norm (clip_norm=float('inf') only measures it); with "
+            f"sync: ring the gradient itself is in .grad in session.on_commit(callback). To clip it, write "
+            f"{self._clips}; to change what each slice adds, p.register_hook(lambda g: g.clamp(-v, v)) at the top."
         )
 
     def _cleared(self) -> None:
@@ -307,7 +309,6 @@ class _Seen:
         return "cleared" if self.unready.cleared else ""
 
     def put_back(self) -> None:
-        self.unready.refuse = None
         if self.parameter.grad is self.unready:
             self.parameter.grad = self.gradient
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 from ringleader.train.body.dry_turn import CodeLine
@@ -37,27 +37,29 @@ _ABOUT = frozenset(
 """Functions and attributes that say what it is like, and nothing of its values."""
 _APPLYING = frozenset(["_apply", "convert", "<lambda>"])
 """Functions of `nn.Module` by which it moves or converts its parameters, and their gradients with them."""
+_TRACING = ("torch._dynamo", "torch._subclasses")
+"""Modules that look at a model's parameters, and at what lies in them, before they compile it."""
 
 
 class UnreadyGradient(Tensor):
     """A gradient that is not there yet: a sparse tensor without elements.
 
     Attributes:
-        refuse: raises where it is read or changed; None where nobody minds.
+        refuse: raises where the program reads or changes it, also later and elsewhere.
         cleared: something has set it to zero.
     """
 
-    refuse: Refusal | None
+    refuse: Refusal
     cleared: bool
 
     @classmethod
-    def of(cls, parameter: Parameter) -> "UnreadyGradient":
+    def of(cls, parameter: Parameter, refuse: Refusal) -> "UnreadyGradient":
         """One for this parameter."""
         # Sparse: autograd adds to it out of place, so that a backward of the program's own comes to its hooks.
         kind, place = parameter.dtype, parameter.device
         empty = torch.empty(parameter.shape, dtype=kind, device=place, layout=torch.sparse_coo)
         made = Tensor._make_subclass(cls, empty)
-        made.refuse, made.cleared = None, False
+        made.refuse, made.cleared = refuse, False
         return made
 
     def suits(self, parameter: Parameter) -> bool:
@@ -70,13 +72,12 @@ class UnreadyGradient(Tensor):
     ) -> Any:
         name = _name_of(func)
         unready = [each for each in _parts((*args, *(kwargs or {}).values())) if isinstance(each, cls)]
-        refusing = [each.refuse for each in unready if each.refuse is not None]
         if name in _CLEARING or name in _OF_ZERO_GRAD:
             for each in unready:
                 each.cleared |= name in _CLEARING
             return args[0]
-        if refusing and name not in _ABOUT and not _moves():
-            refusing[0]()
+        if unready and name not in _ABOUT and _is_programs():
+            unready[0].refuse()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -115,11 +116,12 @@ def _parts(values: Iterable[Any]) -> Iterator[Any]:
         yield from value if isinstance(value, list | tuple) else (value,)
 
 
-def _moves() -> bool:
-    """Whether a module is being moved or converted as a whole, as by `net.to(device)`."""
+def _is_programs() -> bool:
+    """Whether the program has called, and not torch, which moves or converts a module as a whole, as by
+    `net.to(device)`, or compiles it. The platform looks into no tensors of such classes."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__") != torch.nn.Module.__module__:
-        if not str(frame.f_globals.get("__name__", "")).startswith("torch"):
+    while frame.f_back is not None and (name := str(frame.f_globals.get("__name__"))).startswith("torch."):
+        if name.startswith(_TRACING) or (name == nn.Module.__module__ and frame.f_code.co_name in _APPLYING):
             return False
         frame = frame.f_back
-    return frame.f_code.co_name in _APPLYING
+    return True

@@ -98,13 +98,14 @@ def histogram_encoding(values: Any, bins: int) -> tuple[str, bytes]:
 def _plain(value: Any) -> Any:
     """The same value of plain types alone, its tensors in host memory without a graph. Raises StepMisuse."""
     if isinstance(value, Tensor):
+        value = value.detach()
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             raise StepMisuse(
                 f"session.save got a tensor of layout {value.layout} and {value.dtype}.",
                 hint="Save dense tensors.",
             )
         # A copy: what is saved of a view is its own elements, and later steps change the original.
-        return value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return value.cpu().clone(memory_format=torch.contiguous_format)
     if isinstance(value, np.ndarray | np.generic):
         try:
             return torch.from_numpy(np.array(value))
@@ -146,8 +147,8 @@ def _json(plain: Any) -> bytes | None:
 
 
 def _array(call: str, value: Any, hint: str) -> np.ndarray:
-    if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta:
-        value = value.detach().cpu()
+    if isinstance(value, Tensor) and (value := value.detach()).layout is torch.strided and not value.is_meta:
+        value = value.cpu()
         value = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
     if not isinstance(value, np.ndarray):
         raise StepMisuse(f"session.{call} got a {type(value).__name__}.", hint=hint)
