@@ -14,6 +14,10 @@ CARRIED_ADVICE = (
     "whole sequence into one row."
 )
 CARRIED_CURE = "a worker runs the body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
+STEPS_CURE = (
+    "a worker that comes in at a step has not run the lines after earlier ones. Count with session.global_step, keep "
+    "it with session.keep(name, object), or the best weights with session.best(model, score)"
+)
 
 
 @dataclass(frozen=True, slots=True)

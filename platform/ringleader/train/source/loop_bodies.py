@@ -13,9 +13,9 @@ from functools import lru_cache
 from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
 from ringleader.train.source.carried_names import Loop, carried
-from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
+from ringleader.train.source.program_scope import Definition, Function, Key, ProgramScope, has_own, name_of
 from ringleader.train.source.statement_order import binds, blocks, first, span
-from ringleader.train.source.step_items import goes_over_slices
+from ringleader.train.source.step_items import goes_over_slices, method_calls
 from ringleader.train.source.turn_order import TurnUses, uses_in
 from ringleader.train.source.value_flow import ValueFlow
 
@@ -48,6 +48,7 @@ class SourceText:
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
         carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
+        by_steps: variables that lines after a step of `session.steps` leave to those after a later one, likewise.
         turns: the loops, each with what its turns do with attributes.
         augmented: variables that augmented assignments change.
         adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
@@ -63,6 +64,8 @@ class SourceText:
         self.inside: set[Key] = set()
         self.escapes: dict[Key, EscapingName] = {}
         self.carried: dict[Key, EscapingName] = {}
+        self.by_steps: dict[Key, EscapingName] = {}
+        self._of_one_step: set[Key] = set()
         self.turns: list[tuple[Loop, TurnUses]] = []
         self.adding: set[int] = set()
         self._of_ray = _imports_ray_train(tree)
@@ -89,6 +92,11 @@ class SourceText:
         for key, escape in list(self.escapes.items()):
             if key in self._passing(escape.scope):
                 del self.escapes[key]
+        for top, scope in self.flows.scopes.items():
+            for path in _loops(top, ()):
+                loop = path[-1]
+                if isinstance(loop, Loop) and any(method_calls(loop.iter, "steps")):
+                    self._lines_of_steps(loop, scope)
 
     @staticmethod
     def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
@@ -99,13 +107,16 @@ class SourceText:
         around = [loop for loop, _ in self.turns if loop.lineno <= line <= (loop.end_lineno or loop.lineno)]
         return min(around, key=lambda loop: (loop.end_lineno or 0) - loop.lineno, default=None)
 
+    def only_shown(self, key: Key) -> bool:
+        """Whether bodies change the variable, a meter for example, and nothing that matters reads it from them."""
+        return key in self.inside and key not in self.escapes and key not in self.carried
+
     def scope_at(self, line: int) -> ProgramScope:
         return next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope())
 
     def compared(self, key: Key, line: int = 0) -> bool:
         """Whether a member that comes to a call in that line must have the value that the others had there."""
-        told = key in self.escapes or key in self.carried
-        if not self.flows.matters(key) or (key in self.inside and not told):
+        if not self.flows.matters(key) or self.only_shown(key) or key in self._of_one_step:
             return False
         return bool(key[0]) or key not in self._passing(self.scope_at(line).name)
 
@@ -190,6 +201,25 @@ class SourceText:
                     carry.key, EscapingName(carry.key, carry.line, carry.read, scope.name)
                 )
 
+    def _lines_of_steps(self, loop: Loop, scope: ProgramScope) -> None:
+        """Tell apart what lines after a step leave to those after a later one, and what each step makes for itself."""
+        first_line, last_line = span(loop)
+        lines = range(first_line, last_line + 1)
+        for key, line in scope.changed_by([loop.target, *loop.body]):
+            if key in self.inside or self._is_kept(key, scope):
+                continue
+            reads = {read for read in self.flows.matter_at(key) if read in lines}
+            own = {
+                load.line for load in self.flows.loads if load.key == key == load.into and load.line in lines
+            }
+            read = first([loop.target, *loop.body], key[1], reads | own)
+            used = {*self.flows.sets[key], *(load.line for load in self.flows.loads if load.key == key)}
+            if read and reads and not key[1].startswith("."):  # an attribute may be one of a kept object
+                told = read if read in reads else min(reads)
+                self.by_steps.setdefault(key, EscapingName(key, line, told, scope.name))
+            elif read == 0 and key[0] and all(each in lines for each in used):
+                self._of_one_step.add(key)
+
     def _is_kept(self, key: Key, scope: ProgramScope) -> bool:
         """Whether the session keeps the variable, or it names parameter groups. The keeper is the function or class
         itself, one that it calls, or one that calls it: other programs of the file may have other variables of that
@@ -242,12 +272,30 @@ class SourceText:
             for node in ast.walk(top)
             if isinstance(node, ast.Assign) and any(getattr(t, "id", "") in names for t in node.targets)
         ]
-        if goes_over_slices(loop.iter, top):
+        if goes_over_slices(loop.iter, top) or self._steps(loop.body):
             return True
         given = (loop.iter, *(node.value for node in assigned))
         if any(map(self._gives_batches, given)) or _is_prepared(loop, names, top):
             return True
         return self._of_ray and _has_backward(loop.body)
+
+    def _steps(self, body: Sequence[ast.AST], *, called: bool = True) -> bool:
+        """Whether these lines themselves, or a function that they call, end a turn by `session.step(…)`: the batches
+        may be a parameter of the function that has the loop."""
+        nodes: list[ast.AST] = [*body]
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, ast.Call):
+                of_session = isinstance(node.func, ast.Attribute) and name_of(node.func.value) == "session"
+                if of_session and name_of(node.func) == "step":
+                    return True
+                own = isinstance(node.func, ast.Name) or name_of(getattr(node.func, "value", node)) == "self"
+                inner = self.flows.functions.get(name_of(node.func), []) if called and own else []
+                if inner and all(self._steps(function.body, called=False) for function, _ in inner):
+                    return True
+            if not isinstance(node, Loop | ast.While | Definition | ast.Lambda):
+                nodes += ast.iter_child_nodes(node)
+        return False
 
     def _gives_batches(self, node: ast.AST) -> bool:
         """Whether there is a call of `session.batches` in it, or of a generator of the program that has one."""
