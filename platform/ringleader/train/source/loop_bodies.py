@@ -13,9 +13,9 @@ from functools import lru_cache
 from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
 from ringleader.train.source.carried_names import Loop, carried
-from ringleader.train.source.program_scope import Definition, Function, Key, ProgramScope, has_own, name_of
+from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
 from ringleader.train.source.statement_order import binds, blocks, first, span
-from ringleader.train.source.step_items import goes_over_slices, method_calls
+from ringleader.train.source.step_items import ends_turns, goes_over_slices, method_calls
 from ringleader.train.source.turn_order import TurnUses, uses_in
 from ringleader.train.source.value_flow import ValueFlow
 
@@ -83,8 +83,12 @@ class SourceText:
         self.changing_globals = {
             key[1]
             for key, lines in self.flows.sets.items()
-            if not key[0] and not key[1].startswith(".") and self._any_within(lines, within)
+            if not key[0] and not key[1].startswith(".") and _any_within(lines, within)
         }
+        self._look_at_loops()
+
+    def _look_at_loops(self) -> None:
+        """Find the bodies, then what lines after a step leave to others: those set what no body does."""
         for top, scope in self.flows.scopes.items():
             for path in _loops(top, ()):
                 if self._over_batches(path[-1], top):
@@ -97,10 +101,6 @@ class SourceText:
                 loop = path[-1]
                 if isinstance(loop, Loop) and any(method_calls(loop.iter, "steps")):
                     self._lines_of_steps(loop, scope)
-
-    @staticmethod
-    def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
-        return any(first <= line <= last for line in lines for first, last in spans)
 
     def loop_at(self, line: int) -> Loop | None:
         """The innermost loop over batches around that line."""
@@ -203,8 +203,7 @@ class SourceText:
 
     def _lines_of_steps(self, loop: Loop, scope: ProgramScope) -> None:
         """Tell apart what lines after a step leave to those after a later one, and what each step makes for itself."""
-        first_line, last_line = span(loop)
-        lines = range(first_line, last_line + 1)
+        lines = range(loop.lineno, span(loop)[1] + 1)
         for key, line in scope.changed_by([loop.target, *loop.body]):
             if key in self.inside or self._is_kept(key, scope):
                 continue
@@ -272,30 +271,12 @@ class SourceText:
             for node in ast.walk(top)
             if isinstance(node, ast.Assign) and any(getattr(t, "id", "") in names for t in node.targets)
         ]
-        if goes_over_slices(loop.iter, top) or self._steps(loop.body):
+        if goes_over_slices(loop.iter, top) or ends_turns(loop.body, self.flows.functions):
             return True
         given = (loop.iter, *(node.value for node in assigned))
         if any(map(self._gives_batches, given)) or _is_prepared(loop, names, top):
             return True
         return self._of_ray and _has_backward(loop.body)
-
-    def _steps(self, body: Sequence[ast.AST], *, called: bool = True) -> bool:
-        """Whether these lines themselves, or a function that they call, end a turn by `session.step(…)`: the batches
-        may be a parameter of the function that has the loop."""
-        nodes: list[ast.AST] = [*body]
-        while nodes:
-            node = nodes.pop()
-            if isinstance(node, ast.Call):
-                of_session = isinstance(node.func, ast.Attribute) and name_of(node.func.value) == "session"
-                if of_session and name_of(node.func) == "step":
-                    return True
-                own = isinstance(node.func, ast.Name) or name_of(getattr(node.func, "value", node)) == "self"
-                inner = self.flows.functions.get(name_of(node.func), []) if called and own else []
-                if inner and all(self._steps(function.body, called=False) for function, _ in inner):
-                    return True
-            if not isinstance(node, Loop | ast.While | Definition | ast.Lambda):
-                nodes += ast.iter_child_nodes(node)
-        return False
 
     def _gives_batches(self, node: ast.AST) -> bool:
         """Whether there is a call of `session.batches` in it, or of a generator of the program that has one."""
@@ -401,6 +382,10 @@ def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST,
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield from _loops(child, path)
+
+
+def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
+    return any(first <= line <= last for line in lines for first, last in spans)
 
 
 def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:

@@ -201,18 +201,8 @@ class ValueFlow:
         elif not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
             # The program's own functions are followed; what any other does with its arguments is not known.
             known = isinstance(value, ast.Call) and self._is_known(value.func)
-            said = self._without_durations(value) if isinstance(value, ast.Call) else value
+            said = _without_durations(value, self._times, self._scope)
             self._expression(said, set() if known else {MATTERS})
-
-    def _without_durations(self, call: ast.Call) -> ast.Call:
-        """The call, with a number in place of each argument that only says how long something took."""
-
-        def told(node: ast.expr) -> ast.expr:
-            number = ast.copy_location(ast.Constant(0), node)
-            return number if _tells_time(node, self._times, self._scope) else node
-
-        keywords = [ast.keyword(each.arg, told(each.value)) for each in call.keywords]
-        return ast.copy_location(ast.Call(call.func, [*map(told, call.args)], keywords), call)
 
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
         match node:
@@ -336,6 +326,18 @@ def _times_in(top: ast.AST, scope: ProgramScope) -> set[Key]:
     while others := {key for key in times if not all(_tells_time(v, times, scope) for v in given[key])}:
         times -= others
     return times
+
+
+def _without_durations(call: ast.expr, times: Collection[Key], scope: ProgramScope) -> ast.expr:
+    """A call, with a number in place of each argument that only says how long something took."""
+
+    def told(node: ast.expr) -> ast.expr:
+        return ast.copy_location(ast.Constant(0), node) if _tells_time(node, times, scope) else node
+
+    if not isinstance(call, ast.Call):
+        return call
+    keywords = [ast.keyword(each.arg, told(each.value)) for each in call.keywords]
+    return ast.copy_location(ast.Call(call.func, [*map(told, call.args)], keywords), call)
 
 
 def _tells_time(node: ast.expr, times: Collection[Key], scope: ProgramScope) -> bool:
