@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
-from ringleader.train.source.carried_names import Loop, carried
+from ringleader.train.source.carried_names import carried
 from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
-from ringleader.train.source.statement_order import binds, blocks, first, span
+from ringleader.train.source.statement_order import Loop, binds, blocks, first, given, span
 from ringleader.train.source.step_items import ends_turns, goes_over_slices, method_calls
 from ringleader.train.source.turn_order import TurnUses, uses_in
 from ringleader.train.source.value_flow import ValueFlow
@@ -56,8 +56,7 @@ class SourceText:
     """
 
     def __init__(self, source: str, file: str = "") -> None:
-        self.file = file
-        self.tree = tree = parse(source)
+        self.file, self.tree = file, (tree := parse(source))
         name_apart(tree)
         self.flows = ValueFlow(tree)
         self.augmented = AugmentedNames(tree, self.flows)
@@ -79,7 +78,7 @@ class SourceText:
             and isinstance(node.slice, ast.Constant)
         ]
         self._spans = [(*span(top), scope) for top, scope in self.flows.scopes.items()]
-        within = [(first, last) for first, last, scope in self._spans if scope.name]
+        within = [each[:2] for each in self._spans if each[2].name]
         self.changing_globals = {
             key[1]
             for key, lines in self.flows.sets.items()
@@ -99,13 +98,13 @@ class SourceText:
         for top, scope in self.flows.scopes.items():
             for path in _loops(top, ()):
                 loop = path[-1]
-                if isinstance(loop, Loop) and any(method_calls(loop.iter, "steps")):
+                if isinstance(loop, ast.For) and any(method_calls(loop.iter, "steps")):
                     self._lines_of_steps(loop, scope)
 
     def loop_at(self, line: int) -> Loop | None:
         """The innermost loop over batches around that line."""
-        around = [loop for loop, _ in self.turns if loop.lineno <= line <= (loop.end_lineno or loop.lineno)]
-        return min(around, key=lambda loop: (loop.end_lineno or 0) - loop.lineno, default=None)
+        around = [loop for loop, _ in self.turns if loop.lineno <= line <= span(loop)[1]]
+        return min(around, key=lambda loop: span(loop)[1] - loop.lineno, default=None)
 
     def only_shown(self, key: Key) -> bool:
         """Whether bodies change the variable, a meter for example, and nothing that matters reads it from them."""
@@ -184,9 +183,8 @@ class SourceText:
         assert isinstance(loop, Loop)
         self.turns.append((loop, uses_in(loop, [self.flows], [self.together_with(scope.name)])))
         if self._adds_up(path, scope):
-            # Each line of the header: the call of `session.batches` may stand in any of them.
-            self.adding |= set(range(loop.lineno, (loop.iter.end_lineno or loop.lineno) + 1))
-        for key, line in scope.changed_by([loop.target, *loop.body]):
+            self.adding |= _lines_of_header(loop)
+        for key, line in scope.changed_by([*given(loop), *loop.body]):
             self.inside.add(key)
             if self._is_kept(key, scope):
                 continue  # rolled back and healed with the weights, or the same on all members
@@ -204,14 +202,14 @@ class SourceText:
     def _lines_of_steps(self, loop: Loop, scope: ProgramScope) -> None:
         """Tell apart what lines after a step leave to those after a later one, and what each step makes for itself."""
         lines = range(loop.lineno, span(loop)[1] + 1)
-        for key, line in scope.changed_by([loop.target, *loop.body]):
+        for key, line in scope.changed_by([*given(loop), *loop.body]):
             if key in self.inside or self._is_kept(key, scope):
                 continue
             reads = {read for read in self.flows.matter_at(key) if read in lines}
             own = {
                 load.line for load in self.flows.loads if load.key == key == load.into and load.line in lines
             }
-            read = first([loop.target, *loop.body], key[1], reads | own)
+            read = first([*given(loop), *loop.body], key[1], reads | own)
             used = {*self.flows.sets[key], *(load.line for load in self.flows.loads if load.key == key)}
             if read and reads and not key[1].startswith("."):  # an attribute may be one of a kept object
                 told = read if read in reads else min(reads)
@@ -265,6 +263,8 @@ class SourceText:
 
     def _over_batches(self, loop: ast.AST, top: ast.AST) -> bool:
         assert isinstance(loop, Loop)
+        if isinstance(loop, ast.While):  # over an iterator, by next(…)
+            return ends_turns(loop.body, self.flows.functions)
         names = {node.id for node in ast.walk(loop.iter) if isinstance(node, ast.Name)}
         assigned = [
             node
@@ -273,8 +273,8 @@ class SourceText:
         ]
         if goes_over_slices(loop.iter, top) or ends_turns(loop.body, self.flows.functions):
             return True
-        given = (loop.iter, *(node.value for node in assigned))
-        if any(map(self._gives_batches, given)) or _is_prepared(loop, names, top):
+        sources = (loop.iter, *(node.value for node in assigned))
+        if any(map(self._gives_batches, sources)) or _is_prepared(loop, names, top):
             return True
         return self._of_ray and _has_backward(loop.body)
 
@@ -336,12 +336,12 @@ def _imports_ray_train(tree: ast.AST) -> bool:
 
 def _has_backward(body: Sequence[ast.stmt]) -> bool:
     """Whether there is a `loss.backward()` in a loop's body itself, and not in a loop inside of it."""
-    nodes = [node for node in body if not isinstance(node, Loop | ast.While)]
+    nodes = [node for node in body if not isinstance(node, Loop)]
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "backward":
             return True
-        nodes += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Loop | ast.While)]  # type: ignore[misc]
+        nodes += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Loop)]  # type: ignore[misc]
     return False
 
 
@@ -384,6 +384,12 @@ def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST,
             yield from _loops(child, path)
 
 
+def _lines_of_header(loop: Loop) -> set[int]:
+    """The lines in which a turn of the loop begins: the call of `session.batches`, or `next`, may stand in any."""
+    header = loop if isinstance(loop, ast.While) else loop.iter
+    return set(range(loop.lineno, (header.end_lineno or loop.lineno) + 1))
+
+
 def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
     return any(first <= line <= last for line in lines for first, last in spans)
 
@@ -398,7 +404,7 @@ def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
         found = first(block[at + 1 :], name, lines)
         if found is not None:
             return found
-        if isinstance(outer, Loop | ast.While):
+        if isinstance(outer, Loop):
             again = first([*_sets_of_header(outer, name), *block[:at]], name, lines)
             if again:
                 return again
@@ -408,7 +414,7 @@ def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
 
 
 def _sets_of_header(loop: ast.AST, name: str) -> list[ast.AST]:
-    return [loop.target] if isinstance(loop, Loop) and binds(loop.target, name) else []
+    return [each for each in given(loop) if binds(each, name)] if isinstance(loop, Loop) else []
 
 
 def name_apart(tree: ast.AST) -> None:

@@ -6,8 +6,8 @@ A loop over slices has what one worker computes, and the loops around it have wh
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from ringleader.train.source.carried_names import Loop
 from ringleader.train.source.program_scope import Definition, Function, ProgramScope, name_of
+from ringleader.train.source.statement_order import Loop
 
 Functions = Mapping[str, Sequence[tuple[Function, ProgramScope]]]
 
@@ -49,7 +49,7 @@ def ends_turns(body: Sequence[ast.AST], functions: Functions, *, called: bool = 
             inner = functions.get(name_of(node.func), []) if called and own else []
             if inner and all(ends_turns(each.body, functions, called=False) for each, _ in inner):
                 return True
-        if not isinstance(node, Loop | ast.While | Definition | ast.Lambda):
+        if not isinstance(node, Loop | Definition | ast.Lambda):
             nodes += ast.iter_child_nodes(node)
     return False
 
@@ -58,7 +58,7 @@ def _names(top: ast.AST) -> tuple[set[str], set[str]]:
     """The variables that are slices of a step, and those that are several phases of one."""
     slices: set[str] = set()
     phases: set[str] = set()
-    loops = [node for node in ast.walk(top) if isinstance(node, Loop)]
+    loops = [node for node in ast.walk(top) if isinstance(node, ast.For | ast.AsyncFor)]
     for loop in loops:
         for call, _ in method_calls(loop.iter, "steps"):
             several = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringleader.train.source.program_scope import ADDS, Function, name_of
+from ringleader.train.source.statement_order import Loop, given
 from ringleader.train.source.value_flow import ValueFlow, calls_an_object
 
 CALLED = ("forward", "__call__")
@@ -27,7 +28,6 @@ class Use(Enum):
     SETS = "sets"
 
 
-Loop = ast.For | ast.AsyncFor
 Functions = Mapping[str, Sequence[Function]]
 _EVERYBODYS = frozenset(["grad", "data", "requires_grad", "training", "state", "param_groups"])
 """Attributes of torch's own, whose changes are seen in other ways."""
@@ -81,7 +81,7 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
     callbacks = [name for scope, name in flows[0].callbacks if scope in scopes[0]]
     # A helper of the program that another of its files imports is known by its name.
     imported = frozenset().union(*(flow.imported for flow in flows)) - {n for n, f in functions.items() if f}
-    order = TurnOrder([loop.target, *loop.body], functions, callbacks, imported)
+    order = TurnOrder([*given(loop), *loop.body], functions, callbacks, imported)
     lines = [set(range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)), *(set() for _ in flows[1:])]
     for function in (*order.called, *order.giving):
         lines[places[id(function)]].update(range(function.lineno, (function.end_lineno or 0) + 1))
