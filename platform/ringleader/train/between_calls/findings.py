@@ -35,7 +35,9 @@ class VariableFinding:
 
     @property
     def sentence(self) -> str:
-        return f"{self.variable} ({self.line}) {self.how}: {self.cure}"
+        # "the weights 0.bias" and "the kept object 'ema'" are the session's.
+        whose = "" if self.variable.startswith("the ") else "the program's "
+        return f"{whose}{self.variable} ({self.line}) {self.how}: {self.cure}"
 
     @property
     def beforehand(self) -> dict[str, Any]:
