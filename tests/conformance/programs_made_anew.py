@@ -9,6 +9,7 @@ import torch
 from programs import EPOCHS, PROGRAMS, Program, accuracy, epoch, loss_by_hand, network, rows, sgd
 from programs_by_phases import BY_PHASES
 from programs_by_steps import BY_STEPS
+from programs_of_strangers import OF_STRANGERS
 from programs_of_studies import OF_STUDIES
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -127,4 +128,4 @@ def averages_swapped_in_by_data(session: Session) -> None:
         p.data = averages[name]
 
 
-ALL = PROGRAMS | MADE_ANEW | BY_STEPS | BY_PHASES | OF_STUDIES
+ALL = PROGRAMS | MADE_ANEW | BY_STEPS | BY_PHASES | OF_STUDIES | OF_STRANGERS

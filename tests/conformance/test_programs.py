@@ -23,6 +23,7 @@ from programs import BATCH, BY_HAND, RATES, SHARDS, STEPS, UNSETTLED
 from programs_by_phases import BY_PHASES
 from programs_by_steps import BY_STEPS, SET_IN_A_BODY
 from programs_made_anew import ALL, MADE_ANEW
+from programs_of_strangers import PHASED, RATED
 from programs_of_studies import CHANGED_AT_THE_END
 from programs_on_gpu import ON_GPU
 
@@ -350,8 +351,8 @@ REFUSED: dict[
 ] = {  # in words: tests/unit/test_late_registration.py, test_body_settings.py and others
     "servers": BY_HAND | SET_IN_A_BODY,
     "copies": BY_HAND | SET_IN_A_BODY,
-    "local_sgd": set(BY_PHASES),
-    "leased": UNSETTLED | set(MADE_ANEW) | RATES | BY_HAND | set(BY_STEPS) | set(BY_PHASES),
+    "local_sgd": set(BY_PHASES) | PHASED,
+    "leased": UNSETTLED | set(MADE_ANEW) | RATES | BY_HAND | set(BY_STEPS) | set(BY_PHASES) | PHASED | RATED,
 }
 TABLE = [(name, mode) for name, mode in product(ALL, MODES) if name not in REFUSED.get(mode, ())]
 WITHIN_A_STEP: dict[str, Moment] = {

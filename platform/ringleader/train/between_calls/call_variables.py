@@ -113,7 +113,7 @@ class CallVariables:
         scope = text.scope_at(frame.f_lineno)
         for name, value in frame.f_locals.items():
             self._add_one(_Spot(frame, text, name), scope.key(name), value)
-            if is_users(value):
+            if is_users(value) and not text.only_shown(scope.key(name)):
                 kind: Any = type(value)
                 reads, kept = reads_rows(kind), kept_rows(kind)
                 # State and settings of an optimizer are committed, and differ by member where servers have them.

@@ -14,6 +14,10 @@ CARRIED_ADVICE = (
     "whole sequence into one row."
 )
 CARRIED_CURE = "a worker runs the body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
+STEPS_CURE = (
+    "a worker that comes in at a step has not run the lines after earlier ones. Count with session.global_step, keep "
+    "it with session.keep(name, object), or the best weights with session.best(model, score)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,9 @@ class VariableFinding:
 
     @property
     def sentence(self) -> str:
-        return f"{self.variable} ({self.line}) {self.how}: {self.cure}"
+        # "the weights 0.bias" and "the kept object 'ema'" are the session's.
+        whose = "" if self.variable.startswith("the ") else "the program's "
+        return f"{whose}{self.variable} ({self.line}) {self.how}: {self.cure}"
 
     @property
     def beforehand(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ringleader.train.between_calls.findings import BODY_CURE, CARRIED_ADVICE, CARRIED_CURE
+from ringleader.train.between_calls.findings import BODY_CURE, CARRIED_ADVICE, CARRIED_CURE, STEPS_CURE
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
@@ -42,6 +42,15 @@ def warn_of_bodies(warnings: JobWarnings, models: Sequence[torch.nn.Module]) -> 
             f"reads it ({place}:{carry.read}): a worker runs the body for its own slices only, so the weights "
             f"would depend on which worker computes what.",
             CARRIED_ADVICE,
+        )
+    for left, file in _told(frames, lambda text: text.by_steps):
+        name, place = left.key[1].lstrip("."), Path(file).name
+        reason, _, advice = STEPS_CURE.partition(". ")
+        warnings.add(
+            "variable",
+            f"lines after a step of session.steps change {name} ({place}:{left.line}), and those after a later step "
+            f"read it ({place}:{left.read}): {reason}.",
+            f"{advice}.",
         )
 
 

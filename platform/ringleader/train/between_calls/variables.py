@@ -69,7 +69,7 @@ class ProgramVariables:
             return self._told_by_others
         first, *others = self.found.values()
         also = ", ".join(f"{each.variable} ({each.line})" for each in others[:MOST_NAMED])
-        return f"the program's {first.sentence}{'; also ' if also else ''}{also}"
+        return f"{first.sentence}{'; also ' if also else ''}{also}"
 
     def look(self, number: int, dataset: Any = None) -> None:
         """Read the variables as call `number` begins, and compare them where the lines before it ran again.
@@ -172,12 +172,12 @@ class ProgramVariables:
     def find_beforehand(self, finding: VariableFinding) -> None:
         """Report a variable that would differ on a joiner: nobody has run lines again so far."""
         if self._add_found(finding, finding.beforehand):
-            print(f"ringleader: {NO_HARM}, but the program's {finding.sentence}.")
+            print(f"ringleader: {NO_HARM}, but {finding.sentence}.")
 
     def find(self, finding: VariableFinding) -> None:
         """Report a variable that is not what it would be on another number of workers."""
         if self._add_found(finding, asdict(finding)):
-            print(f"ringleader: the weights may not be reproducible: the program's {finding.sentence}.")
+            print(f"ringleader: the weights may not be reproducible: {finding.sentence}.")
 
     def find_together(self, finding: VariableFinding, first: int) -> None:
         """Keep what several members find alike: the one of rank `first` reports it, so that the event comes once."""
@@ -202,7 +202,7 @@ class ProgramVariables:
                 variable = name.rpartition(":")[2]
                 self.find(VariableFinding(variable, line, READ_CURE.format(read) if read else cure))
                 if read and variable in names_of_bounds(running_frames()):
-                    raise CallMismatch(f"the program's {self.found[variable].sentence}.", hint=BRANCH_ON)
+                    raise CallMismatch(f"{self.found[variable].sentence}.", hint=BRANCH_ON)
 
     def _add_found(self, finding: VariableFinding, told: dict[str, Any]) -> bool:
         """Keep a finding, and report it, if it is new. Returns whether it is."""

@@ -17,6 +17,7 @@ from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.order.batch_sizes import present_shards
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Slice, load, to_device
+from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import text_of
 
 CodeLine = tuple[CodeType, int]
@@ -47,10 +48,8 @@ class DryTurn:
         """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
         others' bodies left it, and lines behind it may depend on how (an exception that the program catches), or its
         body adds up values that are read behind it: a mean by a count that is still 0 would raise."""
-        code, line = place
-        text = text_of(code.co_filename)
-        adds = text is not None and line in text.adding and number != self._newest
-        return (place, phase) not in self._known or adds or number in self._member.progress.calls.left
+        known, left = (place, phase) in self._known, number in self._member.progress.calls.left
+        return not known or left or (number != self._newest and _adds_up(place))
 
     def watch(self, place: CodeLine, number: int, turns: Iterator[Any], phase: int = 0) -> Iterator[Any]:
         """The turns themselves; once there was one, the loop, or that phase of its steps, needs no dry turn."""
@@ -109,3 +108,12 @@ class DryTurn:
         piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(0, shard))
         loaded = load(loop.dataset, [piece], seed=self._member.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)
+
+
+def _adds_up(place: CodeLine) -> bool:
+    """Whether the body of the loop that begins adds up values that are read behind it. A function that is given the
+    batches has the loop's header, and `place` the call of `session.batches`."""
+    code, line = place
+    lines = [(code.co_filename, line), *((f.f_code.co_filename, f.f_lineno) for f in running_frames())]
+    texts = ((text_of(file), at) for file, at in lines)
+    return any(text is not None and at in text.adding for text, at in texts)

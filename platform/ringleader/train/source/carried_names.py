@@ -5,14 +5,13 @@ what.
 """
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ringleader.train.source.program_scope import ADDS, Function, Key, ProgramScope
-from ringleader.train.source.statement_order import blocks, first, names
+from ringleader.train.source.statement_order import Loop, blocks, first, given, names
 from ringleader.train.source.value_flow import MATTERS, ValueFlow
 
-Loop = ast.For | ast.AsyncFor
 LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
 """Methods whose name ends like one that changes a value: their effect is seen elsewhere, or needs no turn before."""
 _GRADIENTS = frozenset([".grad", ".data", ".requires_grad"])
@@ -70,7 +69,8 @@ class _Body:
         self.turns = {scope.key(name) for name in _numbered(loop)}
         self.in_place: dict[Key, set[int]] = {}
         self._next: dict[Key, int] = {}
-        self._look_at_changes()
+        self._slices: set[Key | None] = set()
+        self._look_at_changes(around)
         self._beside = {key: self._read_beside(key, lines) for key, lines in self.in_place.items()}
 
     def has(self, line: int) -> bool:
@@ -78,7 +78,8 @@ class _Body:
 
     def changed(self) -> dict[Key, int]:
         """The variables that a turn leaves changed, each with a line that does it."""
-        found = {key: line for key, line in self._scope.changed_by(self._loop.body) if self.has(line)}
+        changed = self._scope.changed_by(self._loop.body)
+        found = {key: line for key, line in changed if self.has(line) and key not in self._slices}
         found |= {key: min(lines) for key, lines in self.in_place.items()}
         return found | self._next | dict.fromkeys(self.turns, self._loop.lineno)
 
@@ -107,16 +108,27 @@ class _Body:
 
     def first(self, key: Key, lines: set[int]) -> int:
         """The line of a turn that reads the variable before the turn sets it; 0 where there is none."""
-        return first([self._loop.target, *self._loop.body], key[1], lines) or 0
+        return first([*given(self._loop), *self._loop.body], key[1], lines) or 0
 
-    def _look_at_changes(self) -> None:
+    def _look_at_changes(self, around: ast.AST) -> None:
+        batches = {self._key(target) for target in _assigned_from(around, _has_batches)}
+        self._slices = {
+            self._key(part)
+            for target in _assigned_from(around, lambda value: self._is_next(value, batches))
+            for part in (target.elts if isinstance(target, ast.Tuple) else [target])
+        }
         for node in self._nodes:
             for changed in _changed_in_place(node):
                 self._put(changed, changed.lineno)
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
                 key = self._key(node.args[0])
-                if key is not None:
+                if key is not None and key not in batches:
                     self._next[key] = node.lineno
+
+    def _is_next(self, value: ast.expr, batches: set[Key | None]) -> bool:
+        """Whether it is the next slice."""
+        is_next = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "next" and bool(value.args)
+        return is_next and self._key(value.args[0]) in batches - {None}  # type: ignore[attr-defined]
 
     def _read_beside(self, key: Key, lines: set[int]) -> set[int]:
         """Those of the lines in which another statement reads the variable than the one that changes it."""
@@ -172,8 +184,22 @@ def _changed_in_place(node: ast.AST) -> Iterator[ast.expr]:
             yield call
 
 
+def _assigned_from(around: ast.AST, is_such: Callable[[ast.expr], bool]) -> Iterator[ast.expr]:
+    """What is given such values there."""
+    for node in ast.walk(around):
+        if isinstance(node, ast.Assign) and is_such(node.value):
+            yield from node.targets
+
+
+def _has_batches(value: ast.expr) -> bool:
+    """Whether it is of batches of the session, `iter(session.batches(…))`: each `next` of it is a turn."""
+    return any(isinstance(each, ast.Attribute) and each.attr == "batches" for each in ast.walk(value))
+
+
 def _numbered(loop: Loop) -> Iterator[str]:
     """The name of the number that `enumerate` gives to each turn."""
+    if isinstance(loop, ast.While):
+        return
     source, target = loop.iter, loop.target
     numbers = isinstance(source, ast.Call) and getattr(source.func, "id", "") == "enumerate"
     if numbers and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):

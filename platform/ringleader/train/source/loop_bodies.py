@@ -12,10 +12,10 @@ from functools import lru_cache
 
 from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
-from ringleader.train.source.carried_names import Loop, carried
+from ringleader.train.source.carried_names import carried
 from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
-from ringleader.train.source.statement_order import binds, blocks, first, span
-from ringleader.train.source.step_items import goes_over_slices
+from ringleader.train.source.statement_order import Loop, binds, blocks, first, given, span
+from ringleader.train.source.step_items import ends_turns, goes_over_slices, method_calls
 from ringleader.train.source.turn_order import TurnUses, uses_in
 from ringleader.train.source.value_flow import ValueFlow
 
@@ -48,6 +48,7 @@ class SourceText:
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
         carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
+        by_steps: variables that lines after a step of `session.steps` leave to those after a later one, likewise.
         turns: the loops, each with what its turns do with attributes.
         augmented: variables that augmented assignments change.
         adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
@@ -55,14 +56,15 @@ class SourceText:
     """
 
     def __init__(self, source: str, file: str = "") -> None:
-        self.file = file
-        self.tree = tree = parse(source)
+        self.file, self.tree = file, (tree := parse(source))
         name_apart(tree)
         self.flows = ValueFlow(tree)
         self.augmented = AugmentedNames(tree, self.flows)
         self.inside: set[Key] = set()
         self.escapes: dict[Key, EscapingName] = {}
         self.carried: dict[Key, EscapingName] = {}
+        self.by_steps: dict[Key, EscapingName] = {}
+        self._of_one_step: set[Key] = set()
         self.turns: list[tuple[Loop, TurnUses]] = []
         self.adding: set[int] = set()
         self._of_ray = _imports_ray_train(tree)
@@ -76,12 +78,16 @@ class SourceText:
             and isinstance(node.slice, ast.Constant)
         ]
         self._spans = [(*span(top), scope) for top, scope in self.flows.scopes.items()]
-        within = [(first, last) for first, last, scope in self._spans if scope.name]
+        within = [each[:2] for each in self._spans if each[2].name]
         self.changing_globals = {
             key[1]
             for key, lines in self.flows.sets.items()
-            if not key[0] and not key[1].startswith(".") and self._any_within(lines, within)
+            if not key[0] and not key[1].startswith(".") and _any_within(lines, within)
         }
+        self._look_at_loops()
+
+    def _look_at_loops(self) -> None:
+        """Find the bodies, then what lines after a step leave to others: those set what no body does."""
         for top, scope in self.flows.scopes.items():
             for path in _loops(top, ()):
                 if self._over_batches(path[-1], top):
@@ -89,23 +95,27 @@ class SourceText:
         for key, escape in list(self.escapes.items()):
             if key in self._passing(escape.scope):
                 del self.escapes[key]
-
-    @staticmethod
-    def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
-        return any(first <= line <= last for line in lines for first, last in spans)
+        for top, scope in self.flows.scopes.items():
+            for path in _loops(top, ()):
+                loop = path[-1]
+                if isinstance(loop, ast.For) and any(method_calls(loop.iter, "steps")):
+                    self._lines_of_steps(loop, scope)
 
     def loop_at(self, line: int) -> Loop | None:
         """The innermost loop over batches around that line."""
-        around = [loop for loop, _ in self.turns if loop.lineno <= line <= (loop.end_lineno or loop.lineno)]
-        return min(around, key=lambda loop: (loop.end_lineno or 0) - loop.lineno, default=None)
+        around = [loop for loop, _ in self.turns if loop.lineno <= line <= span(loop)[1]]
+        return min(around, key=lambda loop: span(loop)[1] - loop.lineno, default=None)
+
+    def only_shown(self, key: Key) -> bool:
+        """Whether bodies change the variable, a meter for example, and nothing that matters reads it from them."""
+        return key in self.inside and key not in self.escapes and key not in self.carried
 
     def scope_at(self, line: int) -> ProgramScope:
         return next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope())
 
     def compared(self, key: Key, line: int = 0) -> bool:
         """Whether a member that comes to a call in that line must have the value that the others had there."""
-        told = key in self.escapes or key in self.carried
-        if not self.flows.matters(key) or (key in self.inside and not told):
+        if not self.flows.matters(key) or self.only_shown(key) or key in self._of_one_step:
             return False
         return bool(key[0]) or key not in self._passing(self.scope_at(line).name)
 
@@ -173,9 +183,8 @@ class SourceText:
         assert isinstance(loop, Loop)
         self.turns.append((loop, uses_in(loop, [self.flows], [self.together_with(scope.name)])))
         if self._adds_up(path, scope):
-            # Each line of the header: the call of `session.batches` may stand in any of them.
-            self.adding |= set(range(loop.lineno, (loop.iter.end_lineno or loop.lineno) + 1))
-        for key, line in scope.changed_by([loop.target, *loop.body]):
+            self.adding |= _lines_of_header(loop)
+        for key, line in scope.changed_by([*given(loop), *loop.body]):
             self.inside.add(key)
             if self._is_kept(key, scope):
                 continue  # rolled back and healed with the weights, or the same on all members
@@ -189,6 +198,24 @@ class SourceText:
                 self.carried.setdefault(
                     carry.key, EscapingName(carry.key, carry.line, carry.read, scope.name)
                 )
+
+    def _lines_of_steps(self, loop: Loop, scope: ProgramScope) -> None:
+        """Tell apart what lines after a step leave to those after a later one, and what each step makes for itself."""
+        lines = range(loop.lineno, span(loop)[1] + 1)
+        for key, line in scope.changed_by([*given(loop), *loop.body]):
+            if key in self.inside or self._is_kept(key, scope):
+                continue
+            reads = {read for read in self.flows.matter_at(key) if read in lines}
+            own = {
+                load.line for load in self.flows.loads if load.key == key == load.into and load.line in lines
+            }
+            read = first([*given(loop), *loop.body], key[1], reads | own)
+            used = {*self.flows.sets[key], *(load.line for load in self.flows.loads if load.key == key)}
+            if read and reads and not key[1].startswith("."):  # an attribute may be one of a kept object
+                told = read if read in reads else min(reads)
+                self.by_steps.setdefault(key, EscapingName(key, line, told, scope.name))
+            elif read == 0 and key[0] and all(each in lines for each in used):
+                self._of_one_step.add(key)
 
     def _is_kept(self, key: Key, scope: ProgramScope) -> bool:
         """Whether the session keeps the variable, or it names parameter groups. The keeper is the function or class
@@ -236,16 +263,18 @@ class SourceText:
 
     def _over_batches(self, loop: ast.AST, top: ast.AST) -> bool:
         assert isinstance(loop, Loop)
+        if isinstance(loop, ast.While):  # over an iterator, by next(…)
+            return ends_turns(loop.body, self.flows.functions)
         names = {node.id for node in ast.walk(loop.iter) if isinstance(node, ast.Name)}
         assigned = [
             node
             for node in ast.walk(top)
             if isinstance(node, ast.Assign) and any(getattr(t, "id", "") in names for t in node.targets)
         ]
-        if goes_over_slices(loop.iter, top):
+        if goes_over_slices(loop.iter, top) or ends_turns(loop.body, self.flows.functions):
             return True
-        given = (loop.iter, *(node.value for node in assigned))
-        if any(map(self._gives_batches, given)) or _is_prepared(loop, names, top):
+        sources = (loop.iter, *(node.value for node in assigned))
+        if any(map(self._gives_batches, sources)) or _is_prepared(loop, names, top):
             return True
         return self._of_ray and _has_backward(loop.body)
 
@@ -307,12 +336,12 @@ def _imports_ray_train(tree: ast.AST) -> bool:
 
 def _has_backward(body: Sequence[ast.stmt]) -> bool:
     """Whether there is a `loss.backward()` in a loop's body itself, and not in a loop inside of it."""
-    nodes = [node for node in body if not isinstance(node, Loop | ast.While)]
+    nodes = [node for node in body if not isinstance(node, Loop)]
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "backward":
             return True
-        nodes += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Loop | ast.While)]  # type: ignore[misc]
+        nodes += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Loop)]  # type: ignore[misc]
     return False
 
 
@@ -355,6 +384,16 @@ def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST,
             yield from _loops(child, path)
 
 
+def _lines_of_header(loop: Loop) -> set[int]:
+    """The lines in which a turn of the loop begins: the call of `session.batches`, or `next`, may stand in any."""
+    header = loop if isinstance(loop, ast.While) else loop.iter
+    return set(range(loop.lineno, (header.end_lineno or loop.lineno) + 1))
+
+
+def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:
+    return any(first <= line <= last for line in lines for first, last in spans)
+
+
 def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
     """The first read behind the loop: out of one block after the other, and through outer loops from their top."""
     for node, outer in zip(reversed(path[1:]), reversed(path[:-1]), strict=True):
@@ -365,7 +404,7 @@ def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
         found = first(block[at + 1 :], name, lines)
         if found is not None:
             return found
-        if isinstance(outer, Loop | ast.While):
+        if isinstance(outer, Loop):
             again = first([*_sets_of_header(outer, name), *block[:at]], name, lines)
             if again:
                 return again
@@ -375,7 +414,7 @@ def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
 
 
 def _sets_of_header(loop: ast.AST, name: str) -> list[ast.AST]:
-    return [loop.target] if isinstance(loop, Loop) and binds(loop.target, name) else []
+    return [each for each in given(loop) if binds(each, name)] if isinstance(loop, Loop) else []
 
 
 def name_apart(tree: ast.AST) -> None:

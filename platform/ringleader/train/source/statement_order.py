@@ -3,6 +3,13 @@
 import ast
 from collections.abc import Iterable, Iterator
 
+Loop = ast.For | ast.AsyncFor | ast.While
+
+
+def given(loop: Loop) -> list[ast.expr]:
+    """What a loop gives values to as a turn begins: nothing in `while`, whose body does so itself."""
+    return [] if isinstance(loop, ast.While) else [loop.target]
+
 
 def first(nodes: Iterable[ast.AST], name: str, lines: set[int]) -> int | None:
     """The first use of the variable in these statements: the line of a read, 0 where they set it, None for neither.

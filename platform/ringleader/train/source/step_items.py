@@ -1,12 +1,15 @@
-"""The items of loops over `session.steps` in a program's text: slices, or phases, of which each has the slices.
+"""The turns of loops in a program's text: the items of those over `session.steps`, and the end of any turn.
 
 A loop over slices has what one worker computes, and the loops around it have what all members run.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from ringleader.train.source.carried_names import Loop
+from ringleader.train.source.program_scope import Definition, Function, ProgramScope, name_of
+from ringleader.train.source.statement_order import Loop
+
+Functions = Mapping[str, Sequence[tuple[Function, ProgramScope]]]
 
 
 def method_calls(node: ast.AST, name: str) -> Iterator[tuple[ast.Call, str]]:
@@ -27,11 +30,35 @@ def goes_over_slices(source: ast.expr, top: ast.AST) -> bool:
     return bool(_named(source) & slices) or any(_named(node) & phases for node in picked)
 
 
+def ends_turns(body: Sequence[ast.AST], functions: Functions, *, called: bool = True) -> bool:
+    """Whether these lines, but for loops in them, end a turn by `session.step(…)`, or call functions that do: of a loop
+    that has them the batches may be a parameter of the function around it.
+
+    Args:
+        functions: those of the file, by name.
+        called: look at the functions that they call, too.
+    """
+    nodes: list[ast.AST] = [*body]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Call):
+            owner = name_of(getattr(node.func, "value", node))
+            if owner == "session" and name_of(node.func) == "step":
+                return True
+            own = isinstance(node.func, ast.Name) or owner == "self"
+            inner = functions.get(name_of(node.func), []) if called and own else []
+            if inner and all(ends_turns(each.body, functions, called=False) for each, _ in inner):
+                return True
+        if not isinstance(node, Loop | Definition | ast.Lambda):
+            nodes += ast.iter_child_nodes(node)
+    return False
+
+
 def _names(top: ast.AST) -> tuple[set[str], set[str]]:
     """The variables that are slices of a step, and those that are several phases of one."""
     slices: set[str] = set()
     phases: set[str] = set()
-    loops = [node for node in ast.walk(top) if isinstance(node, Loop)]
+    loops = [node for node in ast.walk(top) if isinstance(node, ast.For | ast.AsyncFor)]
     for loop in loops:
         for call, _ in method_calls(loop.iter, "steps"):
             several = {

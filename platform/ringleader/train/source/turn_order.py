@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringleader.train.source.program_scope import ADDS, Function, name_of
+from ringleader.train.source.statement_order import Loop, given
 from ringleader.train.source.value_flow import ValueFlow, calls_an_object
 
 CALLED = ("forward", "__call__")
@@ -27,7 +28,6 @@ class Use(Enum):
     SETS = "sets"
 
 
-Loop = ast.For | ast.AsyncFor
 Functions = Mapping[str, Sequence[Function]]
 _EVERYBODYS = frozenset(["grad", "data", "requires_grad", "training", "state", "param_groups"])
 """Attributes of torch's own, whose changes are seen in other ways."""
@@ -81,7 +81,7 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
     callbacks = [name for scope, name in flows[0].callbacks if scope in scopes[0]]
     # A helper of the program that another of its files imports is known by its name.
     imported = frozenset().union(*(flow.imported for flow in flows)) - {n for n, f in functions.items() if f}
-    order = TurnOrder(loop.body, functions, callbacks, imported)
+    order = TurnOrder([*given(loop), *loop.body], functions, callbacks, imported)
     lines = [set(range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)), *(set() for _ in flows[1:])]
     for function in (*order.called, *order.giving):
         lines[places[id(function)]].update(range(function.lineno, (function.end_lineno or 0) + 1))
@@ -114,7 +114,7 @@ class TurnOrder:
         giving: the methods that give it its rows.
 
     Args:
-        body: the statements of its body.
+        body: what gives each turn its values, and the statements of its body.
         functions: the program's functions and methods, by name.
         callbacks: the names of functions that run once a step is committed.
         imported: names that are no object's.
@@ -122,7 +122,7 @@ class TurnOrder:
 
     def __init__(
         self,
-        body: Sequence[ast.stmt],
+        body: Sequence[ast.AST],
         functions: Functions,
         callbacks: Sequence[str] = (),
         imported: Collection[str] = (),
@@ -176,7 +176,7 @@ class TurnOrder:
         found |= {id(each): each for each in new if isinstance(each, Function)}
         while new:
             calls = [n for n in ast.walk(new.pop()) if isinstance(n, ast.Call) and not _is_sessions(n.func)]
-            for name in {name for call in calls for name in (name_of(call.func), *CALLED)}:
+            for name in {name for call in calls for name in (name_of(call.func), *_spelt(call), *CALLED)}:
                 more = [each for each in self._functions.get(name, ()) if id(each) not in found]
                 found |= {id(each): each for each in more}
                 new += more
@@ -280,6 +280,13 @@ def _attributes_set(node: ast.AST) -> Iterator[str]:
         changed = changed.value
     if isinstance(changed, ast.Attribute):
         yield changed.attr
+
+
+def _spelt(call: ast.Call) -> Iterator[str]:
+    """The texts that it is given: `self.callback("after_batch")` calls methods of that name."""
+    return (
+        each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    )
 
 
 def _within(test: ast.If) -> Iterator[ast.AST]:

@@ -6,7 +6,7 @@ branched on, or put into an object that is no variable's own list or dict, matte
 
 import ast
 import builtins
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +37,10 @@ HARMLESS = frozenset(
     }
 )
 """Calls that show or store what they are given; as a statement, they do not affect training."""
+CLOCKS = frozenset(
+    ["time", "perf_counter", "monotonic", "process_time", "default_timer", "time_ns", "perf_counter_ns"]
+)
+"""Calls that tell the time. A duration that is passed to a call as a statement, to a meter, is shown to people."""
 TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 """Methods by which an object is made into text, to be shown."""
 
@@ -79,6 +83,7 @@ class ValueFlow:
         self.callbacks: list[tuple[str, str]] = []
         self._function = ""
         self._hidden: list[str] = []
+        self._times: set[Key] = set()
         outside = ProgramScope()
         # Every function of the file first: a call may stand above the definition.
         for top in tree.body:
@@ -88,6 +93,7 @@ class ValueFlow:
                     self.functions[node.name].append((node, self.scopes[top]))
         for top in tree.body:
             self._scope = self.scopes[top]
+            self._times = _times_in(top, self._scope)
             self._scope.look_for_containers(top)
             self.callbacks += [(self._scope.name, name) for name in _callbacks(top)]
             self._statement(top)
@@ -195,7 +201,8 @@ class ValueFlow:
         elif not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
             # The program's own functions are followed; what any other does with its arguments is not known.
             known = isinstance(value, ast.Call) and self._is_known(value.func)
-            self._expression(value, set() if known else {MATTERS})
+            said = _without_durations(value, self._times, self._scope)
+            self._expression(said, set() if known else {MATTERS})
 
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
         match node:
@@ -303,6 +310,50 @@ class ValueFlow:
         return False
 
 
+def _times_in(top: ast.AST, scope: ProgramScope) -> set[Key]:
+    """The variables that hold nothing but times, by every statement that sets them."""
+    given: dict[Key, list[ast.expr]] = defaultdict(list)
+    stores: Counter[Key] = Counter()
+    for node in ast.walk(top):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            stores[scope.key(node.id)] += 1
+        elif (
+            isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+        ):
+            given[scope.key(node.targets[0].id)].append(node.value)
+    # Of the function's own variables: others may be set elsewhere.
+    times = {key for key, values in given.items() if key[0] and len(values) == stores[key]}
+    while others := {key for key in times if not all(_tells_time(v, times, scope) for v in given[key])}:
+        times -= others
+    return times
+
+
+def _without_durations(call: ast.expr, times: Collection[Key], scope: ProgramScope) -> ast.expr:
+    """A call, with a number in place of each argument that only says how long something took."""
+
+    def told(node: ast.expr) -> ast.expr:
+        return ast.copy_location(ast.Constant(0), node) if _tells_time(node, times, scope) else node
+
+    if not isinstance(call, ast.Call):
+        return call
+    keywords = [ast.keyword(each.arg, told(each.value)) for each in call.keywords]
+    return ast.copy_location(ast.Call(call.func, [*map(told, call.args)], keywords), call)
+
+
+def _tells_time(node: ast.expr, times: Collection[Key], scope: ProgramScope) -> bool:
+    """Whether the expression is of times and numbers alone, and not of numbers alone."""
+    match node:
+        case ast.Name(id=name):
+            return scope.key(name) in times
+        case ast.Call(func=called, args=[], keywords=[]):
+            of_module = not isinstance(called, ast.Attribute) or name_of(called.value) in ("time", "timeit")
+            return of_module and name_of(called) in CLOCKS
+        case ast.BinOp(left=left, right=right):
+            parts = [part for part in (left, right) if not isinstance(part, ast.Constant)]
+            return bool(parts) and all(_tells_time(part, times, scope) for part in parts)
+    return False
+
+
 def _callbacks(top: ast.AST) -> Iterator[str]:
     """The names of the functions that it has called once a step is committed."""
     for node in ast.walk(top):
@@ -325,7 +376,10 @@ def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
         base = base.value
     if name_of(called.value) == "session" or (isinstance(base, ast.Name) and base.id in imported):
         return False
-    return name_of(called.value) == "self" or not hasattr(torch.Tensor, called.attr)
+    # `schedule.step()` calls a method of torch's; a program's own `state.step` is a number.
+    return name_of(called.value) == "self" or not (
+        called.attr == "step" or hasattr(torch.Tensor, called.attr)
+    )
 
 
 def _trains(node: Function) -> bool:

@@ -111,7 +111,8 @@ class TrainingState:
         if strangers:
             raise StepMisuse(
                 f"{strangers} trainable parameters of the optimizers belong to no registered model.",
-                hint="Register every model with session.model(...).",
+                hint="Register every model with session.model(...). A tensor of your own becomes one by "
+                'session.model(nn.ParameterDict({"alpha": tensor}))["alpha"].',
             )
 
     @property

@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.train.between_calls.call_variables import is_users
-from ringleader.train.source.carried_names import Loop
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import SourceText, text_of
+from ringleader.train.source.statement_order import Loop
 from ringleader.train.source.turn_order import TurnUses, uses_in
 
 MOST_DEPTH = 3

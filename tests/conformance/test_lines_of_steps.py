@@ -1,0 +1,66 @@
+"""Variables of lines after a step of `session.steps`: what a later step goes on from, what one step makes."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from programs import EPOCHS, accuracy, norm_free, rows, sgd
+from test_carried import SPEC, warned
+from test_programs import ALL, keeps_its_bits
+from torch import nn
+from torch.nn import functional as F
+
+from ringleader.train import Session
+from ringleader.train.local import run_local
+
+
+def counter_of_steps(session: Session) -> None:
+    """A script's loop: a counter, the best score so far, and its weights."""
+    net = session.model(norm_free())
+    sgd(session, net)
+    number, best, kept = 0, -1.0, net.state_dict()
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            number += 1
+            if number % 4 == 0:
+                score = accuracy(session, net)
+                if score > best:
+                    best, kept = score, copy.deepcopy(net.state_dict())
+    net.load_state_dict(kept)
+
+
+def coefficient_of_each_step(session: Session) -> None:
+    """What the lines before a step's phases read of the weights is a number in its losses, and of no later step."""
+    net, scale = session.model(nn.Linear(6, 3)), session.model(nn.ParameterDict({"log": torch.zeros(1)}))
+    slow = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    fast = session.optimizer(torch.optim.Adam(scale.parameters(), lr=0.05))
+    for number in range(EPOCHS):
+        if number < EPOCHS:
+            for by_net, by_scale in session.steps(rows(), phases=[slow, fast]):
+                alpha = scale["log"].exp().item()
+                for x, y in by_net:
+                    session.step(alpha * F.cross_entropy(net(x), y))
+                for x, y in by_scale:
+                    session.step(scale["log"].exp().mean() * (F.cross_entropy(net(x), y).detach() - 1))
+        print(accuracy(session, net))
+
+
+def test_what_lines_of_a_step_leave_to_those_of_a_later_one_is_warned_of(tmp_path: Path) -> None:
+    finished, recorded = run_local(SPEC, counter_of_steps, tmp_path)
+    told = [message.partition(" (")[0].rpartition(" ")[2] for message in warned(recorded)]
+    assert (finished.reproducible_why, sorted(told)) == ("", ["best", "number"])
+    assert all("a worker that comes in at a step has not run the lines" in m for m in warned(recorded))
+
+
+@pytest.mark.parametrize("moment", ["kill-9", "follow-6"])
+def test_what_a_step_makes_for_itself_may_be_another_one_on_a_joiner(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = coefficient_of_each_step.__name__
+    monkeypatch.setitem(ALL, name, coefficient_of_each_step)
+    _, recorded = run_local(SPEC, coefficient_of_each_step, tmp_path / "alone")
+    assert warned(recorded) == []
+    keeps_its_bits(name, "ring", moment, tmp_path)
