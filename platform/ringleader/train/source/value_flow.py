@@ -192,9 +192,10 @@ class ValueFlow:
             assert isinstance(value, ast.Call)
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
-        elif not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
-            # The program's own functions are followed; what any other does with its arguments is not known.
-            known = isinstance(value, ast.Call) and self._is_known(value.func)
+            return
+        # The program's own functions are followed; what any other does with its arguments is not known.
+        known = isinstance(value, ast.Call) and self._is_known(value.func)
+        if known or not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
             self._expression(value, set() if known else {MATTERS})
 
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
