@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from programs import Program, epoch, norm_free, rows, sgd
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 from ringleader.train import Session
 
@@ -254,6 +254,85 @@ def meters_that_are_shown(session: Session) -> None:
         args.rate *= args.decay
         optimizer.param_groups[0]["lr"] = args.rate
         meters["rate"].add(args.rate)
+
+
+class Centred(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = norm_free()
+        self.register_buffer("center", torch.zeros(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) - self.center
+
+
+@by_steps("net.center")
+def buffer_that_is_not_saved(session: Session) -> None:
+    net = session.model(Centred())
+    sgd(session, net)
+
+    @torch.no_grad()
+    def follow() -> None:
+        net.center.lerp_(net.net[2].bias, 0.3)
+
+    session.on_commit(follow)
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+class Forgetful:
+    """An average with a count that its `state_dict` leaves out. Implements Stateful."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net, self.updates = net, 0
+        self.mean = {name: p.detach().clone() for name, p in net.named_parameters()}
+
+    def update(self) -> None:
+        self.updates += 1
+        decay = min(0.99, (1 + self.updates) / (10 + self.updates))
+        for name, weight in self.net.named_parameters():
+            self.mean[name] = self.mean[name] * decay + weight.detach() * (1 - decay)
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.mean)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mean = dict(state)
+
+
+@by_steps("Forgetful.updates")
+def kept_average_that_forgets_its_count(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    average = Forgetful(net)
+    session.keep("average", average)
+    session.on_commit(average.update)
+    epoch(session, net, rows(count=ONE_LOOP))
+    net.load_state_dict(average.mean)
+
+
+@by_steps("CosineAnnealingLR")
+def schedule_stepped_by_a_callback(session: Session) -> None:
+    net = session.model(norm_free())
+    session.on_commit(CosineAnnealingLR(sgd(session, net), 16).step)
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+@by_steps("count")
+def step_in_place_of_another(session: Session) -> None:
+    net, count = session.model(norm_free()), 0
+    optimizer = sgd(session, net)
+    own = optimizer.step
+
+    def step(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        for weight in net.parameters():
+            if weight.grad is not None:
+                weight.grad.mul_(min(1.0, count / 10))
+        return own(*given)
+
+    optimizer.step = step  # type: ignore[method-assign]
+    epoch(session, net, rows(count=ONE_LOOP))
 
 
 @harmless

@@ -37,6 +37,7 @@ HARMLESS = frozenset(
     }
 )
 """Calls that show or store what they are given; as a statement, they do not affect training."""
+LOADS = "load_state_dict"
 TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 """Methods by which an object is made into text, to be shown."""
 
@@ -256,9 +257,10 @@ class ValueFlow:
                 self._expression(keyword.value, {(scope.name, keyword.arg)} if keyword.arg else {MATTERS})
 
     def _is_known(self, function: ast.expr) -> bool:
-        """Whether it may be a function of the program. The session's methods are not, whatever else has their names."""
+        """Whether it may be a function of the program. The session's methods are not, whatever else has their names;
+        and what is loaded may go into a model."""
         sessions = isinstance(function, ast.Attribute) and name_of(function.value) == "session"
-        return not sessions and name_of(function) in self.functions
+        return not sessions and name_of(function) != LOADS and name_of(function) in self.functions
 
     def _hiding(self, names: list[str], nodes: Sequence[ast.AST], into: set[Key]) -> None:
         self._hidden += names

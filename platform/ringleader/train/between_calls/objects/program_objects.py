@@ -83,7 +83,10 @@ def attributes_of(value: Any) -> dict[str, Any]:
             own[name] = slot.__get__(value)
         except AttributeError:  # nothing is assigned yet
             continue
-    return {n: v for n, v in own.items() if n not in _OF_TORCH} if isinstance(value, nn.Module) else own
+    if not isinstance(value, nn.Module):
+        return own
+    unsaved = {name: value._buffers.get(name) for name in value._non_persistent_buffers_set}
+    return {n: v for n, v in own.items() if n not in _OF_TORCH} | unsaved
 
 
 def values_of(value: Any) -> Iterator[tuple[str, Key, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.train.between_calls.call_variables import alike_values
 from ringleader.train.between_calls.findings import VariableFinding
@@ -76,13 +77,22 @@ class StepFunctions:
             return
         roots: list[tuple[Key, Any]] = [(MATTERS, each) for each in functions]
         roots += [(("", name), value) for each in functions for name, value in _globals_of(each).items()]
-        objects = list(objects_in(roots, lambda value: _is_committed(held, reader, value)))
+        objects = list(objects_in(roots, lambda value: _is_committed(reader, value)))
         files = {file for each in objects for file in files_of(each.value)}
         flows = JoinedFlows(text for text in map(text_of, files) if text is not None)
-        for name, key, value in [*_changed_globals(functions), *self._values_of(objects, flows)]:
-            text = reader.text(value) if flows.matters(key) else None
-            if text is not None:
-                yield name, text, flows.line_of(key) or "its source is not available"
+        # Of models: buffers that nobody saves, which the other reader leaves out with those that are committed.
+        unsaved = ValueReader(TrainingState(), {})
+        models = [each for each in objects if isinstance(each.value, nn.Module)]
+        others = [each for each in objects if not isinstance(each.value, nn.Module)]
+        loose = (*_schedules_of(functions), *_changed_globals(functions))
+        for reads, values in (
+            (reader, (*loose, *self._values_of(others, flows))),
+            (unsaved, self._values_of(models, flows)),
+        ):
+            for name, key, value in values:
+                text = reads.text(value) if flows.matters(key) else None
+                if text is not None:
+                    yield name, text, flows.line_of(key) or "its source is not available"
 
     def _values_of(self, objects: list[ProgramObject], flows: JoinedFlows) -> Iterator[tuple[str, Key, Any]]:
         passing = self._variables.passing
@@ -105,6 +115,8 @@ def _wrapped_functions_of(held: TrainingState) -> Iterator[Callable[..., Any]]:
     for optimizer, _ in held.optimizers:
         for hooks in _HOOKS:
             yield from getattr(optimizer, hooks, {}).values()
+        if "step" in vars(optimizer):  # one that the program has put in its place
+            yield optimizer.step
     left: list[Any] = list(held.schedulers)
     while left:
         scheduler = left.pop()
@@ -130,6 +142,14 @@ def _globals_of(value: Any) -> dict[str, Any]:
     return {name: known[name] for name in names if name in known}
 
 
+def _schedules_of(functions: list[Callable[..., Any]]) -> Iterator[tuple[str, Key, Any]]:
+    """The schedules whose `step` is one of the functions."""
+    for each in functions:
+        owner = getattr(each, "__self__", None)
+        if isinstance(owner, LRScheduler):
+            yield type(owner).__name__, MATTERS, owner
+
+
 def _changed_globals(functions: list[Callable[..., Any]]) -> Iterator[tuple[str, Key, Any]]:
     """Those of them that functions of their file change."""
     for each in functions:
@@ -140,8 +160,8 @@ def _changed_globals(functions: list[Callable[..., Any]]) -> Iterator[tuple[str,
                 yield name, ("", name), value
 
 
-def _is_committed(held: TrainingState, reader: ValueReader, value: Any) -> bool:
-    """Whether the session commits the value, or it is one of ours."""
-    registered = isinstance(value, nn.Module | Optimizer) and reader.is_left_out(value)
+def _is_committed(reader: ValueReader, value: Any) -> bool:
+    """Whether the session commits all of the value, or it is one of ours. What a model, or a kept object, has beside
+    its `state_dict` nobody commits."""
     ours = type(value).__module__.startswith("ringleader.")
-    return registered or ours or any(value is each for each in held.kept.values())
+    return ours or (isinstance(value, Optimizer) and reader.is_left_out(value))
