@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ringleader.checkpoint.tensor_file import NAMES
+from ringleader.errors import StepMisuse
 
 PLAIN = frozenset(NAMES)
 """Types that a tensor file holds as they are; tensors of all others stay in the skeleton."""
@@ -41,10 +42,20 @@ def take_apart(
     Args:
         devices: the skeleton tells which of them lay on a device.
         types: of the tensors that are taken out. Pickled in the skeleton, two that are equal may have other bytes.
+
+    Raises:
+        StepMisuse: it holds what means nothing in another process, such as a function.
     """
     buffer = io.BytesIO()
     collector = _Collector(buffer, devices=devices, types=types)
-    collector.dump(state)
+    try:
+        collector.dump(state)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise StepMisuse(
+            f"the state that a step commits holds something that cannot be sent to another worker, nor saved: {error}.",
+            hint="Leave functions, locks and open files out of parameter groups, schedules and kept objects: keep "
+            "them in variables of the training function, which each worker makes itself.",
+        ) from error
     return buffer.getvalue(), collector.tensors
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
+from threading import current_thread, get_ident
 from typing import Any
 
 import torch
 
-from ringleader.errors import NonFiniteLoss, StepMisuse
+from ringleader.errors import NonFiniteLoss, RingleaderError, StepMisuse
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.mode import Mode
@@ -33,7 +34,8 @@ class CallSequence:
         self._states = states
         self._calls = member.progress.calls
         self._inside = False
-        self._diverged: Callable[[], NonFiniteLoss] | None = None
+        self._thread: int | None = None
+        self._refusal: Callable[[], RingleaderError] | None = None
 
     def begin(self, dataset: Any = None) -> int:
         """Number the next call; a loop that was left by `break` is finished at its committed step.
@@ -49,8 +51,9 @@ class CallSequence:
                 "variable or a generator holds its iterator: write for batch in session.batches(…), or in "
                 "tqdm(session.batches(…)), directly.",
             )
-        if self._diverged is not None:
-            raise self._diverged()
+        if self._refusal is not None:
+            raise self._refusal()
+        self.check_thread()
         _check_default_device()
         self._states.show()
         member = self._member
@@ -64,6 +67,7 @@ class CallSequence:
         number = self._calls.begin()
         member.variables.look(number, dataset)
         member.sections.arrive(number)
+        member.functions.arrive()
         if self._calls.is_finished(number):
             # A worker without a seat may pass many finished calls: if it is wanted, it asks for a seat here.
             member.heed()
@@ -115,7 +119,28 @@ class CallSequence:
         """Raise the error anew at the next session call, if the program catches it: no step can be made with that
         loss."""
         # Anew: the one that is raised holds, by its traceback, the loop's iterator.
-        self._diverged = partial(NonFiniteLoss, error.message, hint=error.hint)
+        self._refusal = partial(NonFiniteLoss, error.message, hint=error.hint)
+
+    def raise_later(self, error: Exception) -> None:
+        """Refuse the next session call, if the program catches the error that its score raised: on workers that score
+        other rows there may be none, and they wait for this one's scores."""
+        self._refusal = partial(
+            StepMisuse,
+            f"an evaluation was left by an exception of its score that the program has caught "
+            f"({type(error).__name__}: {error}): other workers score other rows, and wait for this one's.",
+            hint="Catch exceptions inside the score function, and return a value for each row.",
+        )
+
+    def check_thread(self) -> None:
+        """Check that this is the thread that has made the first call of the session. Raises StepMisuse."""
+        self._thread = self._thread or get_ident()
+        if self._thread != get_ident():
+            raise StepMisuse(
+                f"the session is used in the thread {current_thread().name!r}, too: what runs between two of its calls "
+                "is recorded in the thread of the training function.",
+                hint="Iterate over session.batches, step and evaluate in the training function's own thread. "
+                "loader_workers=2 loads batches ahead.",
+            )
 
     def tell_between(self) -> None:
         """Report that the program's own lines run, after a call in which this worker took part."""
@@ -148,6 +173,7 @@ class CallSequence:
 
     def check_first(self, what: str) -> None:
         """Refuse `what` behind the first call."""
+        self.check_thread()
         if self._calls.next:
             raise StepMisuse(
                 f"session.{what} was called after the first batches or evaluate call.",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train.best_weights import best_of
 from ringleader.train.body.autocast import Autocast
@@ -177,6 +178,7 @@ class Session(Registrations):
             StepMisuse: when called twice in a turn or outside the loop.
             NonFiniteLoss: when the loss over all rows is NaN or infinite.
         """
+        self._calls.check_thread()
         self._loops.step(loss, weight, metrics)
 
     def evaluate(
@@ -198,12 +200,13 @@ class Session(Registrations):
             self._near(dataset)
         self._checks.structure.check()
         request = EvaluationRequest(dataset, score, collate, loader_workers, self._loaders)
-        if self._loops.by_steps.inside:
-            return self._loops.by_steps.evaluate(request)
-        number = self._begin_call(dataset)
-        scores = self._evaluation.result(EvaluationPlace.of_call(self._member, number), request)
-        self._calls.after(number)
-        return scores
+        try:
+            return self._scores(request)
+        except RingleaderError:
+            raise
+        except Exception as error:
+            self._calls.raise_later(error)
+            raise
 
     def checkpoint(self) -> bool:
         """Ask for a checkpoint behind the next step that commits, besides those that the job file asks for.
@@ -231,6 +234,14 @@ class Session(Registrations):
         check_not_counted(request.place, same_bits=self._member.same_bits)
         bring(request.dataset, self._near)
         return DatasetPass(partial(self._run_batches, request))
+
+    def _scores(self, request: EvaluationRequest) -> dict[str, float]:
+        if self._loops.by_steps.inside:
+            return self._loops.by_steps.evaluate(request)
+        number = self._begin_call(request.dataset)
+        scores = self._evaluation.result(EvaluationPlace.of_call(self._member, number), request)
+        self._calls.after(number)
+        return scores
 
     def _run_batches(self, request: LoopRequest) -> Iterator[Any]:
         self._checks.structure.check()

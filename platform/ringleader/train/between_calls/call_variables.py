@@ -4,8 +4,7 @@ Those of the running functions and of the objects in them, what says which rows 
 state where the program's lines may have changed it.
 """
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,13 +12,23 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from ringleader.train.between_calls.boundaries import MODELS, CallBoundary
 from ringleader.train.between_calls.data_parts import data_parts
 from ringleader.train.between_calls.findings import BODY_CURE
+from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
+from ringleader.train.between_calls.objects.program_objects import (
+    ProgramObject,
+    files_of,
+    is_users,
+    is_within,
+    objects_in,
+    values_of,
+)
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
-from ringleader.train.source.current_line import INSTALLED, PACKAGES, running_frames
+from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.dataset_caches import kept_rows, reads_rows
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.source.program_scope import Key
@@ -58,18 +67,28 @@ class CallVariables:
         held: the session's own objects.
         known: the texts of large values that were read before, see `ValueReader`.
         lines_before: the line at which each function stood at the call before.
+        passing: attributes that turns set before they read them.
 
     Attributes:
         texts: by name.
         lines: by name, "file:line" of what set it, and the cure where it differs.
     """
 
-    def __init__(self, held: TrainingState, known: Any, lines_before: Mapping[CodeType, int]) -> None:
+    def __init__(
+        self,
+        held: TrainingState,
+        known: Any,
+        lines_before: Mapping[CodeType, int],
+        passing: Collection[str] = (),
+    ) -> None:
         self._held = held
         self._known = known
         self._reader = ValueReader(held, known)
         self._lines_before = lines_before
         self._frames = list(running_frames())
+        self._passing = passing
+        self._seen: set[int] = set()
+        self._objects: list[tuple[_Spot, ProgramObject]] = []
         self._read_ids: set[int] = set()
         self.texts: Texts = {}
         self.lines: dict[str, tuple[str, str]] = {}
@@ -84,6 +103,7 @@ class CallVariables:
             text = text_of(frame.f_code.co_filename)
             if text is not None and frame.f_code.co_name != "<module>":
                 self._add_frame(frame, text)
+        self._add_objects()
         self._add_data(dataset)
 
     def add_state(self, before: CallBoundary | None) -> None:
@@ -111,22 +131,51 @@ class CallVariables:
 
     def _add_frame(self, frame: FrameType, text: SourceText) -> None:
         scope = text.scope_at(frame.f_lineno)
-        for name, value in frame.f_locals.items():
-            self._add_one(_Spot(frame, text, name), scope.key(name), value)
-            if is_users(value) and not text.only_shown(scope.key(name)):
-                kind: Any = type(value)
-                reads, kept = reads_rows(kind), kept_rows(kind)
-                # State and settings of an optimizer are committed, and differ by member where servers have them.
-                kept = kept | (COMMITTED | OF_TORCH if isinstance(value, Optimizer) else frozenset())
-                for attribute, part in list(vars(value).items()):
-                    # A data set's generator is seeded for each slice.
-                    if attribute in kept or (reads and is_generator(part)):
-                        continue
-                    self._add_one(_Spot(frame, text, f"{name}.{attribute}"), ("", f".{attribute}"), part)
+        variables = [(scope.key(name), value) for name, value in frame.f_locals.items()]
+        for key, value in variables:
+            name = key[1]
+            self._add_one(_Spot(frame, text, name), key, value)
+            inside_too = is_users(value) and not text.only_shown(key)
+            for shown, inside, part in alike_values(value) if inside_too else ():
+                self._add_one(_Spot(frame, text, name + shown), inside, part)
         for name in _globals_of(text, scope.name):
             value = frame.f_globals.get(name)
+            variables.append((("", name), value))
             if name in text.changing_globals or is_generator(value):
                 self._add_one(_Spot(frame, text, name), ("", name), value)
+        for each in objects_in(variables, self._is_left_out, seen=self._seen):
+            self._objects.append((_Spot(frame, text, each.name), each))
+
+    def _add_objects(self) -> None:
+        """Read the values of objects further away, of files, classes and functions, by all texts that may use them."""
+        files = {frame.f_code.co_filename for frame in self._frames}
+        files |= {file for _, each in self._objects for file in files_of(each.value)}
+        flows = JoinedFlows(text for text in map(text_of, files) if text is not None)
+        running = {frame.f_code.co_qualname for frame in self._frames}
+        for spot, each in self._objects:
+            if is_within(each.value, running):
+                continue  # what it has around it are variables of running functions
+            for shown, key, part in alike_values(each.value):
+                if self._may_differ(spot, key, each.value) and flows.matters(key, each.keys):
+                    line = flows.line_of(key, spot.text) or place_of(spot.frame, spot.frame.f_lineno)
+                    self._add_value(f"{spot.frame.f_code.co_qualname}:{each.name}{shown}", part, (line, CURE))
+
+    def _may_differ(self, spot: "_Spot", key: Key, owner: Any) -> bool:
+        line = spot.frame.f_lineno
+        if isinstance(owner, nn.Module):
+            # Forwards leave what they want there: only what the program's lines set is compared.
+            return key in spot.text.flows.sets and spot.text.compared(key, line)
+        return key[1].lstrip(".") not in self._passing and not spot.text.passes(key, line)
+
+    def _add_value(self, shown: str, value: Any, line: tuple[str, str]) -> None:
+        told = None if shown in self.lines else self._reader.text(value)
+        if told is not None:
+            self.texts[shown], self.lines[shown] = told, line
+
+    def _is_left_out(self, value: Any) -> bool:
+        if isinstance(value, nn.Module):
+            return any(value is each for each in self._held.kept.values())
+        return self._reader.is_left_out(value)
 
     def _add_data(self, dataset: Any) -> None:
         """Read what says which rows the data set has, where no variable does."""
@@ -193,9 +242,13 @@ def _globals_of(text: SourceText, scope: str) -> frozenset[str]:
     return frozenset(text.names_in(text.reached_from({scope})))
 
 
-def is_users(value: Any) -> bool:
-    """Whether the value is an object, with attributes, of a class of the program's own."""
-    module = sys.modules.get(type(value).__module__)
-    file = str(getattr(module, "__file__", "") or "")
-    plain = not isinstance(value, torch.nn.Module | type) and hasattr(value, "__dict__")
-    return plain and bool(file) and not file.startswith((*PACKAGES, *INSTALLED))
+def alike_values(value: Any) -> Iterator[tuple[str, Key, Any]]:
+    """The values of an object that every member has alike."""
+    kind: Any = type(value)
+    reads, kept = reads_rows(kind), kept_rows(kind)
+    # State and settings of an optimizer are committed, and differ by member where servers have them.
+    kept = kept | (COMMITTED | OF_TORCH if isinstance(value, Optimizer) else frozenset())
+    for shown, key, part in values_of(value):
+        # A data set's generator is seeded for each slice.
+        if key[1].lstrip(".") not in kept and not (reads and is_generator(part)):
+            yield shown, key, part

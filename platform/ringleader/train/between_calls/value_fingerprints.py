@@ -5,14 +5,20 @@ slice, functions, open files, data sets, and what each worker has of its own: it
 temporary files.
 """
 
+import enum
 import hashlib
+import itertools
+import operator
 import os
 import pickle
 import random
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path, PurePath
+from types import GeneratorType
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -24,6 +30,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.train.between_calls.boundaries import storages_of
 from ringleader.train.between_calls.hook_outputs import outputs_of_hooks
+from ringleader.train.source.current_line import BELOW
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.optimizers.served_state import ClosedState
 from ringleader.train.state.parameters.tensor_version import version_of
@@ -37,7 +44,10 @@ MOST_DEPTH = 4
 SHORT = 32
 """Characters up to which a text is kept as it is, for people to read; a longer one becomes a digest."""
 
-_PLAIN = (type(None), bool, int, float, complex, bytes, torch.dtype, torch.Size)
+_PLAIN = (
+    *(type(None), bool, int, float, complex, bytes, range, slice, Decimal, Fraction),
+    *(torch.dtype, torch.Size, itertools.count),
+)
 _TEMPORARY = tempfile.gettempdir() + os.sep
 _Known = dict[int, tuple["ReferenceType[Tensor]", int, int, str]]
 
@@ -88,7 +98,7 @@ class ValueReader:
         return any(0 <= array.ctypes.data - begin < size for array in arrays for begin, size in spans)
 
     def _text(self, value: Any, depth: int) -> str | None:
-        if self._is_left_out(value) or depth > MOST_DEPTH:
+        if self.is_left_out(value) or depth > MOST_DEPTH:
             return None
         text: str | None
         match value:
@@ -115,10 +125,10 @@ class ValueReader:
             case nn.Module() | Optimizer() | LRScheduler():
                 text = self._text(value.state_dict(), depth)
             case _:
-                text = _stand(value)
+                text = self._generator(value, depth) if isinstance(value, GeneratorType) else _stand(value)
         return text
 
-    def _is_left_out(self, value: Any) -> bool:
+    def is_left_out(self, value: Any) -> bool:
         """Whether the session has it, as a registered object or in a library's wrapper of a registered optimizer, or
         forward hooks left it."""
         # With servers the state behind a wrapper differs by member, as that of the optimizer itself does.
@@ -144,6 +154,15 @@ class ValueReader:
         # A part that is not compared counts by its type, so that another kind of value is seen.
         told = (self._text(value, depth + 1) or f"<{_name(value)}>" for value in values)
         return f"{around[0]}{', '.join(told)}{around[1]}" + (f" of {count}" if count > 2 * MOST_ITEMS else "")
+
+    def _generator(self, generator: "GeneratorType[Any, Any, Any]", depth: int) -> str | None:
+        """The place and the variables of a generator of the program that is under way."""
+        frame = generator.gi_frame
+        if frame is None or generator.gi_running:
+            return repr(frame)
+        if frame.f_code.co_filename.startswith(BELOW):
+            return None
+        return f"{frame.f_lasti}{self._items(list(frame.f_locals.values()), depth, '()')}"
 
     def _tensor(self, tensor: Tensor) -> str | None:
         # A subclass may run code of its own where it is read, or have no memory.
@@ -200,15 +219,23 @@ def is_generator(value: Any) -> bool:
 
 
 def _stand(value: Any) -> str | None:
-    """A digest of the state of a generator of random numbers; None for anything else."""
+    """A text for the state of a generator of random numbers, of an iterator, or for a name of an enumeration; None for
+    anything else."""
     if isinstance(value, torch.Generator):
         return _digest(value.get_state().numpy().tobytes())
+    if isinstance(value, enum.Enum):
+        return str(value)
     # SystemRandom has no state: `getstate` raises.
     if isinstance(value, random.Random) and type(value) is not random.SystemRandom:
         return _digest(pickle.dumps(value.getstate()))
     if isinstance(value, np.random.Generator):
         return _digest(repr(value.bit_generator.state).encode())
-    return _digest(pickle.dumps(value.get_state())) if isinstance(value, np.random.RandomState) else None
+    if isinstance(value, np.random.RandomState):
+        return _digest(pickle.dumps(value.get_state()))
+    # Of Python's own iterators, over a list for example, what is left says where they stand.
+    iterates = type(value).__module__ == "builtins" and hasattr(value, "__next__")
+    left = operator.length_hint(value, -1) if iterates else -1
+    return None if left < 0 else f"{left} left"
 
 
 def _digest(data: bytes) -> str:

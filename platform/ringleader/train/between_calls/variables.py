@@ -41,7 +41,13 @@ AMONG_WORKERS = "differs between workers"
 
 
 class ProgramVariables:
-    """One member's variables. Those seen at calls, and the findings, are healed and checkpointed."""
+    """One member's variables. Those seen at calls, and the findings, are healed and checkpointed.
+
+    Attributes:
+        passing: attributes that turns have set before they read them.
+        found: the findings, by variable.
+        files: those that the program reads and writes.
+    """
 
     def __init__(self, context: MemberContext, sections: ProgramSections, warnings: JobWarnings) -> None:
         self._context = context
@@ -59,6 +65,7 @@ class ProgramVariables:
         self._known: Any = {}
         self._told_by_others = ""
         self._untold: list[dict[str, Any]] = []
+        self.passing: set[str] = set()
         self.found: dict[str, VariableFinding] = {}
         self.files = ProgramFiles(context, warnings)
 
@@ -87,7 +94,7 @@ class ProgramVariables:
         self._named = {}
         if sections.catches_up and not sections.on_recorded:
             return
-        read = CallVariables(self._context.held, self._known, self._lines_before)
+        read = CallVariables(self._context.held, self._known, self._lines_before, self.passing)
         read.add_variables(dataset)
         self._named = {name: text for name, text in read.texts.items() if text != NOTHING}
         read.add_state(sections.before(number))

@@ -25,6 +25,7 @@ from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.saved_settings import SavedSettings
 from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.source.optimizer_attributes import CURE, HOW, text_of_steps
+from ringleader.train.state.coupled_updates import CoupledUpdates, finding_of
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.optimizers.own_attributes import COMMITTED, AttributePath, SeenAttribute
 from ringleader.train.state.training_state import TrainingState
@@ -64,6 +65,20 @@ class UnsavedAttributes:
         """
         number = self._steps.get(optimizer, 0)
         self._steps[optimizer] = number + 1
+        if not (
+            self._matters and self._in_parts and CoupledUpdates.matters(optimizer) and looked_at(number + 1)
+        ):
+            with self._compared(optimizer, number):
+                yield
+            return
+        coupled = CoupledUpdates(optimizer)
+        with self._compared(optimizer, number), coupled:
+            yield
+        if coupled.found:
+            self._find([finding_of(optimizer)])
+
+    @contextmanager
+    def _compared(self, optimizer: Optimizer, number: int) -> Iterator[None]:
         if self._served and self._matters and number == 0:
             groups = [(SavedSettings.of(group), group) for group in optimizer.param_groups]
             yield

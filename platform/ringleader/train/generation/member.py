@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.errors import CallMismatch, ExchangeBroken
+from ringleader.train.between_calls.objects.step_functions import StepFunctions
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.step_lines import StepLines
 from ringleader.train.between_calls.variables import ProgramVariables
@@ -77,6 +78,7 @@ class Member:
         self.lines = StepLines(context.held, context.progress)
         self.sections = ProgramSections(context, self.laying)
         self.variables = ProgramVariables(context, self.sections, self.warnings)
+        self.functions = StepFunctions(context, self.sections, self.variables)
         self.carrying = CarriedState(context, self.variables)
         self.unkept = HiddenState(context, self.carrying.passes)
         self.first = FirstForwardState(context, self.carrying.passes)
@@ -97,6 +99,7 @@ class Member:
             draws=self.draws,
             kernels=self.kernels.found,
             comparison=self.comparison,
+            functions=self.functions,
         )
 
     def _make_handovers(self) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
@@ -43,7 +44,8 @@ class SourceText:
     """The text of one file, and its variables.
 
     Attributes:
-        file: its name.
+        file: its path.
+        name: its name.
         tree: the file's syntax tree.
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
@@ -56,7 +58,8 @@ class SourceText:
     """
 
     def __init__(self, source: str, file: str = "") -> None:
-        self.file, self.tree = file, (tree := parse(source))
+        self.file, self.name = file, Path(file).name
+        self.tree = tree = parse(source)
         name_apart(tree)
         self.flows = ValueFlow(tree)
         self.augmented = AugmentedNames(tree, self.flows)
@@ -117,7 +120,11 @@ class SourceText:
         """Whether a member that comes to a call in that line must have the value that the others had there."""
         if not self.flows.matters(key) or self.only_shown(key) or key in self._of_one_step:
             return False
-        return bool(key[0]) or key not in self._passing(self.scope_at(line).name)
+        return not self.passes(key, line)
+
+    def passes(self, key: Key, line: int) -> bool:
+        """Whether every turn of the program around that line sets the attribute before it reads it."""
+        return not key[0] and key in self._passing(self.scope_at(line).name)
 
     def carried_in(self, scope: ProgramScope) -> list[Key]:
         """The variables that bodies in that function or class carry from turn to turn."""

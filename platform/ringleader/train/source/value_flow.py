@@ -41,6 +41,7 @@ CLOCKS = frozenset(
     ["time", "perf_counter", "monotonic", "process_time", "default_timer", "time_ns", "perf_counter_ns"]
 )
 """Calls that tell the time. A duration that is passed to a call as a statement, to a meter, is shown to people."""
+LOADS = "load_state_dict"
 TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 """Methods by which an object is made into text, to be shown."""
 
@@ -198,9 +199,10 @@ class ValueFlow:
             assert isinstance(value, ast.Call)
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
-        elif not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
-            # The program's own functions are followed; what any other does with its arguments is not known.
-            known = isinstance(value, ast.Call) and self._is_known(value.func)
+            return
+        # The program's own functions are followed; what any other does with its arguments is not known.
+        known = isinstance(value, ast.Call) and self._is_known(value.func)
+        if known or not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
             said = _without_durations(value, self._times, self._scope)
             self._expression(said, set() if known else {MATTERS})
 
@@ -262,9 +264,10 @@ class ValueFlow:
                 self._expression(keyword.value, {(scope.name, keyword.arg)} if keyword.arg else {MATTERS})
 
     def _is_known(self, function: ast.expr) -> bool:
-        """Whether it may be a function of the program. The session's methods are not, whatever else has their names."""
+        """Whether it may be a function of the program. The session's methods are not, whatever else has their names;
+        and what is loaded may go into a model."""
         sessions = isinstance(function, ast.Attribute) and name_of(function.value) == "session"
-        return not sessions and name_of(function) in self.functions
+        return not sessions and name_of(function) != LOADS and name_of(function) in self.functions
 
     def _hiding(self, names: list[str], nodes: Sequence[ast.AST], into: set[Key]) -> None:
         self._hidden += names

@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ringleader.train.between_calls.call_variables import is_users, place_of
+from ringleader.train.between_calls.call_variables import place_of
 from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
 from ringleader.train.between_calls.hook_outputs import carried_of_hooks
+from ringleader.train.between_calls.objects.program_objects import attributes_of, is_users
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.turn_state.turn_attributes import MISSING, TurnAttributes, in_reach
@@ -56,6 +57,7 @@ class CarriedState:
         self._before = {}
         self._known = {id(part) for part in _known(self._context.held, dataset)}
         self._attributes = list(self._attributes_of_turns()) if self._matters else []
+        self._variables.passing.update(*(each.passing for each in self._attributes))
 
     def passes(self, attribute: str) -> bool:
         """Whether the turns of the running loop set that attribute before they read it."""
@@ -196,7 +198,7 @@ def _named(frame: FrameType) -> Iterator[tuple[str, Any]]:
     for name, value in in_reach(frame).items():
         yield name, value
         if is_users(value):
-            yield from ((f"{name}.{attribute}", part) for attribute, part in list(vars(value).items()))
+            yield from ((f"{name}.{attribute}", part) for attribute, part in attributes_of(value).items())
 
 
 def _mark_of_module(module: nn.Module, known: set[int]) -> tuple[Any, ...]:

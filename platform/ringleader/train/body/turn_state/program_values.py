@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from ringleader.train.between_calls.objects.program_objects import attributes_of
 from ringleader.train.body.turn_state.turn_attributes import in_reach, objects_in
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.state.hidden_state import MANY, unkept_values
@@ -45,9 +46,7 @@ def program_values(held: TrainingState) -> Iterator[ProgramValue]:
     for frame in running_frames():
         variables = in_reach(frame)
         for name, holder in objects_in(variables, kept):
-            for attribute, value in list(getattr(holder, "__dict__", {}).items()):
-                if isinstance(holder, nn.Module) and attribute in vars(nn.Module()):
-                    continue
+            for attribute, value in attributes_of(holder).items():
                 of_model = id(holder) in registered
                 for path, part in _inside(
                     f"{name}.{attribute}", value, registered, 1 if of_model else KEPT_DEPTH

@@ -10,14 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
-
-from ringleader.train.between_calls.call_variables import is_users
+from ringleader.train.between_calls.objects.program_objects import attributes_of, is_users
+from ringleader.train.between_calls.objects.program_objects import objects_in as reached
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.source.statement_order import Loop
@@ -46,7 +43,7 @@ class HeldAttribute:
     @property
     def value(self) -> Any:
         """What it is now, in the object or in its class; `MISSING` where neither has it."""
-        found = vars(self.holder).get(self.attribute, MISSING)
+        found = attributes_of(self.holder).get(self.attribute, MISSING)
         return getattr(type(self.holder), self.attribute, MISSING) if found is MISSING else found
 
 
@@ -84,14 +81,15 @@ class TurnAttributes:
             )
             for attribute, each in uses.carried.items()
             for name, holder in {id(holder): (name, holder) for name, holder in objects}.values()
-            if attribute in vars(holder) or (is_users(holder) and hasattr(type(holder), attribute))
+            if attribute in attributes_of(holder) or (is_users(holder) and hasattr(type(holder), attribute))
         ]
 
 
 def objects_in(variables: Mapping[str, Any], kept: Collection[int]) -> Iterator[tuple[str, Any]]:
     """The objects of the program's classes, the modules inside of models and Python's own, each with its name."""
-    for name, value in variables.items():
-        yield from _objects(name, value, kept, MOST_DEPTH)
+    named = [(("", name), value) for name, value in variables.items()]
+    for each in reached(named, lambda value: id(value) in kept, depth=MOST_DEPTH):
+        yield each.name, each.value
 
 
 @lru_cache(maxsize=64)
@@ -104,21 +102,6 @@ def _scopes(text: SourceText, kinds: set[str]) -> Iterator[str]:
     for top, scope in text.flows.scopes.items():
         if not isinstance(top, ast.ClassDef) or scope.name in kinds:
             yield scope.name
-
-
-def _objects(name: str, value: Any, kept: Collection[int], depth: int) -> Iterator[tuple[str, Any]]:
-    if id(value) in kept or isinstance(value, Optimizer | LRScheduler):
-        return
-    if isinstance(value, nn.Module):
-        yield from ((f"{name}.{path}" if path else name, part) for path, part in value.named_modules())
-    elif isinstance(value, ModuleType):
-        yield name, value
-    elif is_users(value):
-        yield name, value
-        inside = list(vars(value).items()) if depth else []
-        for attribute, part in inside:
-            if not isinstance(part, ModuleType):
-                yield from _objects(f"{name}.{attribute}", part, kept, depth - 1)
 
 
 def _files_of(kind: type) -> Iterator[str]:

@@ -18,6 +18,7 @@ from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.turn_state.first_forward import FirstForwardState
 from ringleader.train.generation.committed_state import CommittedState
+from ringleader.train.generation.comparing.ended_calls import EndedCalls
 from ringleader.train.generation.comparing.fingerprint_vote import (
     EXACT_BYTES,
     differ,
@@ -36,6 +37,11 @@ IN_A_ROW = 3
 WHY = (
     "the program changed it differently on this worker: based on its own slices, a clock, a file or a generator; "
     "branch on session.loss, session.evaluate and global_step only"
+)
+LATE = (
+    "members differed while they computed steps (event member.differed): what runs with a step (an on_commit callback, "
+    "a hook of an optimizer, the function of a schedule) goes by state of its own, which no step commits: go by "
+    "session.global_step, or keep it with session.keep(name, object)"
 )
 
 
@@ -58,6 +64,7 @@ class MemberComparison:
         # The generation, its transactions so far, and after how many of them first forwards' values were named last.
         self._agreed, self._named_first = (-1, 0), (-1, 0)
         self._replicated = ReplicatedStates(context, sections)
+        self._ended = EndedCalls(context, sections)
         self._leased = context.rules.leased
         self._on = context.same_bits
         self._compared = (-1, -1)
@@ -67,7 +74,7 @@ class MemberComparison:
         self._several = False
         self._mine: dict[str, bytes] = {}
         self._in_a_row = 0
-        self._unsure = False
+        self._unsure = self._late = False
 
     @property
     def why_other_bits(self) -> str:
@@ -75,16 +82,20 @@ class MemberComparison:
         if self._in_a_row >= IN_A_ROW:
             return f"members differed at {IN_A_ROW} session calls in a row (event member.differed): {WHY}"
         unsure = "members differed, and it is not known which of them is right (event member.differed)"
+        if self._late:
+            return LATE
         return f"{unsure}: {WHY}" if self._unsure else ""
 
-    def state(self) -> tuple[int, int, bool, bool]:
-        return self._differed, self._in_a_row, self._on, self._unsure
+    def state(self) -> tuple[int, int, bool, bool, bool]:
+        return self._differed, self._in_a_row, self._on, self._unsure, self._late
 
-    def restore(self, state: tuple[int, int, bool, bool]) -> None:
+    def restore(self, state: tuple[int, int, bool, bool, *tuple[bool, ...]]) -> None:
         """Take over what a peer has counted, so that both compare at the same calls; what it knows itself stays."""
         unsure = self._unsure
-        self._differed, self._in_a_row, self._on, self._unsure = state
+        # Those of earlier checkpoints do not say the last one.
+        self._differed, self._in_a_row, self._on, self._unsure, *late = state
         self._unsure |= unsure
+        self._late |= any(late)
 
     def begin(self, call: int) -> None:
         """Take the state's fingerprint, where one is due, as a transaction of a session call begins."""
@@ -169,6 +180,9 @@ class MemberComparison:
 
     def _correct(self, told: list[int]) -> None:
         context = self._context
+        call = context.progress.calls.next - 1
+        # Also in an earlier generation: whoever came since then was given the state of the others.
+        self._late |= self._ended.differed(call, within=self._compared[1] == call)
         right, certain = right_of(told)
         self._unsure |= not certain
         donor, me = told.index(right), context.generation.rank

@@ -1,0 +1,1 @@
+"""The objects of a program, and the values in them."""

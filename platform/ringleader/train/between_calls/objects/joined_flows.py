@@ -1,0 +1,46 @@
+"""The flow of values through several files of a program, as if they were one."""
+
+import ast
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+
+from ringleader.train.source.loop_bodies import SourceText
+from ringleader.train.source.program_scope import Key
+from ringleader.train.source.value_flow import ValueFlow
+
+
+class JoinedFlows:
+    """What affects training, by the texts of all these files.
+
+    A method of one file is known in another one by its name, so that what it only shows does not matter there.
+    """
+
+    def __init__(self, texts: Iterable[SourceText]) -> None:
+        self._texts = frozenset(texts)
+
+    def matters(self, key: Key, way: Collection[Key] = ()) -> bool:
+        """Whether a value of the variable affects training. No file: it may.
+
+        Args:
+            way: the variables by which an object is reached that has it as an attribute. One of them has to matter,
+                too, as other objects have attributes of that name.
+        """
+        if not self._texts:
+            return True
+        flow, hidden = _joined(self._texts), any(text.only_shown(key) for text in self._texts)
+        return not hidden and flow.matters(key) and (not way or any(map(flow.matters, way)))
+
+    def line_of(self, key: Key, first: SourceText | None = None) -> str:
+        """ "file:line" of what sets the variable last, in the first file if that does; empty where none does."""
+        for text in (first, *sorted(self._texts, key=lambda each: each.file)):
+            if text is not None and text.flows.sets.get(key):
+                return f"{text.name}:{max(text.flows.sets[key])}"
+        return ""
+
+
+@lru_cache(maxsize=32)
+def _joined(texts: frozenset[SourceText]) -> ValueFlow:
+    if len(texts) == 1:
+        return next(iter(texts)).flows
+    ordered = sorted(texts, key=lambda each: each.file)
+    return ValueFlow(ast.Module([statement for text in ordered for statement in text.tree.body], []))

@@ -1,0 +1,353 @@
+"""Programs that keep a count, a mean or an average where no variable of a running function shows it: in objects of
+objects, slots, namespaces, classes, other files, iterators; and in functions that run with each step."""
+
+import argparse
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from programs import Program, epoch, norm_free, rows, sgd
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+
+from ringleader.train import Session
+
+EPOCHS, ONE_LOOP = 3, 192
+BY_ROWS: dict[Program, str] = {}
+"""Programs that make something of the rows that a worker has seen, with its name."""
+BY_STEPS: dict[Program, str] = {}
+"""Programs in which a function that runs with each step goes by state of its own, with its name."""
+HARMLESS: dict[str, Program] = {}
+"""Programs that keep their bits."""
+
+
+def by_rows(name: str) -> Callable[[Program], Program]:
+    def add(function: Program) -> Program:
+        BY_ROWS[function] = name
+        return function
+
+    return add
+
+
+def by_steps(name: str) -> Callable[[Program], Program]:
+    def add(function: Program) -> Program:
+        BY_STEPS[function] = name
+        return function
+
+    return add
+
+
+def harmless(function: Program) -> Program:
+    HARMLESS[function.__name__] = function
+    return function
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def log(self, value: float) -> None:
+        self.total, self.count = self.total + value, self.count + 1
+
+    def average(self) -> float:
+        return self.total / max(1, self.count)
+
+
+@dataclass(slots=True)
+class Settings:
+    heat: float = 1.0
+    count: int = 0
+
+
+class Trainer:
+    def __init__(self, session: Session) -> None:
+        self.session, self.net = session, session.model(norm_free())
+        sgd(session, self.net)
+        self.meters, self.settings = {"loss": Meter()}, Settings()
+
+    def train(self) -> None:
+        for x, y in self.session.batches(rows()):
+            loss = F.cross_entropy(self.net(x) / self.settings.heat, y)
+            self.session.step(loss)
+            self.meters["loss"].log(loss.item())
+
+
+@by_rows("self.settings.heat")
+def heat_by_a_meter_in_a_dict(session: Session) -> None:
+    trainer = Trainer(session)
+    for _ in range(EPOCHS):
+        trainer.train()
+        trainer.settings.heat = 0.5 + trainer.meters["loss"].average()
+        trainer.meters["loss"] = Meter()
+
+
+class Heating:
+    """A callback that collects losses, and sets a temperature behind each epoch."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+        self.heat = 1.0
+
+    def on_step(self, loss: float) -> None:
+        self.seen.append(loss)
+
+    def on_epoch(self) -> None:
+        self.heat = 0.5 + sum(self.seen) / max(1, len(self.seen))
+        self.seen = []
+
+
+class Fit:
+    def __init__(self, session: Session, callbacks: list[Any]) -> None:
+        self.session, self.callbacks, self.net = session, callbacks, session.model(norm_free())
+        sgd(session, self.net)
+
+    def call(self, name: str, *given: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, name)(*given)
+
+    def fit(self) -> None:
+        for _ in range(EPOCHS):
+            for x, y in self.session.batches(rows()):
+                loss = F.cross_entropy(self.net(x) / self.callbacks[0].heat, y)
+                self.session.step(loss)
+                self.call("on_step", loss.item())
+            self.call("on_epoch")
+
+
+@by_rows("self.callbacks[0].heat")
+def heat_by_a_callback_in_a_list(session: Session) -> None:
+    Fit(session, [Heating()]).fit()
+
+
+class Options:
+    heat = 1.0
+
+
+@by_rows("Options.heat")
+def heat_in_a_class_by_what_a_score_collects(session: Session) -> None:
+    net, hits = session.model(norm_free()), list[bool]()
+    sgd(session, net)
+    Options.heat = 1.0
+
+    def score(batch: Any) -> Any:
+        hit = net(batch[0]).argmax(1) == batch[1]
+        hits.extend(hit.tolist())
+        return {"hit": hit}
+
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x) / Options.heat, y))
+        session.evaluate(rows(1, 20), score)
+        Options.heat = 1 + sum(hits) / 100
+
+
+@by_steps("state.count")
+def count_in_a_namespace(session: Session) -> None:
+    net, state = session.model(norm_free()), SimpleNamespace(count=0)
+    sgd(session, net)
+
+    def more() -> None:
+        state.count += 1
+
+    session.on_commit(more)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x), y) * min(1.0, (1 + state.count) / 20))
+
+
+@by_steps("count")
+def count_around_a_callback(session: Session) -> None:
+    net, count = session.model(norm_free()), 0
+    sgd(session, net)
+
+    def more() -> None:
+        nonlocal count
+        count += 1
+
+    session.on_commit(more)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x), y) * min(1.0, (1 + count) / 20))
+
+
+class Lookahead:
+    """Every third step the weights go back to slow ones."""
+
+    __slots__ = ("count", "net", "slow")
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net, self.slow, self.count = net, [p.detach().clone() for p in net.parameters()], 0
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        self.count += 1
+        if self.count % 3 == 0:
+            for slow, weight in zip(self.slow, self.net.parameters(), strict=True):
+                slow.lerp_(weight, 0.5)
+                weight.copy_(slow)
+
+
+@by_steps("Lookahead.count")
+def lookahead(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    session.on_commit(Lookahead(net))
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+@by_steps("count")
+def clamped_by_a_hook(session: Session) -> None:
+    net, count = session.model(norm_free()), 0
+    optimizer = sgd(session, net)
+
+    @torch.no_grad()
+    def clamp(*_: Any) -> None:
+        nonlocal count
+        count += 1
+        if count % 4 == 0:
+            for weight in net.parameters():
+                weight.clamp_(-0.2, 0.2)
+
+    optimizer.register_step_post_hook(clamp)
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+@by_steps("rates")
+def rates_of_an_iterator(session: Session) -> None:
+    net, rates = session.model(norm_free()), iter([1 - n / 20 for n in range(20)])
+    session.scheduler(LambdaLR(sgd(session, net), lambda _: next(rates)))
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+@by_steps("calls")
+def rates_by_a_count_of_calls(session: Session) -> None:
+    net, calls = session.model(norm_free()), itertools.count()
+    session.scheduler(LambdaLR(sgd(session, net), lambda _: 0.9 ** next(calls)))
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+class Shown:
+    """A meter whose mean is only printed."""
+
+    def __init__(self) -> None:
+        self.sum, self.turns = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self.sum, self.turns = self.sum + value, self.turns + 1
+
+    def line(self) -> str:
+        return f"{self.sum / max(1, self.turns):.3f}"
+
+
+@harmless
+def meters_that_are_shown(session: Session) -> None:
+    net, args = session.model(norm_free()), argparse.Namespace(decay=0.9, rate=0.05)
+    optimizer, meters = sgd(session, net), {"loss": Shown(), "rate": Shown()}
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            loss = F.cross_entropy(net(x), y)
+            session.step(loss)
+            meters["loss"].add(loss.item())
+        print({name: meter.line() for name, meter in meters.items()})
+        args.rate *= args.decay
+        optimizer.param_groups[0]["lr"] = args.rate
+        meters["rate"].add(args.rate)
+
+
+class Centred(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = norm_free()
+        self.register_buffer("center", torch.zeros(3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) - self.center
+
+
+@by_steps("net.center")
+def buffer_that_is_not_saved(session: Session) -> None:
+    net = session.model(Centred())
+    sgd(session, net)
+
+    @torch.no_grad()
+    def follow() -> None:
+        net.center.lerp_(net.net[2].bias, 0.3)
+
+    session.on_commit(follow)
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+class Forgetful:
+    """An average with a count that its `state_dict` leaves out. Implements Stateful."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net, self.updates = net, 0
+        self.mean = {name: p.detach().clone() for name, p in net.named_parameters()}
+
+    def update(self) -> None:
+        self.updates += 1
+        decay = min(0.99, (1 + self.updates) / (10 + self.updates))
+        for name, weight in self.net.named_parameters():
+            self.mean[name] = self.mean[name] * decay + weight.detach() * (1 - decay)
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.mean)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.mean = dict(state)
+
+
+@by_steps("Forgetful.updates")
+def kept_average_that_forgets_its_count(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    average = Forgetful(net)
+    session.keep("average", average)
+    session.on_commit(average.update)
+    epoch(session, net, rows(count=ONE_LOOP))
+    net.load_state_dict(average.mean)
+
+
+@by_steps("CosineAnnealingLR")
+def schedule_stepped_by_a_callback(session: Session) -> None:
+    net = session.model(norm_free())
+    session.on_commit(CosineAnnealingLR(sgd(session, net), 16).step)
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+@by_steps("count")
+def step_in_place_of_another(session: Session) -> None:
+    net, count = session.model(norm_free()), 0
+    optimizer = sgd(session, net)
+    own = optimizer.step
+
+    def step(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        for weight in net.parameters():
+            if weight.grad is not None:
+                weight.grad.mul_(min(1.0, count / 10))
+        return own(*given)
+
+    optimizer.step = step  # type: ignore[method-assign]
+    epoch(session, net, rows(count=ONE_LOOP))
+
+
+@harmless
+def clamped_by_a_hook_without_state(session: Session) -> None:
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+
+    @torch.no_grad()
+    def clamp(*_: Any) -> None:
+        for weight in net.parameters():
+            weight.clamp_(-0.3, 0.3)
+
+    optimizer.register_step_post_hook(clamp)
+    scale = [1.0]
+    session.scheduler(LambdaLR(optimizer, lambda step: scale[0] / (1 + 0.1 * step)))
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        scale[0] *= 0.5 + (session.loss or 0.0) / 10
