@@ -183,6 +183,19 @@ def test_a_value_that_comes_twice_in_one_post_is_counted_once(here: Stage) -> No
     assert (known.points, known.high_step) == (4, 3)
 
 
+def test_metrics_whose_names_have_commas_are_asked_for_in_quotation_marks(here: Stage) -> None:
+    job_id, name = here.running(), 'top-1, of "classes"'
+    here.post(job_id, records=[metric(1, 0, loss=1.0, **{name: 2.0})])
+    for asked in ('loss,"top-1, of ""classes"""', '"top-1, of ""classes""", loss'):
+        found = compared(here.client, job_id, names=asked)["curves"]
+        assert {(curve["name"], *curve["values"]) for curve in found} == {("loss", 1.0), (name, 2.0)}
+    client = Client("http://localhost", "", transport=_Through(here.client))
+    assert [curve.name for curve in client.curves([job_id], name).curves] == [name]
+    (job,) = client.jobs(metrics=[name, "loss"])
+    assert job.view.metrics is not None
+    assert set(job.view.metrics) == {name, "loss"}
+
+
 @pytest.mark.parametrize("late", [0, 37])
 @pytest.mark.parametrize("known", [True, False])
 def test_between_two_times_of_a_long_curve_no_peak_is_lost(here: Stage, late: int, known: bool) -> None:
