@@ -352,6 +352,7 @@ class ExportCursor(Base):
     metric_id: Mapped[int] = mapped_column(BigInteger, default=0)
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     finished: Mapped[bool] = mapped_column(Boolean, default=False)
+    system_at: Mapped[datetime | None]
 
 
 class RoleLeaseRow(Base):
