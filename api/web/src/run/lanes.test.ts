@@ -72,14 +72,23 @@ test("the time of a step is the mean of those that were committed then", () => {
   expect(stepTimes(even, [40, 50], 2)).toEqual([null, null]);
 });
 
+const named = (name: string, values: number[]) => ({ job: "j", name, steps: [0, 10, 20], times: [0, 10, 30], values });
+const UNTOLD = { loading: undefined, exposed: undefined, exchange: undefined, idle: undefined };
+
 test("shares of a stretch are those of its time, and 1 together", () => {
-  const named = (name: string, values: number[]) => ({ job: "j", name, steps: [0, 10, 20], times: [0, 10, 30], values });
-  const waits = { exchange: named("x", [0.5, 0.5, 0.5]), loading: named("y", [0.25, 0.25, 0.75]) };
+  const waits = { ...UNTOLD, exposed: named("x", [0.5, 0.5, 0.5]), loading: named("y", [0.25, 0.25, 0.75]) };
   const [first, second] = sharesOf(named("loss", [1, 1, 1]), waits, [{ until: 12, totalS: 10 } as Recovery], 2);
-  expect(first).toEqual({ from: 0, until: 10, seconds: 10, recovery: 0, exchange: 0.5, loading: 0.25, rest: 0.25 });
+  expect(first).toEqual({ from: 0, until: 10, seconds: 10, recovery: 0, exchange: 0.5, idle: 0, loading: 0.25, rest: 0.25 });
   // Waits that were measured by more than one worker may be more than there is.
-  expect(second).toEqual({ from: 10, until: 20, seconds: 20, recovery: 0.5, exchange: 0.25, loading: 0.25, rest: 0 });
-  const untold = { exchange: undefined, loading: undefined };
-  expect(sharesOf(named("loss", [1, 1, 1]), untold, [], 1)[0]).toMatchObject({ loading: 0, rest: 1 });
-  expect(sharesOf(undefined, untold, [], 9)).toEqual([]);
+  expect(second).toEqual({ from: 10, until: 20, seconds: 20, recovery: 0.5, exchange: 0.25, idle: 0, loading: 0.25, rest: 0 });
+  expect(sharesOf(named("loss", [1, 1, 1]), UNTOLD, [], 1)[0]).toMatchObject({ loading: 0, rest: 1 });
+  expect(sharesOf(undefined, UNTOLD, [], 9)).toEqual([]);
+});
+
+test("waiting for others is apart from the exchange where workers tell of both", () => {
+  const only = (values: number[], steps: number[]) => ({ ...named("z", values), steps, times: steps });
+  const waits = { ...UNTOLD, exposed: named("x", [0.6, 0.6, 0.6]), exchange: only([0.125], [5]), idle: only([0.25], [5]) };
+  const [first, second] = sharesOf(named("loss", [1, 1, 1]), waits, [], 2);
+  expect(first).toMatchObject({ exchange: 0.125, idle: 0.25, rest: 0.625 });
+  expect(second).toMatchObject({ exchange: 0.6, idle: 0, rest: 0.4 });
 });

@@ -43,7 +43,7 @@ const WORKERS_MS = 1500;
 const LOG_CAP = 5000;
 
 /** Metrics that the page reads whichever charts are shown. */
-const OWN = ["loss", "samples_per_s", "comm_exposed_fraction", "loading_fraction"];
+const OWN = ["loss", "samples_per_s", "comm_exposed_fraction", "exchange_fraction", "idle_fraction", "loading_fraction"];
 
 const NO_WORKERS: readonly Worker[] = [];
 const NO_FILES: readonly Artifact[] = [];
@@ -140,7 +140,12 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
           <Lanes lanes={lanes} nodes={nodes} curve={pace} zoom={time} />
           <TimeShares
             pace={pace}
-            waits={{ exchange: curves.data?.curves.get("comm_exposed_fraction"), loading: curves.data?.curves.get("loading_fraction") }}
+            waits={{
+              loading: curves.data?.curves.get("loading_fraction"),
+              exposed: curves.data?.curves.get("comm_exposed_fraction"),
+              exchange: curves.data?.curves.get("exchange_fraction"),
+              idle: curves.data?.curves.get("idle_fraction"),
+            }}
             recoveries={recovered}
           />
           <System job={job} nodes={nodes} zoom={time} onChange={change} />
