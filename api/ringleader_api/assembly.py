@@ -223,5 +223,10 @@ def _exporter(settings: Settings, store: Store, lease: RoleLease) -> Exporter | 
     if not settings.mlflow_url:
         return None
     return Exporter(
-        Fenced(store, lease), Mlflow(settings.mlflow_url), lease, store.shared, home=settings.home
+        Fenced(store, lease),
+        Mlflow(settings.mlflow_url),
+        lease,
+        store.shared,
+        home=settings.home,
+        system=settings.mlflow_system,
     )

@@ -36,6 +36,7 @@ class Settings(BaseModel):
         lease_s: how long a replica that does not answer any more keeps the roles that one of them has.
         ray_address: the Ray cluster, `host:port`.
         mlflow_url: MLflow with its static prefix, e.g. `http://127.0.0.1:5000/mlflow`; empty: no tracking.
+        mlflow_system: whether MLflow gets system metrics, too: those of the first 24 nodes and workers of a job.
         host, port: where the API listens; port 0 takes that of the last start in the same home where it is free.
         public_url: how users reach the API; default `http://host:port`.
         allow_remote: must be true to bind beyond loopback.
@@ -86,6 +87,7 @@ class Settings(BaseModel):
     lease_s: Seconds = 15.0
     ray_address: str = ""
     mlflow_url: str = ""
+    mlflow_system: bool = True
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     public_url: str = ""

@@ -97,7 +97,14 @@ EVENTS: dict[str, EventWords] = {
     ),
     "worker.joined": EventWords(
         "A member is in a generation for the first time.",
-        {"worker": WORKER, "pid": PID, "rank": RANK, "step": STEP},
+        {
+            "worker": WORKER,
+            "pid": PID,
+            "node": "the id of its node, where that is known",
+            "address": "that of its node, likewise",
+            "rank": RANK,
+            "step": STEP,
+        },
     ),
     "worker.left": EventWords(
         "A member has left between two steps, as was asked of it.",

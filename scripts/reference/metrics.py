@@ -23,6 +23,10 @@ WORDS = {
     "samples_per_s": "Rows of the step by the time since the one before.",
     "world_size": "The number of workers.",
     "comm_exposed_fraction": "The share of the time in which workers waited for the exchange.",
+    "exchange_fraction": "The share of the time in which the worker waited for the exchange that waited least. Of jobs "
+    "with several workers, unless they lease items or pass tokens; the last step of a job has none.",
+    "idle_fraction": "The share of the time in which workers waited for those that came to the exchange later: what "
+    "they waited longer than the one that waited least, the mean over all. Where there is an `exchange_fraction`.",
     "loading_fraction": "The share of the time in which workers waited for a batch, or loaded one while "
     "sums were on their way.",
     "comm_bytes": "Bytes of coded gradients and of rows of sparse tables that one worker sent, where there are such.",
@@ -89,7 +93,7 @@ def recorded() -> Iterator[str]:
         if not module.name.startswith("ringleader.train"):
             continue
         for function in functions(module):
-            if function.returns is not None and function.name in ("told", "traffic"):
+            if function.returns is not None and function.name in ("told", "traffic", "waits_of"):
                 if ast.unparse(function.returns) == "dict[str, float]":
                     yield from _keys(function, module.name)
             elif any(isinstance(n, ast.Name) and n.id == "StepRecord" for n in ast.walk(function)):

@@ -106,3 +106,18 @@ def test_a_job_that_has_failed_is_submitted_again_once(here: Browsed) -> None:
     assert len(jobs) == 2
     assert jobs[0]["id"] in page.url
     assert jobs[0]["spec"] == jobs[1]["spec"]
+
+
+def test_a_job_that_has_ended_is_deleted_from_its_page(here: Browsed) -> None:
+    launch, page = here.started(), here.page
+    here.tell(launch)
+    page.goto(f"{here.url}/jobs/{launch.job_id}")
+    page.get_by_role("button", name="Cancel…").wait_for()
+    assert page.get_by_role("button", name="Delete…").count() == 0
+    here.tell(launch, outcome(1, "failed", "user_code"))
+    page.get_by_role("button", name="Delete…").click()
+    assert serious(page) == []
+    page.get_by_role("button", name="Delete the job").click()
+    page.wait_for_url("**/jobs")
+    assert here.api.get(f"/jobs/{launch.job_id}").status_code == 404
+    page.get_by_text("No jobs yet").wait_for()

@@ -49,10 +49,20 @@ def test_who_takes_what_is_drawn_read_out_and_kept_as_a_file(page: Page, tmp_pat
     queue = page.get_by_test_id("queue")
     queue.get_by_role("link", name="later").wait_for()
     assert "not known" in queue.inner_text()
+    # The reason names the job that holds the places: by its name, and as a link to it.
+    queue.get_by_role("row").nth(1).get_by_role("link", name="mine").wait_for()
     assert "3 of 8 workers" in page.get_by_role("list", name="Projects").inner_text()
     assert serious(page) == []
     page.set_viewport_size(NARROW)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    # As cards: nothing of the queue has to be scrolled to.
+    assert page.get_by_role("region", name="Jobs that wait").evaluate(
+        "box => box.scrollWidth <= box.clientWidth"
+    )
+    why = queue.locator('[data-said="Why"]').bounding_box()
+    assert why is not None
+    assert why["x"] >= 0
+    assert why["x"] + why["width"] <= NARROW["width"]
     # Samples are a minute apart: the file of two is made of what the API would answer then.
     two = {
         "at": ["2026-11-26T10:00:00Z", "2026-11-26T10:01:00Z"],
@@ -64,12 +74,16 @@ def test_who_takes_what_is_drawn_read_out_and_kept_as_a_file(page: Page, tmp_pat
     page.route("**/cluster/history*", lambda route: route.fulfill(json=two))
     page.reload()
     with page.expect_download() as download:
-        page.get_by_role("button", name="Save as CSV").press("Enter")
+        page.get_by_role("button", name="Held by jobs as CSV").press("Enter")
     download.value.save_as(tmp_path / "cluster.csv")
     rows = list(csv.DictReader((tmp_path / "cluster.csv").open()))
     assert [row["held_cpus"] for row in rows] == ["3", "1"]
     assert page.get_by_test_id("days").inner_text().split()[-3:] == ["2026-11-26", "0.07", "0.07"]
     page.set_viewport_size(WIDE)
+    with page.expect_download() as picture:
+        page.get_by_role("button", name="Held by jobs as PNG").click()
+    assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
+    assert page.get_by_test_id("plot").get_attribute("data-points") == "2"
     assert serious(page) == []
 
 

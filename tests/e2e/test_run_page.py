@@ -37,6 +37,9 @@ def told() -> list[dict[str, Any]]:
             "loss": 90.0 if step == SPIKE else 2.0 - step / STEPS,
             "samples_per_s": 8.0,
             "world_size": 2.0,
+            "comm_exposed_fraction": 0.25,
+            "exchange_fraction": 0.125,
+            "idle_fraction": 0.125,
             "loading_fraction": 0.25,
         }
         records.append(at(step, metric(len(records) + 1, step, **values)))
@@ -82,8 +85,8 @@ def test_charts_of_a_job_show_each_spike_and_ask_again_for_a_stretch(
             with page.expect_download() as values:
                 shares.get_by_role("button", name="CSV").click()
             head, first, *_ = Path(values.value.path()).read_text().splitlines()
-            assert head == "Steps,Time,Computing,Loading,Waiting for the exchange,Recovery"
-            assert first.split(",")[2:] == ["75.0 %", "25.0 %", "0.0 %", "0.0 %"]
+            assert head == 'Steps,Time,Computing,Loading,Communication,"Idle, waiting for others",Recovery'
+            assert first.split(",")[2:] == ["50.0 %", "25.0 %", "12.5 %", "12.5 %", "0.0 %"]
             loss = page.locator(f'{PLOTS}[data-name="Loss"]')
             whole = int(loss.get_attribute("data-points") or 0)
             assert whole < STEPS  # thinned

@@ -53,6 +53,7 @@ def sample(number: int) -> dict[str, Any]:
         for at, worker in enumerate(workers):
             cpu = 95 - 8 * (2 * place + at) + 4 * math.sin(number / 9 + place)
             own = {"cpu_percent": round(cpu, 1), "memory_bytes": 1.1e9 + 2e8 * at + 1e6 * number}
+            own["step_s"] = 0.12 if worker == "w3" and number > SAMPLES // 2 else 0.04
             uses.append({"kind": "worker", "id": worker, "node": node, "figures": own})
     return {"at": (START + timedelta(seconds=5 * number)).isoformat(), "span_s": 5.0, "uses": uses}
 
@@ -71,6 +72,7 @@ def fill(shown: Shown) -> None:
     members = [
         {"id": worker, "role": "worker", "rank": rank, "pid": rank + 1, "node": node, "state": "active"}
         | {"generation": 1, "shards": [rank, rank + 1], "cpu_percent": 91.4, "memory_bytes": 1_200_000_000}
+        | {"address": f"10.0.0.{node[1:]}"}
         for rank, (node, worker) in enumerate((node, w) for node, workers in NODES.items() for w in workers)
     ]
     joined = [
@@ -97,7 +99,7 @@ def test_what_workers_and_nodes_use_is_drawn_follows_and_is_kept_as_a_file(
     assert before == 4 * (SAMPLES - len(GAP) + 1), "a place in each line where it is broken"
     assert page.get_by_text("Where a line is broken nothing was measured.").is_visible()
     assert page.get_by_text("GPUs of nodes, GPU memory of nodes (no GPU that NVML knows)").is_visible()
-    assert page.get_by_text("Disk of n2").is_visible()
+    assert page.get_by_text("Disk of 10.0.0.2").is_visible()
     assert not shown.plot("Disk of nodes").is_visible(), "closed at first"
     page.get_by_text("Nodes", exact=True).click()
     shown.plot("Disk of nodes").wait_for()
@@ -114,6 +116,12 @@ def test_what_workers_and_nodes_use_is_drawn_follows_and_is_kept_as_a_file(
     row = page.locator('[data-testid="workers"] [data-worker="w0"]')
     assert "91 %" in row.inner_text()
     assert "1.2 GB" in row.inner_text()
+    assert row.get_by_title("n1").inner_text() == "10.0.0.1"
+    lanes = page.get_by_role("region", name="Workers over time")
+    assert lanes.get_by_text("own time of a step").is_visible()
+    own = page.get_by_role("region", name="Own time of a step").get_by_role("listitem")
+    assert own.first.inner_text().split() == ["w0", "40"]
+    assert lanes.get_by_role("listitem").all_inner_texts()[:2] == ["node 10.0.0.1", "node 10.0.0.2"]
     for dark in (False, True):
         page.emulate_media(color_scheme="dark" if dark else "light")
         assert serious(page) == []

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from control_plane import AT, RESULT, Stage, metric, outcome, stage
 from fastapi.testclient import TestClient
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from ringleader.client import Client
@@ -183,6 +183,69 @@ def test_a_value_that_comes_twice_in_one_post_is_counted_once(here: Stage) -> No
     assert (known.points, known.high_step) == (4, 3)
 
 
+def test_metrics_whose_names_have_commas_are_asked_for_in_quotation_marks(here: Stage) -> None:
+    job_id, name = here.running(), 'top-1, of "classes"'
+    here.post(job_id, records=[metric(1, 0, loss=1.0, **{name: 2.0})])
+    for asked in ('loss,"top-1, of ""classes"""', '"top-1, of ""classes""", loss'):
+        found = compared(here.client, job_id, names=asked)["curves"]
+        assert {(curve["name"], *curve["values"]) for curve in found} == {("loss", 1.0), (name, 2.0)}
+    client = Client("http://localhost", "", transport=_Through(here.client))
+    assert [curve.name for curve in client.curves([job_id], name).curves] == [name]
+    (job,) = client.jobs(metrics=[name, "loss"])
+    assert job.view.metrics is not None
+    assert set(job.view.metrics) == {name, "loss"}
+
+
+@pytest.mark.parametrize("late", [0, 37])
+@pytest.mark.parametrize("known", [True, False])
+def test_between_two_times_of_a_long_curve_no_peak_is_lost(here: Stage, late: int, known: bool) -> None:
+    """`late`: steps in the middle that an earlier attempt left out, whose points came at its end."""
+    job_id, began, steps = here.running(), datetime.fromisoformat(AT), 12_000
+    missed = range(3_000, 3_000 + late)
+    order = [step for step in range(steps) if step not in missed] + [*missed]
+    times = {step: began + timedelta(seconds=place) for place, step in enumerate(order)}
+    peaks = {2_500: 9.0, 5_300: 8.0, 11_500: 7.0} | dict.fromkeys(missed, 6.0)
+    records = [
+        MetricRecord(**metric(n + 1, step, loss=peaks.get(step, 1.0)) | {"at": times[step].isoformat()})
+        for n, step in enumerate(order)
+    ]
+    with here.control.store.write() as session:
+        store_points(session, job_id, records[: steps - late])
+        store_points(session, job_id, records[steps - late :])
+        if not known:  # stretches of the version before
+            session.execute(update(MetricStretch).values(first_at=None, last_at=None))
+    for first, last, seen in (
+        (2_400, 11_000, {2_500, 5_300}),
+        (5_200, 5_400, {5_300}),
+        (11_400, 12_000, {11_500, *missed}),
+    ):
+        stretch = {"from": began.timestamp() + first, "to": began.timestamp() + last}
+        (curve,) = compared(here.client, job_id, axis="wall", max_points=200, **stretch)["curves"]
+        shown = dict(zip(curve["steps"], curve["values"], strict=True))
+        within = {step for step, at in times.items() if first <= (at - began).total_seconds() <= last}
+        assert len(shown) <= 200
+        assert shown.keys() <= within
+        assert {min(within), max(within)} <= shown.keys()
+        assert {peaks[step] for step in seen & within} <= set(shown.values())
+        if late == 0:
+            assert seen & within <= shown.keys()
+
+
+def test_a_stretch_of_time_of_a_long_curve_is_found_without_reading_its_points(here: Stage) -> None:
+    job_id, began = here.running(), datetime.fromisoformat(AT)
+    told = [
+        MetricRecord(**metric(s + 1, s, loss=s % 7) | {"at": (began + timedelta(seconds=s)).isoformat()})
+        for s in range(30_000)
+    ]
+    with here.control.store.write() as session:
+        store_points(session, job_id, told)
+    times = (began + timedelta(seconds=28_000), began + timedelta(seconds=28_100))
+    with here.control.store.read() as session, _steps_of_sqlite(session) as taken:
+        found = read_points(session, Metric.at, {job_id: times}, ["loss"], 200)
+    assert [row.step for row in found] == [*range(28_000, 28_101)]
+    assert taken[0] < 30_000
+
+
 def test_a_stretch_is_in_steps_in_time_or_since_the_start(here: Stage) -> None:
     job_id = here.running()
     began = datetime.fromisoformat(AT)
@@ -237,7 +300,7 @@ def test_what_is_too_much_or_nothing_is_refused_in_words(here: Stage) -> None:
     many = [f"job_{n:026d}" for n in range(101)]
     assert refused(here.client, jobs=" , ")["detail"] == "jobs names 0, and takes 1 to 100."
     assert refused(here.client, jobs=",".join(many))["code"] == "bad_list"
-    assert refused(here.client, jobs=many[0], names=",".join(map(str, range(21))))["code"] == "bad_list"
+    assert refused(here.client, jobs=many[0], names=",".join(map(str, range(25))))["code"] == "bad_list"
     problem = refused(here.client, jobs=",".join(many[:100]), max_points=20_000)
     assert (problem["code"], problem["hint"]) == (
         "too_many_values",

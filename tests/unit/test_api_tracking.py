@@ -1,7 +1,7 @@
 """What is told to MLflow: names that it takes, and one job's trouble that is no other's."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ringleader.wire.states import State
 from ringleader_api.store.tables import Event, ExportCursor, Job
 from ringleader_api.tracking import Exporter, Mlflow, records
 from ringleader_api.tracking.mlflow import MlflowPoint, TrackerRefused
+from ringleader_api.tracking.system import MOST_TOLD
 
 NAMES = [
     *("", ".", "..", "...", "..x", "/", "//", "/x", "x/", "a//b", "a/./b", "a/../b", "../../x", "a@b/../c"),
@@ -32,14 +33,18 @@ def test_mlflow_takes_every_name_the_same_each_time(name: str) -> None:
         assert len(key) <= 250
     for key in records.tags(job):
         _validate_tag_name(key)
-    for key in (records._key(name), f"final_{records._key(name)}", f"recovery_{records._key(name)}"):
+    for key in (
+        records.mlflow_key(name),
+        f"final_{records.mlflow_key(name)}",
+        f"recovery_{records.mlflow_key(name)}",
+    ):
         _validate_metric_name(key)
     assert records.params(job) == records.params(job)
 
 
 @pytest.mark.parametrize("name", ["loss", "val/loss", "a.b", "lr:0", "x y", "x/..y"])
 def test_a_name_that_mlflow_takes_stays_as_it_is(name: str) -> None:
-    assert records._key(name) == name
+    assert records.mlflow_key(name) == name
 
 
 def test_params_that_are_cleaned_alike_are_all_kept() -> None:
@@ -99,6 +104,67 @@ class Keeping(Mlflow):
         if run_id == self.broken:
             raise ValueError("Expecting value: line 1 column 1 (char 0)")
         self.metrics.setdefault(run_id, []).extend(p.key for p in points)
+
+
+class Held(Keeping):
+    """Keeps points, and gives them back; an answer that is `lost` is an error of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(broken="")
+        self.points: list[MlflowPoint] = []
+        self.lost = False
+
+    def log_metrics(self, run_id: str, points: Sequence[MlflowPoint]) -> None:
+        self.points += points
+        if self.lost:
+            raise ValueError("the answer was lost")
+
+    def history(self, run_id: str, key: str) -> Iterator[MlflowPoint]:
+        yield from (point for point in self.points if point.key == key)
+
+
+def test_a_sample_of_system_metrics_is_told_once_and_of_many_workers_of_some(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path)
+    job_id = here.running()
+    began = datetime.fromisoformat(here.client.get(f"/api/v1/jobs/{job_id}").json()["started_at"])
+
+    def samples(*numbers: int, workers: int = 1) -> list[dict[str, Any]]:
+        uses = [
+            {"kind": "worker", "id": f"w{n}", "node": "n1", "figures": {"cpu_percent": 9.0}}
+            for n in range(workers)
+        ]
+        uses.append(
+            {"kind": "node", "id": "n1", "node": "n1", "figures": {"cpu_percent": 5.0, "memory_bytes": 1.0}}
+        )
+        times = (began + timedelta(seconds=5 * n) for n in numbers)
+        return [{"at": at.isoformat(), "span_s": 5.0, "uses": uses} for at in times]
+
+    mlflow = Held()
+    for some in (samples(1, 2), samples(1, 2, 3), []):
+        here.post(job_id, system=some)
+        Exporter(here.control.store, mlflow).round()  # each time a new process
+    told = ["system/n1/cpu_percent", "system/n1/memory_bytes", "system/w0/cpu_percent"]
+    assert sorted((p.key, p.step) for p in mlflow.points) == sorted(
+        (key, 5 * n) for key in told for n in (1, 2, 3)
+    )
+    mlflow.lost = True
+    here.post(job_id, system=samples(4, 5))
+    exporter = Exporter(here.control.store, mlflow)
+    exporter.round()
+    assert exporter.trouble == ""
+    mlflow.lost = False
+    Exporter(here.control.store, mlflow).round()
+    assert len(mlflow.points) == len(set(mlflow.points)) == len(told) * 5, (
+        "an answer that was lost repeats nothing"
+    )
+    here.post(job_id, system=samples(6, workers=100))
+    Exporter(here.control.store, mlflow).round()
+    assert len(mlflow.points) == len(told) * 5 + 2 + MOST_TOLD - 1
+    here.post(job_id, system=samples(7), records=[outcome(1, "failed", "no_step")])
+    here.tick(2)
+    Exporter(here.control.store, mlflow, system=False).round()
+    assert max(p.step for p in mlflow.points) == 30, "switched off"
+    here.control.close()
 
 
 def test_an_error_for_one_job_does_not_keep_later_ones_out(tmp_path: Path) -> None:

@@ -60,6 +60,20 @@ def test_who_parked_while_the_supervisor_was_busy_is_not_late(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("reserved")
+def test_a_member_that_joins_is_told_with_its_node_and_the_address_of_that(tmp_path: Path) -> None:
+    attempt, worker_group = attempt_of(tmp_path, workers_min=3, workers_max=3)
+    worker_group.seats = {"w0": "n1", "w1": "n2"}
+    take(attempt, *parked(0, *GANG, now=0.0))
+    told = cast("Any", attempt._running.records).told
+    joined = {data["worker"]: data for kind, data in told if kind == "worker.joined"}
+    assert [(joined[w].get("node"), joined[w].get("address")) for w in GANG] == [
+        ("n1", "address of n1"),
+        ("n2", "address of n2"),
+        (None, None),
+    ]
+
+
+@pytest.mark.usefixtures("reserved")
 def test_a_process_that_min_needs_is_started_at_once(tmp_path: Path) -> None:
     attempt, worker_group = attempt_of(tmp_path, workers_min=3, workers_max=3)
     take(attempt, *parked(0, *GANG, now=0.0), ev.Lost("w2", "died", 1.0))

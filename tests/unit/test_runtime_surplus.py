@@ -24,7 +24,10 @@ HERE = Meeting("127.0.0.1:1", SECRET)
 
 
 class Disk:
-    """Takes everything."""
+    """Takes everything, and keeps the events."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -32,7 +35,8 @@ class Disk:
 
     def note(self, name: str, value: bytes) -> None: ...
     def write(self) -> None: ...
-    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None: ...
+    def event(self, kind: str, generation: int, data: dict[str, Any]) -> None:
+        self.told.append((kind, data))
 
     recorded_step = 0
 
@@ -65,7 +69,9 @@ class FakeWorkerGroup:
     def shrink(self, most: int) -> None:
         self.places.trim(most)
 
-    def identity(self, worker: str) -> None: ...
+    def identity(self, worker: str) -> ProcessIdentity | None:
+        return self.identities().get(worker)
+
     def glance(self, worker: str) -> None: ...
     def deliver(self, plan: Plan) -> None:
         self.plans.append(plan)
@@ -74,7 +80,7 @@ class FakeWorkerGroup:
         self.pairs.append(meeting)
 
     def identities(self) -> dict[str, ProcessIdentity]:
-        return {worker: ProcessIdentity(1, node, "") for worker, node in self.seats.items()}
+        return {worker: ProcessIdentity(1, node, f"address of {node}") for worker, node in self.seats.items()}
 
     def interrupt(self, worker: str, generation: int) -> None: ...
     def announce(self, worker: str, generation: int) -> None: ...

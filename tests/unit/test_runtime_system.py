@@ -12,6 +12,7 @@ import pytest
 from ringleader.runtime.messages import ProcessIdentity
 from ringleader.runtime.nodes.node_gpus import GpuReading, read_by
 from ringleader.runtime.nodes.node_use import NodeReading, read_node
+from ringleader.runtime.supervisor.heartbeats import WorkerPace
 from ringleader.runtime.supervisor.system_sampler import SystemSampler
 from ringleader.wire.system import SystemSample, SystemUse
 
@@ -65,11 +66,13 @@ class Bench:
         self.workers: dict[str, int] = {}
         self.samples: list[SystemSample] = []
         self.silent = False
+        self.paces: dict[str, WorkerPace] = {}
         self.sampler = SystemSampler(
             lambda: {w: ProcessIdentity(pid, "node", "") for w, pid in self.workers.items()},
             self.read,
             self.samples.append,
             lambda: datetime.fromtimestamp(self.at_s, UTC),
+            lambda: self.paces,
         )
 
     def read(self, asked: Mapping[str, Mapping[str, int]]) -> Mapping[str, NodeReading]:
@@ -105,6 +108,23 @@ def test_a_worker_has_the_figures_of_its_process_and_of_all_that_this_has_starte
     bench.sample()
     assert bench.uses("worker")["w0"].figures == {"cpu_percent": 110.0, "memory_bytes": 124 * MIB}
     assert (bench.samples[0].span_s, bench.samples[0].at.timestamp()) == (5.0, 110.0)
+
+
+def test_a_worker_has_the_time_that_it_takes_itself_for_a_step(bench: Bench):
+    for pid, worker in ((10, "w0"), (11, "w1"), (12, "w2")):
+        bench.machine.start(pid)
+        bench.workers[worker] = pid
+    bench.paces = {w: WorkerPace(1, 10, 1.0) for w in bench.workers}
+    bench.sample()
+    # w1 has formed another generation with somebody, w2 has committed nothing.
+    bench.paces |= {"w0": WorkerPace(1, 30, 6.0), "w1": WorkerPace(2, 30, 1.5)}
+    bench.sample()
+    assert {w: use.figures.get("step_s") for w, use in bench.uses("worker").items()} == {
+        **{"w0": 0.25, "w1": None, "w2": None}
+    }
+    bench.paces["w0"] = WorkerPace(1, 31, 0.5)  # counted anew behind the first step of the generation
+    bench.sample()
+    assert "step_s" not in bench.uses("worker")["w0"].figures
 
 
 def test_a_node_has_shares_of_all_its_cores_and_rates_by_the_second(bench: Bench):

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, Response
 
 from ringleader.wire.artifacts import report_name
+from ringleader.wire.lists import parted
 from ringleader.wire.views import Comparison
 from ringleader_api.problems import Unprocessable
 from ringleader_api.rights import visible
@@ -15,7 +16,7 @@ from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 from ringleader_api.services.records.metrics import Interval
 
 MAX_JOBS = 100
-MAX_NAMES = 20
+MAX_NAMES = 24
 router = APIRouter(tags=["jobs"])
 
 Ids = Annotated[str, Query(description=f"Ids of jobs, separated by commas: at most {MAX_JOBS}.")]
@@ -29,7 +30,11 @@ def compare(
     who: ByCaller,
     jobs: Ids,
     names: Annotated[
-        str, Query(description=f"Names of metrics, separated by commas: at most {MAX_NAMES}.")
+        str,
+        Query(
+            description=f"Names of metrics, separated by commas: at most {MAX_NAMES}; one with a comma in quotation "
+            "marks."
+        ),
     ] = "loss",
     interval: Within,
     max_points: Annotated[int, Query(ge=4, le=20_000, description="Of each curve.")] = 500,
@@ -65,12 +70,12 @@ def report(
 
 
 def _listed(text: str, parameter: str, most: int) -> list[str]:
-    """The parts between commas, each once, in order.
+    """The parts of a list, see `wire.lists`.
 
     Raises:
         Unprocessable: there are none, or more than `most`.
     """
-    parts = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    parts = parted(text)
     if not 1 <= len(parts) <= most:
         raise Unprocessable(f"{parameter} names {len(parts)}, and takes 1 to {most}.", code="bad_list")
     return parts

@@ -209,8 +209,8 @@ STRETCH = 256
 
 
 class MetricStretch(Base):
-    """The lowest and the highest value of a metric among the steps from `stretch` × STRETCH on, and how many values
-    these are of: of such rows a curve of a million steps is drawn."""
+    """The lowest and the highest value of a metric among the steps from `stretch` × STRETCH on, how many values these
+    are of, and their first and last time (None: not known): of such rows a curve of a million steps is drawn."""
 
     __tablename__ = "metric_stretches"
 
@@ -222,6 +222,8 @@ class MetricStretch(Base):
     low_step: Mapped[int] = mapped_column(BigInteger)
     high: Mapped[float] = mapped_column(Float)
     high_step: Mapped[int] = mapped_column(BigInteger)
+    first_at: Mapped[datetime | None]
+    last_at: Mapped[datetime | None]
 
 
 class MetricSummary(Base):
@@ -350,6 +352,7 @@ class ExportCursor(Base):
     metric_id: Mapped[int] = mapped_column(BigInteger, default=0)
     event_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     finished: Mapped[bool] = mapped_column(Boolean, default=False)
+    system_at: Mapped[datetime | None]
 
 
 class RoleLeaseRow(Base):

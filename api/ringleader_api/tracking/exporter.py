@@ -31,6 +31,7 @@ class Exporter:
 
     `lease`: the role, where another process could have it. `shared`: other processes write to the store too, so that
     its version does not tell whether there is news. `home`: where the jobs' artifacts are; None: they are not copied.
+    `system`: whether system metrics are copied.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class Exporter:
         now: Clock = utc_now,
         *,
         home: Path | None = None,
+        system: bool = True,
     ) -> None:
         self._store = store
         self._lease = lease
         self._shared = shared
         self._mlflow = mlflow
-        self._runs = MlflowRuns(store, mlflow, home)
+        self._runs = MlflowRuns(store, mlflow, home, system=system)
         self._refused: dict[str, Patience] = {}
         self._now = now
         self._whole_at: datetime | None = None

@@ -32,12 +32,12 @@ def params(job: Job) -> list[tuple[str, str]]:
     flat = _flatten({k: v for k, v in job.submitted.items() if k not in left_out})
     found: dict[str, str] = {}
     for key, value in flat:
-        found[_free(_key(key), found)] = without_credentials(value)[:MAX_VALUE]
+        found[_free(mlflow_key(key), found)] = without_credentials(value)[:MAX_VALUE]
     return list(found.items())
 
 
 def tags(job: Job) -> dict[str, str]:
-    labels = {f"label.{_key(k)}": str(v) for k, v in job.labels.items()}
+    labels = {f"label.{mlflow_key(k)}": str(v) for k, v in job.labels.items()}
     return {JOB_TAG: job.id, "mlflow.user": job.owner, **labels}
 
 
@@ -58,7 +58,7 @@ class Keys(dict[str, str]):
     their first rows: the same each time."""
 
     def __missing__(self, name: str) -> str:
-        key = self[name] = _free(_key(name), self.values())
+        key = self[name] = _free(mlflow_key(name), self.values())
         return key
 
 
@@ -77,7 +77,7 @@ def recovery_points(events: Sequence[Event], after: int) -> list[MlflowPoint]:
         step = _step(event.data.get("step"), step)
         if event.type == RECOVERED and event.seq > after:
             found += [
-                MlflowPoint(f"recovery_{_key(name)}", float(value), millis(event.at), step)
+                MlflowPoint(f"recovery_{mlflow_key(name)}", float(value), millis(event.at), step)
                 for name, value in event.data.items()
                 # A bool is an int to Python.
                 if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -128,7 +128,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
             yield f"{prefix}{key}", json.dumps(value)
 
 
-def _key(name: str) -> str:
+def mlflow_key(name: str) -> str:
     """The name as MLflow allows it: letters, digits, and _ - . : / and spaces, 250 of them, and no path that resolves
     to another: no part is empty, `.` or `..`."""
     parts = _FORBIDDEN.sub("_", name)[:MAX_NAME].split("/")

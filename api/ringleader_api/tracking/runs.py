@@ -18,6 +18,7 @@ from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
 from ringleader_api.tracking import records
 from ringleader_api.tracking.mlflow import Mlflow, MlflowPoint, TrackerRefused
 from ringleader_api.tracking.registry import TAG, Registry
+from ringleader_api.tracking.system import next_samples, system_points
 
 log = Log("ringleader.tracking")
 
@@ -25,9 +26,12 @@ log = Log("ringleader.tracking")
 class MlflowRuns:
     """Copies rows of jobs to their runs, and remembers of which runs it is certain what they hold."""
 
-    def __init__(self, store: Transactions, mlflow: Mlflow, home: Path | None = None) -> None:
+    def __init__(
+        self, store: Transactions, mlflow: Mlflow, home: Path | None = None, *, system: bool = True
+    ) -> None:
         self._store = store
         self._home = home
+        self._system = system
         self._mlflow = mlflow
         self._registry = Registry(mlflow, home)
         self._certain: set[str] = set()
@@ -56,6 +60,8 @@ class MlflowRuns:
         while self._next_metrics(cursor):
             pass
         self._events(cursor)
+        while self._system and self._next_samples(job, cursor):
+            pass
         if job.state.ended:
             self._finish(job, cursor)
 
@@ -96,6 +102,17 @@ class MlflowRuns:
         self._send(cursor, records.points(rows, self._keys_of(cursor)))
         self._note(cursor, metric_id=rows[-1].id)
         return True
+
+    def _next_samples(self, job: Job, cursor: ExportCursor) -> bool:
+        """Copy some system metrics; False when there were none."""
+        with self._store.read() as session:
+            rows = next_samples(session, job.id, cursor.system_at)
+            points = system_points(rows, job.started_at or job.created_at)
+        for start in range(0, len(points), records.MAX_BATCH):
+            self._send(cursor, points[start : start + records.MAX_BATCH])
+        if rows:
+            self._note(cursor, system_at=rows[-1].at)
+        return bool(rows)
 
     def _keys_of(self, cursor: ExportCursor) -> records.Keys:
         """The names of the job's metrics in MLflow; after a doubt rebuilt from the rows sent so far."""

@@ -112,6 +112,15 @@ describe("an event in words", () => {
     ]);
   });
 
+  test("says where a worker is by the address of its node, where that was told", () => {
+    const id = "a".repeat(40);
+    const told = [{ node: id, address: "10.0.0.7" }, { node: id }].map((where) => sentence(event(1, "worker.joined", { worker: "w1", rank: 1, step: 3, ...where })));
+    expect(told.map(({ title, detail }) => [title, detail])).toEqual([
+      ["Worker w1 joined at step 3", "rank 1 · node 10.0.0.7"],
+      ["Worker w1 joined at step 3", "rank 1 · node aaaaaaaaaa…"],
+    ]);
+  });
+
   test("says which packages a node got, and how long that took", () => {
     const told = [
       event(1, "requirements.installing", { from: "requirements.txt", packages: 2 }),

@@ -1,5 +1,5 @@
 /** What the events of a job tell: who was lost where, what each recovery cost, where generations begin. */
-import { bytes, duration, gist, plural, sentence } from "./format";
+import { bytes, duration, gist, node as shortId, plural, sentence } from "./format";
 import type { JobEvent } from "./wire";
 
 /** Parts of the system that move a job; everybody else who does is a user. */
@@ -311,10 +311,9 @@ function memberCount(data: Record<string, unknown>): number {
 }
 
 function rankAndPid(data: Record<string, unknown>): string {
-  const named = (["rank", "pid", "node"] as const).filter(
-    (key) => data[key] !== undefined && data[key] !== null,
-  );
-  return listed(named.map((key) => `${key} ${text(data[key])}`));
+  const { rank, pid, node: id, address } = data;
+  const named = Object.entries({ rank, pid, node: typeof address === "string" && address ? address : typeof id === "string" ? shortId(id) : id });
+  return listed(named.flatMap(([key, value]) => (value === undefined || value === null ? [] : [`${key} ${text(value)}`])));
 }
 
 function rest(data: Record<string, unknown>, without: readonly string[] = []): string {

@@ -176,6 +176,8 @@ export interface Worker {
   rank: number | null;
   pid: number;
   node: string;
+  /** Of its node; empty or left out: not known. */
+  address?: string;
   state: string;
   generation: number;
   shards: [number, number];

@@ -47,7 +47,17 @@ def workers(session: CommandSession, job: str) -> None:
     found = find_job(session.client(), job).workers()
     header = ("ID", "ROLE", "RANK", "PID", "NODE", "STATE", "GENERATION", "SHARDS", *USES)
     rows = (
-        (w.id, w.role, w.rank, w.pid, w.node, w.state, w.generation, _span(w.shards), *use_cells(w))
+        (
+            w.id,
+            w.role,
+            w.rank,
+            w.pid,
+            w.address or w.node,
+            w.state,
+            w.generation,
+            _span(w.shards),
+            *use_cells(w),
+        )
         for w in found
     )
     session.show([as_json(w) for w in found], lambda: table(header, rows, empty="no workers"))

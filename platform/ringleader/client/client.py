@@ -22,6 +22,7 @@ from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import with_framework
 from ringleader.spec.working_dir import JobFileWarning, check_working_dir, root_of
 from ringleader.wire import package
+from ringleader.wire.lists import joined
 from ringleader.wire.occupancy import OccupancyView, UsageHistory
 from ringleader.wire.views import Comparison, JobGroups, JobPage, JobView
 
@@ -150,7 +151,7 @@ class Client:
         """
         wanted: dict[str, Any] = {"state": state, "project": project, "name": name, "owner": owner}
         wanted |= {"search": search, "sort": sort, "label": _several(label), "param": _several(param)}
-        wanted |= {"metrics": ",".join(metrics) or None, "limit": limit}
+        wanted |= {"metrics": joined(metrics) or None, "limit": limit}
         for page in map(JobPage.model_validate, self._api.pages("/jobs", wanted)):
             for view in page.items:
                 yield Job(self._api, view)
@@ -182,7 +183,7 @@ class Client:
         """
         wanted: dict[str, Any] = {"state": state, "project": project, "name": name, "owner": owner}
         wanted |= {"search": search, "label": _several(label), "param": _several(param)}
-        wanted |= {"by": by, "metrics": ",".join(metrics) or None}
+        wanted |= {"by": by, "metrics": joined(metrics) or None}
         return JobGroups.model_validate(self._api.get("/jobs/groups", wanted))
 
     def curves(
@@ -200,7 +201,7 @@ class Client:
             jobs: ids; those that cannot be read are named in `left_out`.
             axis: the unit of `first` and `last`: "step", "wall" (Unix seconds) or "relative" (seconds since the start).
         """
-        wanted = {"jobs": ",".join(jobs), "names": ",".join(names or ("loss",)), "axis": axis}
+        wanted = {"jobs": ",".join(jobs), "names": joined(names or ("loss",)), "axis": axis}
         bounds = {"from": first, "to": last, "max_points": max_points}
         return Comparison.model_validate(self._api.get("/curves", {**wanted, **bounds}))
 
@@ -226,7 +227,7 @@ class Client:
             ApiUnreachable: the connection broke.
         """
         ids = [jobs] if isinstance(jobs, str) else jobs
-        wanted = {"jobs": ",".join(ids), "names": ",".join(names) or None}
+        wanted = {"jobs": ",".join(ids), "names": joined(names) or None}
         drawn = {"axis": axis, "from": first, "to": last}
         return fetch(self._api, "/curves/report", Path(path), {**wanted, **drawn})
 

@@ -10,7 +10,8 @@ from ringleader.wire import system, views
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker or server of a running job; `shards` is [start, stop) of the logical shards it owns.
+    """A worker or server of a running job; `shards` is [start, stop) of the logical shards it owns, `address` that
+    of its node.
 
     What its process and all that this has started use was measured a few seconds ago; None: not yet, or not there.
     `cpu_percent` is of one core.
@@ -27,6 +28,7 @@ class Worker:
     cpu_percent: float | None = None
     memory_bytes: int | None = None
     gpu_memory_bytes: int | None = None
+    address: str = ""
 
     @classmethod
     def read(cls, source: Any) -> Self:

@@ -131,7 +131,11 @@ class JobSpec(SpecPart):
     name: Name
     entrypoint: str
     framework: Framework = "native"
-    framework_why: Annotated[str, Field(max_length=MAX_WHY, pattern=LABEL)] | None = None
+    # Nobody writes it: it comes with what `framework: auto` was chosen as.
+    framework_why: Annotated[
+        Annotated[str, Field(max_length=MAX_WHY, pattern=LABEL)] | None,
+        Field(json_schema_extra={"readOnly": True}),
+    ] = None
     working_dir: str | None = None
     requirements: Requirements = None
     params: dict[str, JsonValue] = {}

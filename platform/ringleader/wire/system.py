@@ -9,6 +9,7 @@ from ringleader.wire.views import Real, View
 
 Figure = Literal[
     "cpu_percent",
+    "step_s",
     "memory_bytes",
     "memory_total_bytes",
     "disk_read_bytes_per_s",
@@ -21,19 +22,21 @@ Figure = Literal[
 ]
 Kind = Literal["worker", "node"]
 FIGURES: dict[Kind, tuple[Figure, ...]] = {
-    "worker": ("cpu_percent", "memory_bytes", "gpu_memory_bytes"),
-    "node": get_args(Figure),
+    "worker": ("cpu_percent", "step_s", "memory_bytes", "gpu_memory_bytes"),
+    "node": tuple(figure for figure in get_args(Figure) if figure != "step_s"),
 }
 """What is measured of a worker (its process with all that this has started) and of a node."""
 NO_GPU = "no GPU that NVML knows"
 NOT_GIVEN = "this platform does not give it"
+NO_STEP = "no step was committed"
 
 
 class SystemUse(View):
     """What one worker or node used.
 
     Figures that its platform does not give are left out. A worker's `cpu_percent` is of one core, its `memory_bytes`
-    are resident, with what its processes share counted in each. A node's `cpu_percent` is of all its cores, its
+    are resident, with what its processes share counted in each, its `step_s` the seconds that it loads and computes for
+    a step of the job, without what it waits for others. A node's `cpu_percent` is of all its cores, its
     `gpu_percent` the mean over its GPUs, its network without the loopback interface.
     """
 
@@ -77,4 +80,6 @@ class SystemHistory(View):
 
 def why_unmet(figure: Figure) -> str:
     """Why a worker or node has no such figure."""
+    if figure == "step_s":
+        return NO_STEP
     return NO_GPU if figure.startswith("gpu_") else NOT_GIVEN

@@ -243,7 +243,8 @@ class EventView(View):
 
 
 class WorkerView(View):
-    """A worker or server of a running job. `shards` is [start, stop) of the logical shards it owns.
+    """A worker or server of a running job. `shards` is [start, stop) of the logical shards it owns, `address` that
+    of its node.
 
     What its process and all that this has started use was measured a few seconds ago; null: not yet, or not there.
     `cpu_percent` is of one core.
@@ -260,6 +261,7 @@ class WorkerView(View):
     cpu_percent: Real | None = None
     memory_bytes: Whole | None = None
     gpu_memory_bytes: Whole | None = None
+    address: str = ""
 
 
 class MetricPoint(View):

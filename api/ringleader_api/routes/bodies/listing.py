@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Query
 
 from ringleader.spec.job import LABEL, NAME
+from ringleader.wire.lists import parted
 from ringleader.wire.states import State
 from ringleader_api.problems import Unprocessable
 from ringleader_api.services.jobs.groups import Grouping
@@ -81,7 +82,7 @@ async def metrics_named(
     ] = None,
 ) -> list[str]:
     """The metrics to show. Raises Unprocessable: there are more than METRICS."""
-    named = list(dict.fromkeys(part for part in map(str.strip, (metrics or "").split(",")) if part))
+    named = parted(metrics or "")
     if len(named) > METRICS:
         raise Unprocessable(
             f"metrics names {len(named)}, and takes at most {METRICS}.",

@@ -3,6 +3,7 @@ summary of each curve."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from math import isfinite
 from typing import Any
 
@@ -30,7 +31,7 @@ def store_points(session: Session, job_id: str, points: Sequence[MetricRecord]) 
         session.execute(insert, new)
     # To ask which were new costs half as much again, so it is asked only where a step may be there already.
     if again := [row for row in rows if row["step"] <= last[row["name"]]]:
-        stored = session.execute(insert.returning(Metric.name, Metric.step, Metric.value), again)
+        stored = session.execute(insert.returning(Metric.name, Metric.step, Metric.value, Metric.at), again)
         new += [dict(point) for point in stored.mappings()]
     _widen(session, job_id, new)
     _summarise(session, job_id, new)
@@ -72,8 +73,11 @@ def _last_steps(session: Session, job_id: str, names: Collection[str]) -> dict[s
 def _widen(session: Session, job_id: str, new: Sequence[Mapping[str, Any]]) -> None:
     """Take new points into the stretches that they lie in."""
     by_stretch: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+    times: dict[tuple[str, int], list[datetime]] = defaultdict(list)
     for point in new:
-        by_stretch[point["name"], point["step"] // STRETCH].append((point["value"], point["step"]))
+        of = point["name"], point["step"] // STRETCH
+        by_stretch[of].append((point["value"], point["step"]))
+        times[of].append(point["at"])
     if not by_stretch:
         return
     rows = []
@@ -82,6 +86,7 @@ def _widen(session: Session, job_id: str, new: Sequence[Mapping[str, Any]]) -> N
         rows.append(
             {"job_id": job_id, "name": name, "stretch": stretch, "points": len(points)}
             | {"low": low, "low_step": low_step, "high": high, "high_step": high_step}
+            | {"first_at": min(times[name, stretch]), "last_at": max(times[name, stretch])}
         )
     insert = insert_of(session)(MetricStretch)
     theirs = insert.excluded
@@ -94,6 +99,13 @@ def _widen(session: Session, job_id: str, new: Sequence[Mapping[str, Any]]) -> N
             "low_step": case((lower, theirs.low_step), else_=MetricStretch.low_step),
             "high": case((higher, theirs.high), else_=MetricStretch.high),
             "high_step": case((higher, theirs.high_step), else_=MetricStretch.high_step),
+            # Where one is not known it stays so: not all points were told of.
+            "first_at": case(
+                (theirs.first_at < MetricStretch.first_at, theirs.first_at), else_=MetricStretch.first_at
+            ),
+            "last_at": case(
+                (theirs.last_at > MetricStretch.last_at, theirs.last_at), else_=MetricStretch.last_at
+            ),
         },
     )
     session.execute(widened, rows)

@@ -3,7 +3,7 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState, type SubmitEvent } from "react";
 import { me as readMe } from "../access";
 import { injectFault, workers as readWorkers } from "../api";
-import { node } from "../format";
+import { nodeName, nodeNames } from "../nodes";
 import { Dialog } from "../parts/Dialog";
 import type { Job } from "../wire";
 import { FAULTS, mayFault, victims } from "./faults";
@@ -67,7 +67,7 @@ export function Faults({ job, onClose, onDone }: Question) {
               <select value={victim?.id} onChange={(event) => setChosen(event.target.value)}>
                 {among.map((one) => (
                   <option key={one.id} value={one.id}>
-                    {`${one.id} on ${node(one.node)}`}
+                    {`${one.id} on ${nodeName(nodeNames([], among), one.node)}`}
                   </option>
                 ))}
               </select>

@@ -1,20 +1,25 @@
 /** What jobs held of the cluster over the last days: a line, sums by day, and all of it as a file. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { every } from "../cache";
-import { full, percent } from "../format";
+import { percent } from "../format";
 import { Card } from "../parts/Card";
 import { ErrorNotice, Skeleton } from "../parts/Notice";
-import { saveCsv } from "../plot/save";
-import { days, round, rowsOf, sharePath } from "./usage";
+import { KINDS } from "../plot/curves";
+import type { Line, Range } from "../plot/lines";
+import { LinePlot } from "../plot/LinePlot";
+import { days, linesOf, round, rowsOf } from "./usage";
 import { history as readHistory, type History } from "./wire";
+import "../styles/plot.css";
 
 const EVERY_MS = 60_000;
 const SPANS = [
   [24, "One day"],
   [168, "Seven days"],
 ] as const;
-const [WIDTH, HEIGHT] = [600, 90];
+const HEIGHT = 150;
+const NONE: readonly Line[] = [];
+const NO_STRIPS = [] as const;
 
 export function LastDays() {
   const [hours, setHours] = useState<number>(24);
@@ -40,20 +45,29 @@ export function LastDays() {
 
 function Shown({ history }: { history: History }) {
   const gpus = history.gpus.some((one) => one > 0);
-  const [first = "", last = ""] = [history.at[0], history.at.at(-1)];
+  const [zoom, setZoom] = useState<Range | null>(null);
+  const lines = useMemo(() => linesOf(history), [history]);
   const share = (held: readonly number[], whole: readonly number[]): string => percent(sum(held) / Math.max(1e-9, sum(whole)));
   const held = [`${share(history.held_cpus, history.cpus)} of the CPUs`, ...(gpus ? [`${share(history.held_gpus, history.gpus)} of the GPUs`] : [])];
   return (
     <div className="pad">
       <p>Jobs held {held.join(" and ")}.</p>
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" className="usage" role="img" aria-label={`Share that jobs held, from ${full(first)} to ${full(last)}`}>
-        <path className="usage-cpus" d={sharePath(history, "cpus", WIDTH, HEIGHT)} />
-        {gpus && <path className="usage-gpus" d={sharePath(history, "gpus", WIDTH, HEIGHT)} />}
-      </svg>
-      <p className="usage-ends muted">
-        <span>{full(first)}</span>
-        <span>{full(last)}</span>
-      </p>
+      <LinePlot
+        name="Held by jobs"
+        of="Cluster"
+        things="%"
+        lines={lines}
+        raw={NONE}
+        strips={NO_STRIPS}
+        kind={KINDS.wall}
+        log={false}
+        zero
+        height={HEIGHT}
+        zoom={zoom}
+        highlight={null}
+        onZoom={setZoom}
+        rows={() => rowsOf(history)}
+      />
       <div className="scroll" tabIndex={0} role="region" aria-label="By day">
         <table data-testid="days">
           <thead>
@@ -78,11 +92,6 @@ function Shown({ history }: { history: History }) {
           </tbody>
         </table>
       </div>
-      <p>
-        <button type="button" onClick={() => saveCsv("cluster", rowsOf(history))}>
-          Save as CSV
-        </button>
-      </p>
     </div>
   );
 }

@@ -1,6 +1,7 @@
 /** The queue in its order: who waits, since when, why, and when a job starts at the latest where that is known. */
 import { Link } from "@tanstack/react-router";
 import { duration, full, plural } from "../format";
+import { WithJobs } from "../parts/WithJobs";
 import { OTHERS } from "./usage";
 import type { WaitingJob } from "./wire";
 
@@ -9,7 +10,7 @@ export function Queue({ queue, waiting, now }: { queue: readonly WaitingJob[]; w
   return (
     <>
       <div className="scroll" tabIndex={0} role="region" aria-label="Jobs that wait">
-        <table data-testid="queue">
+        <table data-testid="queue" className="queue">
           <thead>
             <tr>
               <th className="num">Place</th>
@@ -23,8 +24,10 @@ export function Queue({ queue, waiting, now }: { queue: readonly WaitingJob[]; w
           <tbody>
             {queue.map((one) => (
               <tr key={one.place}>
-                <td className="num">{one.place}</td>
-                <td>
+                <td className="num" data-said="Place">
+                  {one.place}
+                </td>
+                <td data-said="Job">
                   {one.job === null ? (
                     <span className="muted">{OTHERS}</span>
                   ) : (
@@ -34,10 +37,14 @@ export function Queue({ queue, waiting, now }: { queue: readonly WaitingJob[]; w
                   )}{" "}
                   <span className="muted">{one.project}</span>
                 </td>
-                <td className="num">{one.workers ?? "–"}</td>
-                <td>{one.since === null ? "–" : duration((now - Date.parse(one.since)) / 1000)}</td>
-                <td title={one.why?.hint}>{one.why?.message ?? <span className="muted">–</span>}</td>
-                <td>{one.starts_by === null ? <span className="muted">not known</span> : full(one.starts_by)}</td>
+                <td className="num" data-said="Workers">
+                  {one.workers ?? "–"}
+                </td>
+                <td data-said="Has waited">{one.since === null ? "–" : duration((now - Date.parse(one.since)) / 1000)}</td>
+                <td data-said="Why" title={one.why?.hint}>
+                  {one.why ? <WithJobs text={one.why.message} /> : <span className="muted">–</span>}
+                </td>
+                <td data-said="Starts at the latest">{one.starts_by === null ? <span className="muted">not known</span> : full(one.starts_by)}</td>
               </tr>
             ))}
           </tbody>

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { days, gapsIn, partsOf, resources, rowsOf, sharePath, tonesOf } from "./usage";
+import { days, gapsIn, linesOf, partsOf, resources, rowsOf, tonesOf } from "./usage";
 import type { History, OccupiedNode } from "./wire";
 
 const minute = (at: number): string => new Date(Date.UTC(2026, 10, 26, 23, 58 + at)).toISOString();
@@ -37,7 +37,11 @@ test("a job has the same tone on every node, and one that may not be read has no
 test("minutes that nobody saw are a gap, and count neither as held nor as idle", () => {
   const told = history([0, 1, 2, 9]);
   expect(gapsIn(told.at)).toEqual([false, false, false, true]);
-  expect(sharePath(told, "cpus", 90, 40)).toBe("M0.0 40.0L10.0 30.0L20.0 20.0M90.0 0.0");
+  const [cpus, ...others] = linesOf(told);
+  const first = Date.parse(minute(0)) / 1000;
+  expect([...(cpus?.xs ?? [])].map((x) => (x - first) / 60)).toEqual([0, 1, 2, 9, 9]);
+  expect([...(cpus?.ys ?? [])]).toEqual([0, 25, 50, NaN, 225]);
+  expect(others).toEqual([]);
   expect(days(told).map((day) => [day.day, day.minutes, day.held_cpu_h * 60, day.idle_cpu_h * 60])).toEqual([
     ["2026-11-27", 2, 11, 2],
     ["2026-11-26", 2, 1, 7],

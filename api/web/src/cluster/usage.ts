@@ -1,4 +1,5 @@
 /** What nodes and days come to: shares of resources, lines over time, sums by day. */
+import type { Line } from "../plot/lines";
 import type { Cell } from "../plot/save";
 import type { History, JobOnNode, OccupiedNode, Resources } from "./wire";
 
@@ -55,19 +56,25 @@ export function gapsIn(at: readonly string[]): boolean[] {
   return times.map((time, index) => index > 0 && time - (times[index - 1] ?? time) > GAP_MINUTES * MINUTE_MS);
 }
 
-/** The share of a resource that jobs hold as a path in a box of these pixels, broken where nothing is known. */
-export function sharePath(history: History, kind: "cpus" | "gpus", width: number, height: number): string {
-  const times = history.at.map(Date.parse);
-  const [first = 0, last = 0] = [times[0], times.at(-1)];
+/** The shares that jobs hold in percent by Unix seconds, broken where nothing is known; GPUs where there are any. */
+export function linesOf(history: History): Line[] {
+  const kinds = (["cpus", "gpus"] as const).filter((kind) => history[kind].some((one) => one > 0));
+  return kinds.map((kind, colour) => lineOf(history, kind, colour));
+}
+
+function lineOf(history: History, kind: "cpus" | "gpus", colour: number): Line {
+  const [xs, ys]: [number[], number[]] = [[], []];
   const gaps = gapsIn(history.at);
-  const span = Math.max(1, last - first);
-  return times
-    .map((time, at) => {
-      const x = ((time - first) / span) * width;
-      const y = height * (1 - Math.min(1, shareAt(history, kind, at)));
-      return `${at === 0 || gaps[at] ? "M" : "L"}${x.toFixed(1)} ${y.toFixed(1)}`;
-    })
-    .join("");
+  history.at.forEach((time, at) => {
+    const x = Date.parse(time) / 1000;
+    if (gaps[at]) {
+      xs.push(x);
+      ys.push(NaN);
+    }
+    xs.push(x);
+    ys.push(100 * shareAt(history, kind, at));
+  });
+  return { id: kind, label: WORDS[kind], look: { colour, dash: 0 }, xs: Float64Array.from(xs), ys: Float64Array.from(ys) };
 }
 
 function shareAt(history: History, kind: "cpus" | "gpus", at: number): number {

@@ -3,6 +3,7 @@ import { skipToken, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { curves, feedPage, job, jobPath, metricNames } from "../api";
 import { recoveries, type Recovery } from "../history";
+import { listed, listOf } from "../lists";
 import { asked, batchesOf, sizesOf } from "../plot/curves";
 import type { Range } from "../plot/lines";
 import { pointsEach } from "../plot/view";
@@ -90,11 +91,11 @@ export function useNames(ids: readonly string[]) {
 
 /** As text: a new list in every render would be a new question. */
 function asNames({ names, strips }: CompareState): string {
-  return (strips && !names.includes("world_size") ? [...names, "world_size"] : names).join(",");
+  return listOf(strips && !names.includes("world_size") ? [...names, "world_size"] : names);
 }
 
 function points(jobs: string, names: string): number {
-  return pointsEach(split(jobs).length, split(names).length);
+  return pointsEach(split(jobs).length, listed(names).length);
 }
 
 async function events(id: string, signal: AbortSignal): Promise<JobEvent[]> {

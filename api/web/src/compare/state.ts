@@ -1,9 +1,10 @@
 /** What the address of the compare view says: which runs, and how their charts are shown. Pure. */
-import { drawnParts, listed, parseView, queryOf, viewParts, type ChartView } from "../plot/view";
+import { listed, listOf } from "../lists";
+import { drawnParts, parseView, queryOf, viewParts, type ChartView } from "../plot/view";
 
 /** The limits of `GET /curves`. */
 export const MAX_JOBS = 100;
-export const MAX_NAMES = 20;
+export const MAX_NAMES = 24;
 
 export interface CompareState extends ChartView {
   jobs: readonly string[];
@@ -50,5 +51,5 @@ export function formatCompare(state: CompareState): string {
 
 /** The query of a report on these runs by these metrics, as they are drawn. */
 export function reportQuery(state: CompareState): string {
-  return queryOf([["jobs", state.jobs.join(",")], ["names", state.names.join(",")], ...drawnParts(state, [])]);
+  return queryOf([["jobs", state.jobs.join(",")], ["names", listOf(state.names)], ...drawnParts(state, [])]);
 }

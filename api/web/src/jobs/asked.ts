@@ -1,5 +1,6 @@
 /** What the address of the job list asks for: which jobs, in which order, with which columns. The API's own words. */
 import type { Query } from "../address";
+import { listed, listOf } from "../lists";
 import { STATES, type State } from "../wire";
 import { isColumn, metricsOf, STANDARD } from "./columns";
 
@@ -32,7 +33,7 @@ export function askedOf(query: Query | Record<string, unknown>): Asked {
   const { state, sort, columns } = query;
   const group = one(query.group);
   const grouped = group !== undefined && GROUPED.test(group);
-  const named = one(columns)?.split(",").filter(isColumn).join(",");
+  const named = listOf(listed(one(columns)).filter(isColumn));
   return {
     search: one(query.search),
     state: STATES.find((known) => known === state),
@@ -51,13 +52,13 @@ export const NOTHING_ASKED: Asked = askedOf({});
 
 /** The ids of the columns to show. */
 export function columnsAsked(asked: Pick<Asked, "columns">): string[] {
-  return asked.columns === undefined ? [...STANDARD] : [...new Set(asked.columns.split(","))];
+  return asked.columns === undefined ? [...STANDARD] : listed(asked.columns);
 }
 
 /** The columns as an address says them: the standard ones are not said. */
 export function columnsSaid(ids: readonly string[]): string | undefined {
-  const said = ids.join(",");
-  return said === STANDARD.join(",") || said === "" ? undefined : said;
+  const said = listOf(ids);
+  return said === listOf(STANDARD) || said === "" ? undefined : said;
 }
 
 /** The groups as the API is asked for them, without the order of jobs; null: the jobs are not in groups. */
@@ -81,7 +82,7 @@ export function opened({ open = [] }: Asked, filter: string): Pick<Asked, "open"
 /** What the API is asked. */
 export function listQuery(asked: Asked) {
   const { search, state, project, owner, label, param, sort } = asked;
-  const metrics = metricsOf(columnsAsked(asked)).join(",") || undefined;
+  const metrics = listOf(metricsOf(columnsAsked(asked))) || undefined;
   return { search, state, project, owner, label, param, sort, metrics };
 }
 

@@ -3,6 +3,7 @@ import { keepPreviousData, useInfiniteQuery, useQueries, useQuery } from "@tanst
 import { useMemo } from "react";
 import { curves as readCurves, facets as readFacets, jobGroups as readGroups, jobs as readJobs } from "../api";
 import { every } from "../cache";
+import { listOf } from "../lists";
 import { hasEnded, type Curve, type Job, type JobPage } from "../wire";
 import { groupQuery, listQuery, type Asked } from "./asked";
 
@@ -66,7 +67,7 @@ export function useCurves(jobs: readonly Job[], names: readonly string[]) {
     queries: pages.map((page) => ({
       queryKey: ["curves", names, page.map((job) => job.id)],
       queryFn: async ({ signal }: { signal: AbortSignal }) =>
-        (await readCurves({ jobs: page.map((job) => job.id).join(","), names: names.join(","), max_points: POINTS }, signal)).curves,
+        (await readCurves({ jobs: page.map((job) => job.id).join(","), names: listOf(names), max_points: POINTS }, signal)).curves,
       refetchInterval: page.every((job) => hasEnded(job.state)) ? false : every(CURVES_MS),
       placeholderData: keepPreviousData,
     })),

@@ -1,7 +1,8 @@
-/** What one can do to a job: clone or label it; once it has ended, retry it; before, pause, resume, resize, cancel it, and more. */
+/** What one can do to a job: clone or label it; once it has ended, retry or delete it; before, pause, resume, resize, cancel it, and more. */
 import { useMutation } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useState, type SubmitEvent } from "react";
+import { Delete } from "../acts/Delete";
 import { Faults, MayFault } from "../acts/Faults";
 import { Priority } from "../acts/Priority";
 import type { Question } from "../acts/question";
@@ -14,7 +15,7 @@ import { Dialog } from "./Dialog";
 import { LabelDialog } from "./LabelDialog";
 
 export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
-  const [open, setOpen] = useState<"labels" | "resize" | "priority" | "faults" | "cancel" | "retry" | null>(null);
+  const [open, setOpen] = useState<"labels" | "resize" | "priority" | "faults" | "cancel" | "retry" | "delete" | null>(null);
   const done = (): void => {
     setOpen(null);
     onChange();
@@ -29,9 +30,14 @@ export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
         Labels…
       </button>
       {hasEnded(job.state) ? (
-        <button type="button" onClick={() => setOpen("retry")}>
-          Retry…
-        </button>
+        <>
+          <button type="button" onClick={() => setOpen("retry")}>
+            Retry…
+          </button>
+          <button type="button" className="danger" onClick={() => setOpen("delete")}>
+            Delete…
+          </button>
+        </>
       ) : (
         <>
           <PauseOrResume job={job} disabled={stopping} onDone={onChange} />
@@ -52,6 +58,7 @@ export function Actions({ job, onChange }: { job: Job; onChange: () => void }) {
       {open === "priority" && <Priority job={job} onClose={() => setOpen(null)} onDone={done} />}
       {open === "faults" && <Faults job={job} onClose={() => setOpen(null)} onDone={done} />}
       {open === "retry" && <Retry job={job} onClose={() => setOpen(null)} />}
+      {open === "delete" && <Delete job={job} onClose={() => setOpen(null)} />}
       {open === "cancel" && <Cancel job={job} onClose={() => setOpen(null)} onDone={done} />}
     </div>
   );

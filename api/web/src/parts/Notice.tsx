@@ -3,6 +3,7 @@ import type { ReactNode } from "react";
 import type { ApiError } from "../api";
 import { gist, sentence } from "../format";
 import type { State, Why } from "../wire";
+import { WithJobs } from "./WithJobs";
 
 type Tone = "bad" | "warn" | "info";
 
@@ -28,7 +29,9 @@ export function WhyNotice({ tone, title, why }: { tone: Tone; title: string; why
       <code className="code-word" data-testid="why-code">
         {why.code}
       </code>
-      <p>{sentence(gist(why.message))}</p>
+      <p>
+        <WithJobs text={sentence(gist(why.message))} />
+      </p>
       {why.message.includes("\n") && <pre className="traceback">{why.message}</pre>}
       {why.hint && (
         <p className="muted" data-testid="why-hint">

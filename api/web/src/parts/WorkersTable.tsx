@@ -1,5 +1,6 @@
 /** Who is at work: one row a worker or server. */
-import { bytes, node, shards } from "../format";
+import { bytes, shards } from "../format";
+import { nodeName, type NodeNames } from "../nodes";
 import type { Worker } from "../wire";
 import { StateBadge } from "./State";
 
@@ -10,7 +11,7 @@ const USES = [
   { title: "GPU memory", of: ({ gpu_memory_bytes }: Worker) => (gpu_memory_bytes == null ? null : bytes(gpu_memory_bytes)) },
 ] as const;
 
-export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; ended: boolean }) {
+export function WorkersTable({ workers, names, ended }: { workers: readonly Worker[]; names: NodeNames; ended: boolean }) {
   if (workers.length === 0) {
     return (
       <p className="muted pad">{ended ? "The job has ended; its workers are gone." : "No workers yet."}</p>
@@ -47,7 +48,7 @@ export function WorkersTable({ workers, ended }: { workers: readonly Worker[]; e
               <td className="num">{worker.rank ?? "–"}</td>
               <td className="num mono">{worker.pid}</td>
               <td className="mono clip" title={worker.node}>
-                {node(worker.node)}
+                {nodeName(names, worker.node)}
               </td>
               <td>
                 <StateBadge state={worker.state} />

@@ -1,4 +1,5 @@
 /** What an address says of charts: which metrics in which order, by which axis, in which stretch, each drawn how. Pure. */
+import { listed, listOf } from "../lists";
 import { asked, AXES, type AxisName } from "./curves";
 import type { Range } from "./lines";
 
@@ -36,12 +37,12 @@ export function viewParts(view: ChartView): [string, string | null][] {
     return weight ? [`${name}:${weight}`] : [];
   });
   return [
-    ["names", view.names.join(",")],
+    ["names", listOf(view.names)],
     ["axis", view.axis === "step" ? null : view.axis],
     ["from", view.zoom && String(view.zoom[0])],
     ["to", view.zoom && String(view.zoom[1])],
-    ["log", view.log.filter((name) => view.names.includes(name)).join(",")],
-    ["smooth", smoothing.join(",")],
+    ["log", listOf(view.log.filter((name) => view.names.includes(name)))],
+    ["smooth", listOf(smoothing)],
   ];
 }
 
@@ -69,12 +70,6 @@ export function queryOf(parts: readonly (readonly [string, string | null])[]): s
 export function pointsEach(jobs: number, names: number): number {
   const values = 250_000;
   return Math.max(4, Math.min(jobs > 20 ? 500 : 1000, Math.floor(values / Math.max(1, jobs * names))));
-}
-
-/** The parts between commas, each once. */
-export function listed(text: string | null): string[] {
-  const parts = (text ?? "").split(",").map((part) => part.trim());
-  return [...new Set(parts.filter(Boolean))];
 }
 
 function stretch(from: string | null, to: string | null): Range | null {

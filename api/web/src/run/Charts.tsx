@@ -2,6 +2,7 @@
 import { useCallback, useMemo, useState } from "react";
 import { plural } from "../format";
 import { lostWorkers } from "../history";
+import { listed, listOf } from "../lists";
 import { Card } from "../parts/Card";
 import { ErrorNotice } from "../parts/Notice";
 import { Popup } from "../parts/Popup";
@@ -34,10 +35,10 @@ export function Charts({ job, view, events, read }: Props) {
   const sizes = useMemo(() => sizesOf(clock.batches), [clock]);
   const stretch = useStretch(job.id, view.names, view.axis, zoom, sizes, live);
   const drawn = (zoom && stretch.data) ?? read.data?.curves;
-  const key = view.names.join(",");
+  const key = listOf(view.names);
   const shown = useMemo(
     () =>
-      key.split(",").map((name): Shown => {
+      listed(key).map((name): Shown => {
         const look = metricLook(name);
         const curve = drawn?.get(name);
         const points = curve && pointsOf(curve, view.axis, clock);

@@ -8,8 +8,9 @@ import { nearestIndex, type Line, type Range } from "../plot/lines";
 import { LinePlot } from "../plot/LinePlot";
 import { Swatch } from "../plot/Swatch";
 import type { ChartView } from "../plot/view";
-import { hasEnded, type Job } from "../wire";
-import { useSystem } from "./reading";
+import type { NodeNames } from "../nodes";
+import type { Job } from "../wire";
+import type { useSystem } from "./reading";
 import { chartsOf, hasGaps, unmetOf, type SystemChart } from "./system";
 
 const HEIGHT = 150;
@@ -19,20 +20,21 @@ const NO_STRIPS = [] as const;
 
 interface Props {
   job: Job;
+  read: ReturnType<typeof useSystem>;
   /** In the order of their colours. */
   nodes: readonly string[];
+  names: NodeNames;
   /** The stretch of time that is zoomed in to. */
   zoom: Range | null;
   onChange: (part: Partial<ChartView>) => void;
 }
 
-export function System({ job, nodes, zoom, onChange }: Props) {
-  const { data, failureReason } = useSystem(job.id, zoom, !hasEnded(job.state));
+export function System({ job, read: { data, failureReason }, nodes, names, zoom, onChange }: Props) {
   const [at, setAt] = useState<number | null>(null);
-  const charts = useMemo(() => chartsOf(data?.series ?? [], nodes), [data, nodes]);
+  const charts = useMemo(() => chartsOf(data?.series ?? [], nodes, names), [data, nodes, names]);
   const zoomed = useCallback((to: Range | null) => onChange(to ? { axis: "wall", zoom: to } : { zoom: null }), [onChange]);
   if (data === undefined) return failureReason ? <ErrorNotice error={failureReason} stale={false} /> : null;
-  const unmet = unmetOf(data.series);
+  const unmet = unmetOf(data.series, names);
   const [workers, others] = [charts.filter((one) => one.kind === "worker"), charts.filter((one) => one.kind === "node")];
   const drawn = (chart: SystemChart) => (
     <Chart key={chart.title} of={job.name} chart={chart} zoom={zoom} at={at} onAt={setAt} onZoom={zoomed} />

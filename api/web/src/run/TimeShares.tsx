@@ -1,4 +1,5 @@
-/** Where the time went, over the steps: a stacked area of computing, loading, waiting for the exchange, and recovering. */
+/** Where the time went, over the steps: a stacked area of computing, loading, communication, waiting for other workers,
+    and recovering. */
 import { useCallback, useMemo, useState } from "react";
 import { count, duration, percent } from "../format";
 import type { Recovery } from "../history";
@@ -13,16 +14,16 @@ import { sharesOf, type Shares, type Waits } from "./shares";
 
 const MOST = 80;
 const [HEIGHT, TOP, FOOT] = [150, 8, 24];
-type Part = readonly ["rest" | "loading" | "exchange" | "recovery", string];
-const WAITED: readonly Part[] = [
-  ["exchange", "Waiting for the exchange"],
-  ["recovery", "Recovery"],
-];
-/** From below. */
-const PARTS: readonly Part[] = [["rest", "Computing"], ["loading", "Loading"], ...WAITED];
-/** Those of a job that was trained before loading was measured. */
-const UNTOLD: readonly Part[] = [["rest", "Computing, loading"], ...WAITED];
-const COLOUR = { rest: (theme: Theme) => theme.runs[2], loading: (theme: Theme) => theme.runs[1], exchange: (theme: Theme) => theme.runs[0], recovery: (theme: Theme) => theme.recovery };
+type Part = readonly ["rest" | "loading" | "exchange" | "idle" | "recovery", string];
+
+/** From below; what nobody tells of is in the part below it. */
+function partsOf({ loading, idle }: Waits): Part[] {
+  const computing: Part[] = loading ? [["rest", "Computing"], ["loading", "Loading"]] : [["rest", "Computing, loading"]];
+  const waits: Part[] = idle ? [["exchange", "Communication"], ["idle", "Idle, waiting for others"]] : [["exchange", "Waiting for the exchange"]];
+  return [...computing, ...waits, ["recovery", "Recovery"]];
+}
+
+const COLOUR = { rest: (theme: Theme) => theme.runs[2], loading: (theme: Theme) => theme.runs[1], exchange: (theme: Theme) => theme.runs[0], idle: (theme: Theme) => theme.muted, recovery: (theme: Theme) => theme.recovery };
 
 interface Props {
   pace: Curve | undefined;
@@ -31,9 +32,11 @@ interface Props {
 }
 
 export function TimeShares({ pace, waits, recoveries }: Props) {
-  const { exchange, loading } = waits;
-  const shares = useMemo(() => sharesOf(pace, { exchange, loading }, recoveries, MOST), [pace, exchange, loading, recoveries]);
-  const parts = loading ? PARTS : UNTOLD;
+  const { loading, exposed, exchange, idle } = waits;
+  // By its curves: the object around them is made anew each time.
+  const told = useMemo(() => ({ loading, exposed, exchange, idle }), [loading, exposed, exchange, idle]);
+  const shares = useMemo(() => sharesOf(pace, told, recoveries, MOST), [pace, told, recoveries]);
+  const parts = useMemo(() => partsOf(told), [told]);
   const [pointed, setPointed] = useState<{ share: Shares; left: number; right: number | null } | null>(null);
   const paint = useCallback(
     (pen: CanvasRenderingContext2D, width: number, height: number, theme: Theme) => paintShares(pen, shares, parts, width, height, theme),
@@ -70,8 +73,10 @@ export function TimeShares({ pace, waits, recoveries }: Props) {
         )}
       </div>
       <p className="muted plot-note">
-        By steps: their time by the clock, of it the share of the recoveries that ended there and the mean shares in which workers waited for the
-        exchange{loading && " and for batches"}. Who waits for a place in the group is in no step; the result of the job has that as idle time.
+        By steps: their time by the clock, of it the share of the recoveries that ended there and the mean shares of waits: for the exchange
+        {loading && ", for batches"}
+        {idle && ", and, as the mean over the workers, for those that came to it later"}. Who waits for a place in the group is in no step; the result of
+        the job has that as idle time.
       </p>
     </Card>
   );

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
-import type { JobEvent, Worker } from "../wire";
-import { lanesOf, stepTimes } from "./lanes";
+import type { JobEvent, SystemSeries, Worker } from "../wire";
+import { lanesOf, ownTimes, stepTimes } from "./lanes";
 import { laneAt } from "./paintLanes";
 import { sharesOf } from "./shares";
 import type { Recovery } from "../history";
@@ -43,6 +43,11 @@ describe("the lanes of workers", () => {
     ]);
   });
 
+  test("tell the node also of who is gone, where that was told", () => {
+    const told = EVENTS.map((one) => (one.data.worker === "w1" ? { ...one, data: { ...one.data, node: "n2" } } : one));
+    expect(lanes(told).map(([worker, node]) => [worker, node])).toEqual([["w0", "n1"], ["w1", "n2"], ["w2", null]]);
+  });
+
   test("say nothing of healing where the first step behind it is not among the points", () => {
     const far = [...EVENTS.slice(0, 7), event(30, "worker.joined", { worker: "w2", step: 10 })];
     expect(lanes(far)[2]).toEqual(["w2", null, [["active", 30, 50]], null]);
@@ -59,7 +64,7 @@ describe("the lanes of workers", () => {
   });
 
   test("are pointed at by row and time", () => {
-    const picture = { lanes: lanesOf(EVENTS, [], curve, START + 50), time: [0, 100] as const, heat: [], nodes: [] };
+    const picture = { lanes: lanesOf(EVENTS, [], curve, START + 50), time: [0, 100] as const, heat: [], own: new Map<string, number[]>(), nodes: [] };
     expect(laneAt(picture, 74 + 50, 6 + 18 + 2, 74 + 100 + 14)).toEqual({ lane: 0, time: 50 });
     expect(laneAt(picture, 74 + 50, 8, 188)?.lane).toBe(-1);
     expect(laneAt(picture, 10, 26, 188)).toBeNull();
@@ -72,14 +77,33 @@ test("the time of a step is the mean of those that were committed then", () => {
   expect(stepTimes(even, [40, 50], 2)).toEqual([null, null]);
 });
 
+test("the own time of a worker stands where it was measured, and of several the slowest", () => {
+  const series = (kind: string, id: string, step_s: (number | null)[]) =>
+    ({ kind, id, node: "n", times: [10, 20, 22], spans_s: [10, 5, 2], figures: { step_s }, unmet: {} }) as unknown as SystemSeries;
+  const own = ownTimes([series("worker", "w0", [1, 4, 2]), series("worker", "w1", [null, 3, null]), series("node", "n", [9, 9, 9])], [0, 40], 8);
+  expect([...own]).toEqual([
+    ["w0", [1, 1, null, 4, 2, null, null, null]],
+    ["w1", [null, null, null, 3, null, null, null, null]],
+  ]);
+});
+
+const named = (name: string, values: number[]) => ({ job: "j", name, steps: [0, 10, 20], times: [0, 10, 30], values });
+const UNTOLD = { loading: undefined, exposed: undefined, exchange: undefined, idle: undefined };
+
 test("shares of a stretch are those of its time, and 1 together", () => {
-  const named = (name: string, values: number[]) => ({ job: "j", name, steps: [0, 10, 20], times: [0, 10, 30], values });
-  const waits = { exchange: named("x", [0.5, 0.5, 0.5]), loading: named("y", [0.25, 0.25, 0.75]) };
+  const waits = { ...UNTOLD, exposed: named("x", [0.5, 0.5, 0.5]), loading: named("y", [0.25, 0.25, 0.75]) };
   const [first, second] = sharesOf(named("loss", [1, 1, 1]), waits, [{ until: 12, totalS: 10 } as Recovery], 2);
-  expect(first).toEqual({ from: 0, until: 10, seconds: 10, recovery: 0, exchange: 0.5, loading: 0.25, rest: 0.25 });
+  expect(first).toEqual({ from: 0, until: 10, seconds: 10, recovery: 0, exchange: 0.5, idle: 0, loading: 0.25, rest: 0.25 });
   // Waits that were measured by more than one worker may be more than there is.
-  expect(second).toEqual({ from: 10, until: 20, seconds: 20, recovery: 0.5, exchange: 0.25, loading: 0.25, rest: 0 });
-  const untold = { exchange: undefined, loading: undefined };
-  expect(sharesOf(named("loss", [1, 1, 1]), untold, [], 1)[0]).toMatchObject({ loading: 0, rest: 1 });
-  expect(sharesOf(undefined, untold, [], 9)).toEqual([]);
+  expect(second).toEqual({ from: 10, until: 20, seconds: 20, recovery: 0.5, exchange: 0.25, idle: 0, loading: 0.25, rest: 0 });
+  expect(sharesOf(named("loss", [1, 1, 1]), UNTOLD, [], 1)[0]).toMatchObject({ loading: 0, rest: 1 });
+  expect(sharesOf(undefined, UNTOLD, [], 9)).toEqual([]);
+});
+
+test("waiting for others is apart from the exchange where workers tell of both", () => {
+  const only = (values: number[], steps: number[]) => ({ ...named("z", values), steps, times: steps });
+  const waits = { ...UNTOLD, exposed: named("x", [0.6, 0.6, 0.6]), exchange: only([0.125], [5]), idle: only([0.25], [5]) };
+  const [first, second] = sharesOf(named("loss", [1, 1, 1]), waits, [], 2);
+  expect(first).toMatchObject({ exchange: 0.125, idle: 0.25, rest: 0.625 });
+  expect(second).toMatchObject({ exchange: 0.6, idle: 0, rest: 0.4 });
 });

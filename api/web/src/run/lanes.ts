@@ -1,6 +1,6 @@
 /** What each worker did when, as the events of a job tell it, and how long steps took meanwhile. Pure. */
 import { gist } from "../format";
-import type { Curve, JobEvent, Worker } from "../wire";
+import type { Curve, JobEvent, SystemSeries, Worker } from "../wire";
 
 export type LaneState = "starting" | "healing" | "active" | "recovering";
 
@@ -14,7 +14,7 @@ export interface Span {
 export interface Lane {
   worker: string;
   attempt: number;
-  /** Known of workers that are there now. */
+  /** The id of its node, where that is known. */
   node: string | null;
   spans: readonly Span[];
   /** How it ended; null while it is there, and where the job ended with it. */
@@ -24,6 +24,7 @@ export interface Lane {
 interface Open {
   worker: string;
   attempt: number;
+  node: string | null;
   spans: Span[];
   since: number;
   state: LaneState;
@@ -50,7 +51,8 @@ export function lanesOf(events: readonly JobEvent[], workers: readonly Worker[],
     const mine = lanes.get(`${attempt} ${worker}`);
     if (type === "generation.formed") formed.set(attempt, (formed.get(attempt) ?? 0) + 1);
     else if (type === "worker.joined") {
-      lanes.set(`${attempt} ${worker}`, joined(worker, attempt, at, (formed.get(attempt) ?? 0) <= 1 ? began.get(attempt) : undefined, committed(steps, data.step)));
+      const lane = joined(worker, attempt, at, (formed.get(attempt) ?? 0) <= 1 ? began.get(attempt) : undefined, committed(steps, data.step));
+      lanes.set(`${attempt} ${worker}`, { ...lane, node: typeof data.node === "string" ? data.node : null });
     } else if (type === "worker.lost" && mine && !mine.over) {
       close(mine, at);
       mine.end = { state: "lost", at, why: words(data.cause) };
@@ -65,7 +67,8 @@ export function lanesOf(events: readonly JobEvent[], workers: readonly Worker[],
   return [...lanes.values()].map((one): Lane => {
     if (!one.over) close(one, Math.max(now, one.since));
     const { worker, attempt, spans, end } = one;
-    return { worker, attempt, spans, end, node: end === null ? (nodes.get(worker) ?? null) : null };
+    // Jobs of the version before tell it of workers that are there now alone.
+    return { worker, attempt, spans, end, node: one.node ?? (end === null ? (nodes.get(worker) ?? null) : null) };
   });
 }
 
@@ -92,12 +95,30 @@ export function stepTimes({ steps, times }: Pick<Curve, "steps" | "times">, [fro
   return seconds.map((sum, cell) => ((counted[cell] ?? 0) > 0 ? sum / (counted[cell] ?? 1) : null));
 }
 
+/** The seconds that each worker took itself for a step, in so many equal parts of a time; null where it is not known. */
+export function ownTimes(series: readonly SystemSeries[], [from, until]: readonly [number, number], cells: number): ReadonlyMap<string, (number | null)[]> {
+  const own = series.filter((one) => one.kind === "worker" && one.figures.step_s !== undefined);
+  return new Map(own.map((one) => [one.id, heatOf(one, from, until, cells)]));
+}
+
+function heatOf({ times, spans_s, figures }: SystemSeries, from: number, until: number, cells: number): (number | null)[] {
+  const found = new Array<number | null>(cells).fill(null);
+  const cellAt = (time: number): number => ((time - from) / (until - from)) * cells;
+  times.forEach((time, at) => {
+    const value = figures.step_s?.[at] ?? null;
+    const [first, last] = [Math.floor(cellAt(time - (spans_s[at] ?? 0))), Math.ceil(cellAt(time)) - 1];
+    // Of several in one part the slowest is seen.
+    for (let cell = Math.max(0, first); value !== null && cell <= Math.min(cells - 1, last); cell++) found[cell] = Math.max(value, found[cell] ?? 0);
+  });
+  return found;
+}
+
 const ENDS: ReadonlySet<string> = new Set(["job.succeeded", "job.failed", "job.cancelled", "job.paused", "job.queued"]);
 
 function joined(worker: string, attempt: number, at: number, began: number | undefined, committed: number | null): Open {
   // Clocks of machines differ a little.
   const since = Math.min(began ?? at, at);
-  const lane: Open = { worker, attempt, spans: [], since, state: "active", end: null, over: false };
+  const lane: Open = { worker, attempt, node: null, spans: [], since, state: "active", end: null, over: false };
   if (began !== undefined) turn(lane, since, "starting", at);
   else if (committed !== null && committed > at) turn(lane, at, "healing", committed);
   return lane;

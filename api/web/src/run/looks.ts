@@ -32,6 +32,8 @@ const LOOKS: Record<string, MetricLook> = {
     whole: true,
   },
   loading_fraction: { label: "Loading", unit: "of the step", height: 140, look: solid(2), zero: true },
+  exchange_fraction: { label: "Communication", unit: "of the step", height: 140, look: solid(0), zero: true },
+  idle_fraction: { label: "Waiting for others", unit: "of the step", height: 140, look: solid(5), zero: true },
   comm_exposed_fraction: {
     label: "Exposed communication",
     unit: "of the step",

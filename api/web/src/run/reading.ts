@@ -2,6 +2,7 @@
 import { keepPreviousData, skipToken, useQuery } from "@tanstack/react-query";
 import { curves, metricNames, system } from "../api";
 import { every } from "../cache";
+import { listOf } from "../lists";
 import { asked, type AxisName } from "../plot/curves";
 import type { Range } from "../plot/lines";
 import { pointsEach } from "../plot/view";
@@ -29,7 +30,7 @@ export interface JobCurves {
 const AS_THEY_COME = { structuralSharing: false } as const;
 
 export function useCurves(id: string, wanted: readonly string[], live: boolean) {
-  const names = wanted.join(",");
+  const names = listOf(wanted);
   return useQuery({
     ...AS_THEY_COME,
     queryKey: ["jobs", id, "curves", names, live],
@@ -50,7 +51,7 @@ export function useCurves(id: string, wanted: readonly string[], live: boolean) 
 
 /** The curves in the stretch that is zoomed in to, with points of their own; undefined without zoom. */
 export function useStretch(id: string, wanted: readonly string[], axis: AxisName, zoom: Range | null, sizes: readonly number[], live: boolean) {
-  const names = wanted.join(",");
+  const names = listOf(wanted);
   return useQuery({
     ...AS_THEY_COME,
     queryKey: ["jobs", id, "stretch", names, axis, zoom, sizes],

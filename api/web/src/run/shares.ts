@@ -10,14 +10,19 @@ export interface Shares {
   /** Computing, and what the program does beside its steps; with loading where nothing is known of that. */
   rest: number;
   loading: number;
+  /** Waiting for the exchange; where it is known apart, without what one waited for other workers. */
   exchange: number;
+  idle: number;
   recovery: number;
 }
 
-/** The curves of the shares in which workers waited, for the exchange and for batches. */
+/** The curves of the shares in which workers waited: for batches, for the exchange as one of them tells, and, by all of
+    them, for the exchange alone and for one another. */
 export interface Waits {
-  exchange: Curve | undefined;
   loading: Curve | undefined;
+  exposed: Curve | undefined;
+  exchange: Curve | undefined;
+  idle: Curve | undefined;
 }
 
 /** At most `most` stretches of equal steps. */
@@ -34,15 +39,25 @@ export function sharesOf(pace: Curve | undefined, waits: Waits, recoveries: read
     const [from, until] = [steps[before] ?? 0, steps[end] ?? 0];
     const lost = recoveries.reduce((sum, one) => sum + (one.until > from && one.until <= until ? one.totalS : 0), 0);
     const recovery = Math.min(1, lost / seconds);
-    const exchange = meanWithin(waits.exchange, from, until) * (1 - recovery);
-    const loading = Math.min(meanWithin(waits.loading, from, until) * (1 - recovery), 1 - recovery - exchange);
-    found.push({ from, until, seconds, recovery, exchange, loading, rest: Math.max(0, 1 - recovery - exchange - loading) });
+    let left = 1 - recovery;
+    // Of what is left: who tells of one wait need not be who tells of another.
+    const taken = (curve: Curve | undefined): number | null => {
+      const mean = meanWithin(curve, from, until);
+      const share = Math.min(left, (mean ?? 0) * (1 - recovery));
+      left -= share;
+      return mean === null ? null : share;
+    };
+    const exchange = taken(waits.exchange) ?? taken(waits.exposed) ?? 0;
+    const idle = taken(waits.idle) ?? 0;
+    const loading = taken(waits.loading) ?? 0;
+    found.push({ from, until, seconds, recovery, exchange, idle, loading, rest: Math.max(0, left) });
     before = end;
   }
   return found;
 }
 
-function meanWithin(curve: Curve | undefined, from: number, until: number): number {
+/** Null where nothing is told of these steps. */
+function meanWithin(curve: Curve | undefined, from: number, until: number): number | null {
   let [sum, all] = [0, 0];
   curve?.steps.forEach((step, at) => {
     const value = curve.values[at] ?? null;
@@ -50,5 +65,5 @@ function meanWithin(curve: Curve | undefined, from: number, until: number): numb
     sum += Math.min(1, Math.max(0, value));
     all += 1;
   });
-  return all > 0 ? sum / all : 0;
+  return all > 0 ? sum / all : null;
 }

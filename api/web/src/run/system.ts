@@ -1,11 +1,11 @@
 /** What a job's workers and their nodes use, as charts: which there are, their lines and units, what nobody measured. Pure. */
-import { node as nodeWords } from "../format";
 import { DASHES } from "../plot/palette";
-import type { Line } from "../plot/lines";
+import type { Line, Look } from "../plot/lines";
 import type { SystemSeries } from "../wire";
+import { nodeName, type NodeNames } from "../nodes";
 
 type Kind = SystemSeries["kind"];
-type Unit = "share" | "bytes" | "rate";
+type Unit = "share" | "bytes" | "rate" | "seconds";
 
 interface Plan {
   title: string;
@@ -27,6 +27,7 @@ export interface SystemChart {
 /** Workers first: it is theirs that one asks about. */
 const PLANS: readonly Plan[] = [
   { title: "CPU of workers", kind: "worker", unit: "share", figures: [["cpu_percent", ""]], what: "% of one core" },
+  { title: "Own time of a step", kind: "worker", unit: "seconds", figures: [["step_s", ""]], what: "" },
   { title: "Memory of workers", kind: "worker", unit: "bytes", figures: [["memory_bytes", ""]], what: "" },
   { title: "GPU memory of workers", kind: "worker", unit: "bytes", figures: [["gpu_memory_bytes", ""]], what: "" },
   { title: "CPU of nodes", kind: "node", unit: "share", figures: [["cpu_percent", ""]], what: "% of all cores" },
@@ -36,31 +37,39 @@ const PLANS: readonly Plan[] = [
   { title: "GPUs of nodes", kind: "node", unit: "share", figures: [["gpu_percent", ""]], what: "% on average" },
   { title: "GPU memory of nodes", kind: "node", unit: "bytes", figures: [["gpu_memory_bytes", ""]], what: "" },
 ];
-const SIZES = [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [1, "B"]] as const;
+const BYTES = [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [1, "B"]] as const;
+const SECONDS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]] as const;
 /** How much later than its span a sample may come, in seconds, before nothing was measured in between. */
 const LATE_S = 2.5;
 
 /** The charts for which there are values. `nodes` are in the order of their colours; others follow. */
-export function chartsOf(series: readonly SystemSeries[], nodes: readonly string[]): SystemChart[] {
+export function chartsOf(series: readonly SystemSeries[], nodes: readonly string[], names: NodeNames): SystemChart[] {
   const order = [...new Set([...nodes, ...series.map((one) => one.node)])];
   return PLANS.flatMap((plan): SystemChart[] => {
     const mine = series.filter((one) => one.kind === plan.kind);
     const values = mine.flatMap((one) => plan.figures.map(([figure]) => most(one.figures[figure])));
     const highest = Math.max(-1, ...values);
     if (highest < 0) return [];
-    const [size, name] = plan.unit === "share" ? [1, plan.what] : (SIZES.find(([least]) => highest >= least) ?? [1, "B"]);
+    const [size, name] = sizeOf(plan, highest);
     const placed = new Map<string, number>();
     const lines = mine.flatMap((one) => {
       const place = placed.get(one.node) ?? 0;
       placed.set(one.node, place + 1);
-      return plan.figures.flatMap(([figure, which], at) => lineOf(one, figure, which, size, order.indexOf(one.node), place + at));
+      return plan.figures.flatMap(([figure, which], at) => lineOf(one, names, [figure, which], size, { colour: Math.max(0, order.indexOf(one.node)) % 6, dash: (place + at) % DASHES.length }));
     });
     return [{ title: plan.title, kind: plan.kind, unit: plan.unit === "rate" ? `${name}/s` : name, lines }];
   });
 }
 
+/** The unit in which the highest value is a number that one can read. */
+function sizeOf({ unit, what }: Plan, highest: number): readonly [number, string] {
+  if (unit === "share") return [1, what];
+  const sizes: readonly (readonly [number, string])[] = unit === "seconds" ? SECONDS : BYTES;
+  return sizes.find(([least]) => highest >= least) ?? sizes.at(-1) ?? [1, ""];
+}
+
 /** What was not measured, by reason: `CPU of nodes, Disk of n2 (this platform does not give it)`. */
-export function unmetOf(series: readonly SystemSeries[]): string[] {
+export function unmetOf(series: readonly SystemSeries[], nodes: NodeNames): string[] {
   const byReason = new Map<string, string[]>();
   for (const { title, kind, figures } of PLANS) {
     const names = figures.map(([figure]) => figure);
@@ -70,7 +79,7 @@ export function unmetOf(series: readonly SystemSeries[]): string[] {
     // Of nodes it is said which; workers are many, and as their nodes are.
     for (const one of nobody ? without.slice(0, 1) : kind === "node" ? without : []) {
       const why = one.unmet[names[0] ?? ""] ?? "";
-      const what = nobody ? title : title.replace("nodes", nodeWords(one.id));
+      const what = nobody ? title : title.replace("nodes", nodeName(nodes, one.id));
       byReason.set(why, [...(byReason.get(why) ?? []), what]);
     }
   }
@@ -115,7 +124,7 @@ function joined(before: SystemSeries, more: SystemSeries): SystemSeries {
   };
 }
 
-function lineOf(one: SystemSeries, figure: string, which: string, size: number, colour: number, place: number): Line[] {
+function lineOf(one: SystemSeries, names: NodeNames, [figure, which]: readonly [string, string], size: number, look: Look): Line[] {
   const values = one.figures[figure];
   if (values === undefined) return [];
   const [xs, ys]: [number[], number[]] = [[], []];
@@ -127,8 +136,7 @@ function lineOf(one: SystemSeries, figure: string, which: string, size: number, 
     xs.push(time);
     ys.push((values[at] ?? NaN) / size);
   });
-  const name = one.kind === "node" ? `node ${nodeWords(one.id)}` : one.id;
-  const look = { colour: Math.max(0, colour) % 6, dash: place % DASHES.length };
+  const name = one.kind === "node" ? `node ${nodeName(names, one.id)}` : one.id;
   return [{ id: [one.id, which].filter(Boolean).join(" "), label: [name, which].filter(Boolean).join(" "), look, xs: Float64Array.from(xs), ys: Float64Array.from(ys) }];
 }
 

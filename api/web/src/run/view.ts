@@ -2,6 +2,7 @@
 import { useNavigate } from "@tanstack/react-router";
 import { useCallback } from "react";
 import { parseQuery } from "../address";
+import { listOf } from "../lists";
 import type { Range } from "../plot/lines";
 import { parseView, queryOf, viewParts, type ChartView } from "../plot/view";
 import { USUAL } from "./looks";
@@ -15,7 +16,7 @@ export function parseRun(query: string): ChartView {
 
 /** The query of a view, without what is as it would be anyway; `parseRun` reads it back. */
 export function formatRun(view: ChartView): string {
-  const usual = view.names.join(",") === USUAL.join(",");
+  const usual = listOf(view.names) === listOf(USUAL);
   return queryOf(viewParts(view).filter(([key]) => !(usual && key === "names")));
 }
 

@@ -29,6 +29,7 @@ test("keys that stand beside a line are known, and none of another place", () =>
 test("the API's own schema says which keys and values there are", () => {
   expect(keysAt(schemas, []).map((one) => one.key)).toContain("entrypoint");
   expect(keysAt(schemas, ["workers"]).map((one) => one.key)).toEqual(expect.arrayContaining(["min", "max", "gpus"]));
+  expect(keysAt(schemas, []).map((one) => one.key)).not.toContain("framework_why");
   expect(keysAt(schemas, ["name"])).toEqual([]);
   expect(keysAt(schemas, ["nothing", "below"])).toEqual([]);
   expect(valuesAt(schemas, ["precision"])).toEqual(["fp32", "bf16", "fp16"]);

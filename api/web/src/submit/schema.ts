@@ -10,6 +10,8 @@ export interface Schema {
   anyOf?: Schema[];
   oneOf?: Schema[];
   properties?: Record<string, Schema>;
+  /** What the API says of a job, and nobody has to write. */
+  readOnly?: boolean;
   minimum?: number;
   maximum?: number;
 }
@@ -61,7 +63,7 @@ export function partAt(schemas: Schemas, path: readonly string[]): Schema | null
 /** The keys that can stand below a path. */
 export function keysAt(schemas: Schemas, path: readonly string[]): { key: string; part: Schema }[] {
   const known = objectIn(schemas, partAt(schemas, path))?.properties ?? {};
-  return Object.entries(known).map(([key, part]) => ({ key, part }));
+  return Object.entries(known).flatMap(([key, part]) => (part.readOnly ? [] : [{ key, part }]));
 }
 
 /** The values that a key can have, where they can be listed. */

@@ -23,12 +23,13 @@ import { Surplus } from "../parts/Surplus";
 import { Tiles } from "../parts/Tiles";
 import { Timeline } from "../parts/Timeline";
 import { WorkersTable } from "../parts/WorkersTable";
-import { hasEnded, type Artifact, type Job, type JobEvent, type LogLine, type Worker } from "../wire";
+import { hasEnded, type Artifact, type Job, type JobEvent, type LogLine, type SystemSeries, type Worker } from "../wire";
 import { Charts } from "../run/Charts";
 import { Lanes } from "../run/Lanes";
 import { lanesOf, nodesOf } from "../run/lanes";
 import { stepRate } from "../run/looks";
-import { useCurves } from "../run/reading";
+import { useNodeNames } from "../nodes";
+import { useCurves, useSystem } from "../run/reading";
 import { System } from "../run/System";
 import { TimeShares } from "../run/TimeShares";
 import { parseRun, timeOf, useRunChange } from "../run/view";
@@ -43,10 +44,11 @@ const WORKERS_MS = 1500;
 const LOG_CAP = 5000;
 
 /** Metrics that the page reads whichever charts are shown. */
-const OWN = ["loss", "samples_per_s", "comm_exposed_fraction", "loading_fraction"];
+const OWN = ["loss", "samples_per_s", "comm_exposed_fraction", "exchange_fraction", "idle_fraction", "loading_fraction"];
 
 const NO_WORKERS: readonly Worker[] = [];
 const NO_FILES: readonly Artifact[] = [];
+const NO_SERIES: readonly SystemSeries[] = [];
 
 export function JobView({ id, query }: { id: string; query: string }) {
   const {
@@ -93,6 +95,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
     placeholderData: keepPreviousData,
     refetchInterval: live && every(WORKERS_MS),
   });
+  const system = useSystem(job.id, time, live);
   // Read again with each file that the job tells of, and at its end.
   const files = useMemo(() => `${live}${told(events.items, "artifact.saved")}`, [events.items, live]);
   const artifacts = useQuery({
@@ -109,6 +112,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
   // The same object while they are the same: charts are drawn anew by it.
   const named = nodesOf(lanes).join(" ");
   const nodes = useMemo(() => named.split(" ").filter(Boolean), [named]);
+  const names = useNodeNames(events.items, workers.data ?? NO_WORKERS);
   const change = useRunChange(job.id);
   const recovered = useMemo(() => recoveries(events.items), [events.items]);
   const lost = useMemo(() => lostWorkers(events.items).length, [events.items]);
@@ -137,17 +141,22 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
       <div className="columns">
         <div className="column-wide">
           <Charts job={job} view={view} events={events.items} read={curves} />
-          <Lanes lanes={lanes} nodes={nodes} curve={pace} zoom={time} />
+          <Lanes lanes={lanes} nodes={nodes} names={names} curve={pace} series={system.data?.series ?? NO_SERIES} zoom={time} />
           <TimeShares
             pace={pace}
-            waits={{ exchange: curves.data?.curves.get("comm_exposed_fraction"), loading: curves.data?.curves.get("loading_fraction") }}
+            waits={{
+              loading: curves.data?.curves.get("loading_fraction"),
+              exposed: curves.data?.curves.get("comm_exposed_fraction"),
+              exchange: curves.data?.curves.get("exchange_fraction"),
+              idle: curves.data?.curves.get("idle_fraction"),
+            }}
             recoveries={recovered}
           />
-          <System job={job} nodes={nodes} zoom={time} onChange={change} />
+          <System job={job} read={system} nodes={nodes} names={names} zoom={time} onChange={change} />
           <Card title="Workers">
             {workers.failureReason && <ErrorNotice error={workers.failureReason} stale={workers.data !== undefined} />}
             {workers.data ? (
-              <WorkersTable workers={workers.data} ended={!live} />
+              <WorkersTable workers={workers.data} names={names} ended={!live} />
             ) : (
               !workers.failureReason && <Skeleton lines={3} />
             )}

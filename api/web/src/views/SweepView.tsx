@@ -6,6 +6,7 @@ import { changeSweep } from "../api";
 import { Parameters, type Axes } from "../compare/Parameters";
 import { MAX_JOBS } from "../compare/state";
 import { number } from "../format";
+import { listOf } from "../lists";
 import { Card } from "../parts/Card";
 import { CopyLink } from "../parts/CopyLink";
 import { Dialog } from "../parts/Dialog";
@@ -93,7 +94,7 @@ function Trials({ sweep, trials, order }: { sweep: Sweep; trials: readonly Trial
 /** A link to the trials side by side, to the best of them where they are too many. */
 function Compare({ jobs, sweep }: { jobs: readonly string[]; sweep: Sweep }) {
   return (
-    <Link to="/compare" search={{ jobs: jobs.slice(0, MAX_JOBS).join(","), names: sweep.spec.metric.name } as never}>
+    <Link to="/compare" search={{ jobs: jobs.slice(0, MAX_JOBS).join(","), names: listOf([sweep.spec.metric.name]) } as never}>
       Compare {jobs.length > MAX_JOBS ? `the best ${MAX_JOBS} trials` : "the trials"}
     </Link>
   );

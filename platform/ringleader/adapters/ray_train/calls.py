@@ -19,7 +19,10 @@ with needed("ray", "engine"):
     from ray.train.v2.api.context import LocalTrainContext
 
 OF_STEPS = frozenset(
-    ["loss", "lr", "samples_per_s", "world_size", "comm_exposed_fraction", "loading_fraction"]
+    [
+        *("loss", "lr", "samples_per_s", "world_size"),
+        *("comm_exposed_fraction", "exchange_fraction", "idle_fraction", "loading_fraction"),
+    ]
 )
 """Metrics that each step has anyway: reported ones of these names get `reported/` in front."""
 KEPT = "ray-checkpoint-{:012d}.tar"

@@ -18,7 +18,7 @@ def use_cells(worker: Worker) -> tuple[str, str, str]:
 
 def uses_text(workers: Sequence[Worker]) -> str:
     """The part of `describe` about what workers use; empty where nothing was measured yet."""
-    cells = [(worker.id, worker.node, *use_cells(worker)) for worker in workers]
+    cells = [(worker.id, worker.address or worker.node, *use_cells(worker)) for worker in workers]
     cells = [row for row in cells if any(row[2:])]
     if not cells:
         return ""

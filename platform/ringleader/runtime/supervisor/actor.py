@@ -266,7 +266,8 @@ class Supervisor:
 
     def _sample(self, worker_group: WorkerGroup) -> None:
         uses = WorkerUses(worker_group.node_use)
-        sampler = SystemSampler(worker_group.identities, uses.read, self._record_log.samples.put)
+        put, paces = self._record_log.samples.put, self._attempt.paces
+        sampler = SystemSampler(worker_group.identities, uses.read, put, paces=paces)
         sampler.run(self._released, self._record_log.say)
 
     def _keep_pool(self) -> None:

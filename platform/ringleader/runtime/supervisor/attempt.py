@@ -1,7 +1,7 @@
 """One attempt from its first worker to its outcome: a queue of events; one thread decides, writes down and acts."""
 
 import pickle
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -18,7 +18,7 @@ from ringleader.runtime.supervisor.attempt_times import Times, in_finished, of_f
 from ringleader.runtime.supervisor.event_queue import EventQueue
 from ringleader.runtime.supervisor.executor import InstructionExecutor
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome, strike
-from ringleader.runtime.supervisor.heartbeats import Heartbeats
+from ringleader.runtime.supervisor.heartbeats import Heartbeats, WorkerPace
 from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
 from ringleader.runtime.supervisor.workers.worker_handle import parked
 from ringleader.wire.ingest import Status
@@ -181,6 +181,10 @@ class Attempt:
         newest, spent = self._heartbeats.newest, self._spent(state)
         return status_of(state, parts.workers, newest, spent, parts.records)
 
+    def paces(self) -> Mapping[str, WorkerPace]:
+        """How long workers load and compute, as they have told."""
+        return self._heartbeats.paces
+
     def _spent(self, state: Membership) -> Spent | None:
         return self._times.spent(self._clock(), state.recovery.sign if state.recovery is not None else None)
 
@@ -264,6 +268,8 @@ class Attempt:
         if worker is not None:
             identity = self._running.workers.identity(worker)
             data["pid"] = identity.pid if identity else None
+            if report.type == "worker.joined" and identity is not None:
+                data["node"], data["address"] = identity.node, identity.host
             if report.type == "worker.lost":
                 data["phase"] = self._heartbeats.lost(worker)
         if report.type == "recovered":

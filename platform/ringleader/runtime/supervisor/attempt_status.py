@@ -63,6 +63,7 @@ def _views(state: Membership, worker_group: WorkerGroup, samples: SampleQueue) -
                 rank=rank,
                 pid=identity.pid if identity else 0,
                 node=identity.node if identity else "",
+                address=identity.host if identity else "",
                 state=worker.phase,
                 generation=worker.generation,
                 shards=(shards.start, shards.stop),

@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from ringleader.elastic import events as ev
 from ringleader.runtime.messages import Heartbeat
@@ -9,15 +10,34 @@ from ringleader.runtime.supervisor.failure_detector import FailureDetector, Proc
 from ringleader.runtime.supervisor.stragglers import StragglerDetector
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerPace:
+    """How long a worker has loaded and computed in a generation by the time of a step, without waiting for others."""
+
+    generation: int
+    step: int
+    worked_s: float
+
+    def step_s(self, before: "WorkerPace | None") -> float | None:
+        """Seconds of its own for each step since then; None where no such time is known."""
+        if before is None or before.generation != self.generation or self.step <= before.step:
+            return None
+        # The generation's first step does not count: once it is over the worker counts from 0 again.
+        worked_s = self.worked_s - before.worked_s
+        return worked_s / (self.step - before.step) if worked_s >= 0 else None
+
+
 class Heartbeats:
     """The heartbeats of one attempt. They come in on any thread; what follows from them is for the one that decides.
 
     Attributes:
         newest: the heartbeat of the furthest worker; None before the first.
+        paces: by worker, as the newest heartbeats have told.
     """
 
     def __init__(self, stall_timeout_s: float) -> None:
         self.newest: Heartbeat | None = None
+        self.paces: dict[str, WorkerPace] = {}
         self._failure_detector = FailureDetector(stall_timeout_s)
         self._stragglers = StragglerDetector()
         self._phases: dict[str, str] = {}
@@ -45,6 +65,7 @@ class Heartbeats:
     def note(self, beat: Heartbeat, now: float) -> None:
         """Note what a heartbeat that was taken says of its worker."""
         self._phases[beat.worker] = beat.phase
+        self.paces[beat.worker] = WorkerPace(beat.generation, beat.step, beat.worked_s)
         # Judged on the thread that decides: the detector of stragglers has no lock.
         self._heard.put((beat, now))
         newest = self.newest
@@ -62,6 +83,7 @@ class Heartbeats:
     def lost(self, worker: str) -> str | None:
         """Miss this worker no more: it is gone. Returns the phase that it was in, as far as it has told."""
         self.forget(worker)
+        self.paces.pop(worker, None)
         return self._phases.pop(worker, None)
 
     def missed(

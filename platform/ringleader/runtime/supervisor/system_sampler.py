@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from ringleader.runtime.messages import ProcessIdentity
 from ringleader.runtime.nodes.node_use import NodeReading, ProcessReading
+from ringleader.runtime.supervisor.heartbeats import WorkerPace
 from ringleader.wire.system import Figure, SystemSample, SystemUse
 
 EVERY_S = 5.0
@@ -26,6 +27,7 @@ class SystemSampler:
         read: reads them and their nodes.
         put: takes each sample.
         now: the time of a sample.
+        paces: what workers have told of their own computing.
     """
 
     def __init__(
@@ -34,12 +36,15 @@ class SystemSampler:
         read: Read,
         put: Callable[[SystemSample], None],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        paces: Callable[[], Mapping[str, WorkerPace]] = dict,
     ) -> None:
         self._workers = workers
         self._read = read
         self._put = put
         self._now = now
+        self._paces = paces
         self._before: Mapping[str, NodeReading] = {}
+        self._paced: Mapping[str, WorkerPace] = {}
 
     def run(self, over: threading.Event, say: Callable[[str], None]) -> None:
         """Sample until it is over. What fails is said once, and leaves a gap."""
@@ -58,7 +63,8 @@ class SystemSampler:
         asked: dict[str, dict[str, int]] = defaultdict(dict)
         for worker, identity in self._workers().items():
             asked[identity.node][worker] = identity.pid
-        readings = self._read(asked)
+        readings, paces = self._read(asked), dict(self._paces())
+        own = {worker: pace.step_s(self._paced.get(worker)) for worker, pace in paces.items()}
         uses: list[SystemUse] = []
         spans: list[float] = []
         for node, reading in readings.items():
@@ -67,16 +73,20 @@ class SystemSampler:
                 continue
             spans.append(reading.at_s - before.at_s)
             uses.append(SystemUse(kind="node", id=node, node=node, figures=_of_node(before, reading)))
-            uses += _of_workers(node, asked[node], before, reading)
-        self._before = readings
+            uses += _of_workers(node, asked[node], own, before, reading)
+        self._before, self._paced = readings, paces
         if uses:
             self._put(SystemSample(at=self._now(), span_s=round(max(spans), 3), uses=uses))
 
 
-def _of_workers(node: str, pids: Pids, before: NodeReading, now: NodeReading) -> Iterator[SystemUse]:
+def _of_workers(
+    node: str, pids: Pids, own: Mapping[str, float | None], before: NodeReading, now: NodeReading
+) -> Iterator[SystemUse]:
     for worker, pid in pids.items():
         if pid in before.processes and pid in now.processes:
             figures = _of_process(before.processes[pid], now.processes[pid], now.at_s - before.at_s)
+            if (step_s := own.get(worker)) is not None:
+                figures["step_s"] = round(step_s, 6)
             yield SystemUse(kind="worker", id=worker, node=node, figures=figures)
 
 

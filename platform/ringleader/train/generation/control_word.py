@@ -16,7 +16,7 @@ from ringleader.train.generation.saving.cadence import CheckpointVote
 
 MAX_METRICS = 12
 _EXACT = 1 << 24  # float32 holds every integer up to here; a step is sent modulo this
-_MEMBER = 14
+_MEMBER = 16
 _HALF = 24
 """Bits of a fingerprint in one entry."""
 _SHARD = 4 + MAX_METRICS
@@ -38,6 +38,15 @@ class ProgramPosition:
     call: int
     kind: str
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPace:
+    """A member's seconds from one commit to the next, and those of them in which it waited for the exchange; zeros
+    before there is one."""
+
+    elapsed_s: float = 0.0
+    exposed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,7 @@ class SliceReport:
 
 
 NOTHING: Mapping[int, SliceReport] = {}
+UNPACED = StepPace()
 BARRIER, EVALUATE, BATCHES = range(len(KINDS))
 
 
@@ -140,6 +150,7 @@ class WordLayout:
         lays: bool = False,
         sets: bool = False,
         repeats: bool = False,
+        pace: StepPace = UNPACED,
         slices: Mapping[int, SliceReport] = NOTHING,
         used: Sequence[bool] = (),
         buffers: Tensor | None = None,
@@ -149,12 +160,14 @@ class WordLayout:
         Args:
             kind: an index into KINDS, plus the epoch for a loop.
             said: fingerprints of the member's state and of its variables, below 2**48; 0 for none.
+            pace: up to the commit before.
         """
         word = torch.zeros(self.length, dtype=torch.float32)
         own = (
             *(call, kind, step % _EXACT, pending, stop, stance, wish),
             # A fingerprint has 48 bits and an entry holds 24 exactly.
             *(said[0] >> _HALF, said[0] % _EXACT, lays, sets, said[1] >> _HALF, said[1] % _EXACT, repeats),
+            *(pace.elapsed_s, pace.exposed_s),
         )
         start = rank * _MEMBER
         word[start : start + _MEMBER] = torch.tensor(own, dtype=torch.float32)
@@ -200,6 +213,11 @@ class WordLayout:
     def wishes(self, word: Tensor, *, world: int) -> list[CheckpointVote]:
         """Each of `world` members' vote on a checkpoint, by rank."""
         return [CheckpointVote(int(w)) for w in word[: world * _MEMBER].view(world, _MEMBER)[:, 6].tolist()]
+
+    def paces(self, word: Tensor, *, workers: int) -> list[StepPace]:
+        """The pace of each of `workers` members, by rank."""
+        members = word[: workers * _MEMBER].view(workers, _MEMBER)
+        return [StepPace(*pace) for pace in members[:, 14:].tolist()]
 
     def lays(self, word: Tensor, *, world: int) -> bool:
         """Whether any member asks for another set of trained parameters."""

@@ -4,6 +4,7 @@ Every member keeps the same records; rank 0 sends them. When rank 0 is lost, the
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +94,11 @@ class SettledRecords:
         if not self._open:
             self._open = [StepRecord(step, generation, {})]
         self._open[-1].values |= scores
+
+    def amend(self, values: Mapping[str, float]) -> None:
+        """Add metrics of the newest commit that are known only now to its open records."""
+        for record in self._open:
+            record.values |= values
 
     def settle(self) -> None:
         """Settle the open records: they can no longer be rolled back."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
+from statistics import fmean
 from time import perf_counter
 
 import numpy as np
 
 from ringleader.errors import CallMismatch, NonFiniteLoss, StepMisuse
-from ringleader.train.generation.control_word import StepReport
+from ringleader.train.generation.control_word import UNPACED, StepPace, StepReport
 from ringleader.train.generation.member import Member
 from ringleader.train.generation.settled_records import StepRecord
 from ringleader.train.rows.order.cursor import Epoch, checksum
@@ -50,13 +51,27 @@ def check_finite(loss: float, step: int) -> None:
         )
 
 
+def waits_of(paces: Sequence[StepPace]) -> dict[str, float]:
+    """What the workers' waits for an exchange were: that of the one which waited least is the exchange, and what others
+    waited longer they waited for that one. Nothing where fewer than two can tell."""
+    shares = [min(1.0, pace.exposed_s / pace.elapsed_s) for pace in paces if pace.elapsed_s > 0]
+    if len(shares) < 2:
+        return {}
+    return {"exchange_fraction": min(shares), "idle_fraction": fmean(shares) - min(shares)}
+
+
 class StepRecorder:
-    """Makes the records of committed steps, with the pace since the commit before."""
+    """Makes the records of committed steps, with the pace since the commit before.
+
+    Attributes:
+        pace: that of the newest of them.
+    """
 
     def __init__(self, member: Member) -> None:
         self._member = member
         self._committed_at = perf_counter()
         self._exposed_s = self._loading_s = 0.0
+        self.pace = UNPACED
         self._untold: int | None = None
 
     def records(
@@ -137,7 +152,8 @@ class StepRecorder:
         now, exposed_s = perf_counter(), member.split.exposed_s + member.generation.exchange.exposed_s
         # A clock may not have moved since, and the pace divides by this.
         elapsed_s = max(now - self._committed_at, 1e-9)
-        exposed = min(1.0, (exposed_s - self._exposed_s) / elapsed_s)
+        self.pace = StepPace(elapsed_s, exposed_s - self._exposed_s)
+        exposed = min(1.0, self.pace.exposed_s / elapsed_s)
         loading = min(1.0, (loading_s - self._loading_s) / elapsed_s)
         self._committed_at, self._exposed_s, self._loading_s = now, exposed_s, loading_s
         return elapsed_s / steps, exposed, loading

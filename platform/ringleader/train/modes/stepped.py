@@ -16,6 +16,7 @@ from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.empty_transactions import EmptyTransactions
 from ringleader.train.modes.loop_exit import LoopExit
 from ringleader.train.modes.mode import Mode
+from ringleader.train.modes.step_checks import waits_of
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.order.batch_sizes import present_shards
 from ringleader.train.rows.order.cursor import Epoch
@@ -219,6 +220,9 @@ class SteppedMode(Mode):
         world = len(member.generation.plan.members)
         report = member.layout.read(reduced, world=world, present=self._said)
         if not self._is_put_off(report, reduced):
+            # Only now does anybody know how long the others have waited in the step before.
+            paces = member.layout.paces(reduced, workers=member.generation.plan.world)
+            member.reporter.amend(waits_of(paces))
             self._apply(report, reduced)
             member.committed(ends=not member.progress.phases)
             self._report_phase("between")
@@ -243,6 +247,7 @@ class SteppedMode(Mode):
             lays=member.laying.due(loop.number),
             sets=member.settings.sets,
             repeats=self._twice.asks,
+            pace=self.recorder.pace,
             stance=self._leaving.stance(leaves=self._leaves, turns=bool(self._mine)),
             slices=self._reports,
             used=self._used,
