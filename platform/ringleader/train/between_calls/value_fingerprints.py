@@ -157,11 +157,12 @@ class ValueReader:
 
     def _generator(self, generator: "GeneratorType[Any, Any, Any]", depth: int) -> str | None:
         """The place and the variables of a generator of the program that is under way."""
+        # Asked first: of one that has ended no frame is left, and the session's own say nothing of the program.
+        if generator.gi_code.co_filename.startswith(BELOW):
+            return None
         frame = generator.gi_frame
         if frame is None or generator.gi_running:
             return repr(frame)
-        if frame.f_code.co_filename.startswith(BELOW):
-            return None
         return f"{frame.f_lasti}{self._items(list(frame.f_locals.values()), depth, '()')}"
 
     def _tensor(self, tensor: Tensor) -> str | None:
