@@ -11,11 +11,11 @@ import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from inspect import unwrap
 from itertools import islice
 from types import CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -51,7 +51,7 @@ class ProgramObject:
 
 def is_users(value: Any) -> bool:
     """Whether the value is an object, with attributes, of a class of the program's own."""
-    kind = type(value)
+    kind: Any = type(value)
     plain = not isinstance(value, nn.Module | type) and (hasattr(value, "__dict__") or bool(_slots(kind)))
     return plain and of_program(kind.__module__)
 
@@ -77,8 +77,8 @@ def attributes_of(value: Any) -> dict[str, Any]:
         changed: Collection[str] = () if text is None else text.changing_globals
         return {name: vars(value)[name] for name in changed if name in vars(value)}
     # Copied at once: threads of the program may change it meanwhile.
-    own = dict(getattr(value, "__dict__", {}))
-    for name, slot in _slots(type(value)).items():
+    own, kind = dict(getattr(value, "__dict__", {})), cast(Any, type(value))
+    for name, slot in _slots(kind).items():
         try:
             own[name] = slot.__get__(value)
         except AttributeError:  # nothing is assigned yet
@@ -191,11 +191,14 @@ def _inside(each: ProgramObject) -> Iterator[ProgramObject]:
         case nn.Module():
             held = ((f"{name}.{child}", part) for child, part in value.named_children())
     yield from (ProgramObject(told, keys, part) for told, part in held)
-    if has_attributes(value) and not isinstance(value, ModuleType):
+    # Torch's own layers hold nothing of the program's.
+    layer = isinstance(value, nn.Module) and type(value).__module__.startswith("torch.")
+    if has_attributes(value) and not isinstance(value, ModuleType) and not layer:
         for attribute, part in attributes_of(value).items():
             yield ProgramObject(f"{name}.{attribute}", (*keys, ("", f".{attribute}")), part)
 
 
+@lru_cache(maxsize=1024)
 def _slots(kind: type) -> dict[str, MemberDescriptorType]:
     return {
         name: member
