@@ -160,9 +160,11 @@ class ValueReader:
         # Asked first: of one that has ended no frame is left, and the session's own say nothing of the program.
         if generator.gi_code.co_filename.startswith(BELOW):
             return None
+        if generator.gi_running:
+            return None  # it goes over the batches of this very call
         frame = generator.gi_frame
-        if frame is None or generator.gi_running:
-            return repr(frame)
+        if frame is None:
+            return "ended"
         return f"{frame.f_lasti}{self._items(list(frame.f_locals.values()), depth, '()')}"
 
     def _tensor(self, tensor: Tensor) -> str | None:
