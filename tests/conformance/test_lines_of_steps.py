@@ -7,7 +7,7 @@ import pytest
 import torch
 from programs import EPOCHS, accuracy, norm_free, rows, sgd
 from test_carried import SPEC, warned
-from test_programs import ALL, keeps_its_bits
+from test_programs import ALL, MOMENTS, keeps_its_bits
 from torch import nn
 from torch.nn import functional as F
 
@@ -32,6 +32,16 @@ def counter_of_steps(session: Session) -> None:
     net.load_state_dict(kept)
 
 
+def weight_by_lines_of_steps(session: Session) -> None:
+    """In the only loop of the program: no later call compares the variable."""
+    net, weight = session.model(norm_free()), 1.0
+    sgd(session, net)
+    for step in session.steps(rows(count=200)):
+        for x, y in step:
+            session.step(F.cross_entropy(net(x), y) * weight)
+        weight *= 0.9
+
+
 def coefficient_of_each_step(session: Session) -> None:
     """What the lines before a step's phases read of the weights is a number in its losses, and of no later step."""
     net, scale = session.model(nn.Linear(6, 3)), session.model(nn.ParameterDict({"log": torch.zeros(1)}))
@@ -53,6 +63,18 @@ def test_what_lines_of_a_step_leave_to_those_of_a_later_one_is_warned_of(tmp_pat
     told = [message.partition(" (")[0].rpartition(" ")[2] for message in warned(recorded)]
     assert (finished.reproducible_why, sorted(told)) == ("", ["best", "number"])
     assert all("a worker that comes in at a step has not run the lines" in m for m in warned(recorded))
+
+
+@pytest.mark.parametrize("moment", ["kill-9", "pause-8"])
+def test_lines_that_a_newcomer_has_missed_are_named_in_the_result(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = weight_by_lines_of_steps.__name__
+    monkeypatch.setitem(ALL, name, weight_by_lines_of_steps)
+    last = MOMENTS[moment].play(name, "ring", tmp_path)[-1]
+    whys = {finished.reproducible_why for finished in last.finished.values()}
+    assert whys
+    assert all("the program's weight (test_lines_of_steps.py:" in why for why in whys)
 
 
 @pytest.mark.parametrize("moment", ["kill-9", "follow-6"])

@@ -18,6 +18,9 @@ STEPS_CURE = (
     "a worker that comes in at a step has not run the lines after earlier ones. Count with session.global_step, keep "
     "it with session.keep(name, object), or the best weights with session.best(model, score)"
 )
+STEPS_HOW = (
+    "goes on from the lines after earlier steps, which have not run on a worker that came in at a step"
+)
 
 
 @dataclass(frozen=True, slots=True)

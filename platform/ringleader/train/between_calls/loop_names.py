@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 
-from ringleader.train.between_calls.findings import BODY_CURE, CARRIED_ADVICE, CARRIED_CURE, STEPS_CURE
+from ringleader.train.between_calls.findings import (
+    BODY_CURE,
+    CARRIED_ADVICE,
+    CARRIED_CURE,
+    STEPS_CURE,
+    STEPS_HOW,
+    VariableFinding,
+)
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
@@ -72,6 +79,15 @@ def escaped(function: Any) -> list[dict[str, str]]:
         {"variable": each.key[1].lstrip("."), "line": f"{file}:{each.line}", "cure": cure}
         for each, cure in (*behind, *within)
         if each.scope in scopes
+    ]
+
+
+def missed_lines() -> list[VariableFinding]:
+    """The findings for a worker that comes into a loop over `session.steps` behind its first step: what the lines after
+    earlier ones have left to those after later ones."""
+    return [
+        VariableFinding(left.key[1].lstrip("."), f"{Path(file).name}:{left.line}", STEPS_CURE, STEPS_HOW)
+        for left, file in _told(list(running_frames()), lambda text: text.by_steps)
     ]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ringleader.errors import StepMisuse
 from ringleader.train.between_calls.derived_weights import compute, derived_of
+from ringleader.train.between_calls.loop_names import missed_lines
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.body_checks import BodyChecks
@@ -179,6 +180,8 @@ class StepLoops:
         self._loop, self._streams = loop, LineStreams(self._member, loop)
         self._steps.begin_steps(loop)
         if progress.calls.offset and not progress.calls.is_finished(loop.number):
+            for finding in missed_lines():
+                self._member.variables.find(finding)
             at = progress.calls.evaluated
             if at is not None and at.step < progress.step:
                 yield from self._again(loop, place, FinishedCall(None, at.step, at.loss))
