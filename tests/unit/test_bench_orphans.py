@@ -65,7 +65,9 @@ def test_an_orphan_is_found_though_a_guard_has_adopted_it(tmp_path: Path) -> Non
     adopt = "import ctypes, subprocess, sys; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)"
     leave = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'input()'], stdin=0)"
     machine = Machine.now(tmp_path)
-    with started(f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "guard.py"):
+    with started(
+        f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "/ringleader/guard.py"
+    ):
         # While a process becomes another program, its environment is empty.
         (orphan,) = wait_for("the orphan", lambda: machine.left().get("orphans"))
         assert orphan in of_run(tmp_path)
@@ -82,7 +84,7 @@ def test_a_zygote_is_no_orphan_of_a_job(tmp_path: Path) -> None:
     )
     machine = Machine.now(tmp_path)
     with started(
-        f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "guard.py"
+        f"{adopt}; subprocess.run([sys.executable, '-c', {leave!r}])", tmp_path, "/ringleader/guard.py"
     ) as guard:
         wait_for("the zygote", lambda: len(of_run(tmp_path) - {guard}) == 1)
         assert machine.left() == {}

@@ -15,7 +15,7 @@ from ringleader.comm.segments import NAME
 
 FIRST = 1
 """The process that inherits those whose parent, and guard, have ended."""
-GUARD = b"guard.py"
+GUARD = b"/ringleader/guard.py"
 ZYGOTE = b"/zygote.py"
 """An orphan by birth: its raylet ends it, and nobody's job is left in it."""
 SHARED = Path("/dev/shm")  # noqa: S108 - looked into, nothing is put there
