@@ -111,8 +111,12 @@ class Notes:
 
 def watch(session: Session) -> None:
     """At the top of a program."""
-    notes, me = _now[0], threading.current_thread().name
-    session.on_commit(lambda: notes.committed(me, session.global_step))
+    # Nothing of the play around the programs, which all members share here, may be a variable of theirs.
+    session.on_commit(lambda: _committed(session.global_step))
+
+
+def _committed(step: int) -> None:
+    _now[0].committed(threading.current_thread().name, step)
 
 
 def behind(epoch: int) -> None:

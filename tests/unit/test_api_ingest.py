@@ -55,7 +55,7 @@ def test_a_supervisor_of_an_earlier_attempt_is_refused(here: Stage) -> None:
 
 def test_status_drives_the_state_and_shows_the_job_live(here: Stage) -> None:
     job_id = here.started()
-    worker = {"id": "w0", "role": "worker", "rank": 0, "pid": 7, "node": "n1"}
+    worker = {"id": "w0", "role": "worker", "rank": 0, "pid": 7, "node": "n1", "address": "10.0.0.1"}
     worker |= {"state": "up", "generation": 1, "shards": [0, 3]}
     worker |= {"cpu_percent": 98.5, "memory_bytes": 1 << 20, "gpu_memory_bytes": None}
     here.post(job_id, status=status("recovering"))

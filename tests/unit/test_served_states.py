@@ -3,6 +3,7 @@ it reads of it is refused, with its line, before it decides anything by it."""
 
 import copy
 import io
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -125,16 +126,16 @@ def set_by_hand(optimizer: torch.optim.Optimizer, net: nn.Module) -> None:
 
 
 class Kept:
-    """The state of the first epoch comes back behind each of the others."""
+    """The state of the first epoch comes back behind each of the others; each member, a thread, has its own."""
 
     def __init__(self) -> None:
-        self.saved: dict[int, Any] = {}
+        self.own = threading.local()
 
     def __call__(self, optimizer: torch.optim.Optimizer, _: nn.Module) -> None:
-        if id(optimizer) in self.saved:
-            optimizer.load_state_dict(self.saved[id(optimizer)])
+        if hasattr(self.own, "saved"):
+            optimizer.load_state_dict(self.own.saved)
         else:
-            self.saved[id(optimizer)] = copy.deepcopy(optimizer.state_dict())
+            self.own.saved = copy.deepcopy(optimizer.state_dict())
 
 
 WRITES: dict[str, Callable[[], Line]] = {
