@@ -2,8 +2,10 @@
 
 import io
 import stat
+import struct
 import time
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +121,16 @@ def test_a_name_that_is_not_plain_is_refused(name: str, why: str, tmp_path: Path
     refusal = _refusal(_zip(("fine.py", b""), (name, b"x")), tmp_path)
     assert refusal.entry == name[:200]
     assert why in refusal.message
+
+
+def test_an_entry_with_a_second_name_is_refused(tmp_path: Path) -> None:
+    # Info-ZIP's field for names in Unicode, which Python's zipfile goes by from 3.12 on.
+    entry, elsewhere = zipfile.ZipInfo("fine.py"), b"../evil.py"
+    field = struct.pack("<BL", 1, zlib.crc32(b"fine.py")) + elsewhere
+    entry.extra = struct.pack("<2H", 1, 0) + struct.pack("<2H", 0x7075, len(field)) + field
+    refusal = _refusal(_zip((entry, b"x")), tmp_path)
+    assert "second name" in refusal.message
+    assert list(tmp_path.rglob("evil.py")) == []
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK])

@@ -30,6 +30,8 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1 << 18
 _MAX_TABLE_BYTES = 16 << 20  # the table of contents, before it is read into memory
 _END = struct.Struct("<4s4H2LH")
+_FIELD = struct.Struct("<2H")  # the head of an extra field: its kind, and the bytes that follow
+_UNICODE_NAME = 0x7075
 _LOCAL = struct.Struct("<4s5H3L2H")
 # The format's general purpose bits 0, 6 and 13: encrypted, strongly encrypted, with masked headers.
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
@@ -212,6 +214,9 @@ def _plain(entry: zipfile.ZipInfo) -> None:
     """Refuse all but a plain file or folder with a name that stays inside."""
     # `filename` is cut at a NUL: the name as it was sent.
     _safe_name(entry.orig_filename)
+    # From Python 3.12 on zipfile takes that name for the entry's, in place of the one that was just looked at.
+    if _UNICODE_NAME in _fields(entry.extra):
+        raise PackageRefused(entry.orig_filename, "it has a second name, in an extra field")
     # 0 where it was packed on a system without Unix modes.
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
@@ -223,6 +228,14 @@ def _plain(entry: zipfile.ZipInfo) -> None:
         raise PackageRefused(entry.filename, "its compression is neither stored nor deflated")
     if entry.is_dir() and entry.file_size:
         raise PackageRefused(entry.filename, "it is a folder entry with content")
+
+
+def _fields(extra: bytes) -> Iterator[int]:
+    """The kinds of an entry's extra fields."""
+    while len(extra) >= _FIELD.size:
+        kind, size = _FIELD.unpack_from(extra)
+        yield kind
+        extra = extra[_FIELD.size + size :]
 
 
 def _safe_name(name: str) -> None:
