@@ -10,9 +10,18 @@ Address = IPv4Address | IPv6Address
 CLOUD = IPv4Address("168.63.129.16")
 """Azure's own, inside every machine there, and public by its number."""
 NAT64 = IPv6Network("64:ff9b::/96")
-IPV4_INSIDE = IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96")
-"""Networks whose addresses stand for IPv4 ones: a NAT64's own, at places that only it knows, and the compatible ones,
-which nobody uses any more."""
+IPV4_INSIDE = IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"), IPv6Network("::ffff:0:0:0/96")
+"""Networks whose addresses stand for IPv4 ones: a NAT64's own, at places that only it knows, the compatible ones, which
+nobody uses any more, and the translated ones."""
+RESERVED = (
+    IPv4Network("192.0.0.0/24"),  # Oracle's cloud has its metadata there
+    IPv4Network("192.88.99.0/24"),
+    IPv6Network("fec0::/10"),  # addresses of a site, before fc00::/7
+    IPv6Network("100:0:0:1::/64"),
+    IPv6Network("3fff::/20"),
+    IPv6Network("5f00::/16"),
+)
+"""Networks for use inside, or for none, of which the ipaddress of some Python releases says that they are global."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class Allowed:
 def is_inside(address: Address) -> bool:
     """Whether an address is one of this machine, its networks or its cloud, however it is written."""
     address = plain(address)
-    if any(address in network for network in IPV4_INSIDE):
+    if any(address in network for network in (*IPV4_INSIDE, *RESERVED)):
         return True
     return not address.is_global or address.is_multicast or address == CLOUD
 
