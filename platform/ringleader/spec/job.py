@@ -121,6 +121,12 @@ class Debug(SpecPart):
     check: Annotated[bool, Field(strict=True)] = True
 
 
+# Nobody writes it: it comes with what `framework: auto` was chosen as.
+FrameworkWhy = Annotated[
+    Annotated[str, Field(max_length=MAX_WHY, pattern=LABEL)] | None,
+    Field(json_schema_extra={"readOnly": True}),
+]
+
 # ABCMeta, the class of all models, has a method of that name. No model has, which is all that a field could hide.
 warnings.filterwarnings("ignore", r'Field name "register" in "JobSpec" shadows', UserWarning)
 
@@ -131,11 +137,7 @@ class JobSpec(SpecPart):
     name: Name
     entrypoint: str
     framework: Framework = "native"
-    # Nobody writes it: it comes with what `framework: auto` was chosen as.
-    framework_why: Annotated[
-        Annotated[str, Field(max_length=MAX_WHY, pattern=LABEL)] | None,
-        Field(json_schema_extra={"readOnly": True}),
-    ] = None
+    framework_why: FrameworkWhy = None
     working_dir: str | None = None
     requirements: Requirements = None
     params: dict[str, JsonValue] = {}

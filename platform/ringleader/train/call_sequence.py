@@ -14,6 +14,7 @@ from ringleader.train.modes.mode import Mode
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.state.optimizers.served_state import ServedOptimizerStates
+from ringleader.train.state.training_state import note_stepped
 
 
 class CallSequence:
@@ -191,7 +192,8 @@ class CallSequence:
         member.laying.bring_back()
         member.sections.begin(number)
         if self.shown.step if self.shown is not None else member.progress.step:
-            member.held.note_stepped()
+            for optimizer, _ in member.held.optimizers:
+                note_stepped(optimizer)
         self._sink.between(number + 1)
         self._states.hide()
 

@@ -7,6 +7,7 @@ member ends with the same word. That is how all agree on a boundary, a stop, the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,8 +41,7 @@ class ProgramPosition:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepPace:
+class StepPace(NamedTuple):
     """A member's seconds from one commit to the next, and those of them in which it waited for the exchange; zeros
     before there is one."""
 
@@ -167,16 +167,12 @@ class WordLayout:
             *(call, kind, step % _EXACT, pending, stop, stance, wish),
             # A fingerprint has 48 bits and an entry holds 24 exactly.
             *(said[0] >> _HALF, said[0] % _EXACT, lays, sets, said[1] >> _HALF, said[1] % _EXACT, repeats),
-            *(pace.elapsed_s, pace.exposed_s),
+            *pace,
         )
         start = rank * _MEMBER
         word[start : start + _MEMBER] = torch.tensor(own, dtype=torch.float32)
         self._write_slices(word, slices)
-        tail = self.members * _MEMBER + self.shards * _SHARD
-        if used:
-            word[tail : tail + self.parameters] = torch.tensor(used, dtype=torch.float32)
-        if buffers is not None:
-            word[tail + self.parameters :] = buffers
+        self._write_tail(word, used, buffers)
         return word
 
     def _write_slices(self, word: Tensor, slices: Mapping[int, SliceReport]) -> None:
@@ -187,6 +183,13 @@ class WordLayout:
             word[start + 2], word[start + 3] = report.checksum, report.names
             for slot, value in enumerate(values):
                 word[start + 4 + slot] = value
+
+    def _write_tail(self, word: Tensor, used: Sequence[bool], buffers: Tensor | None) -> None:
+        tail = self.members * _MEMBER + self.shards * _SHARD
+        if used:
+            word[tail : tail + self.parameters] = torch.tensor(used, dtype=torch.float32)
+        if buffers is not None:
+            word[tail + self.parameters :] = buffers
 
     def buffers_of(self, word: Tensor) -> Tensor:
         """The encoded buffers' part of a reduced word."""

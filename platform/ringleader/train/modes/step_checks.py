@@ -6,6 +6,7 @@ from statistics import fmean
 from time import perf_counter
 
 import numpy as np
+from torch import Tensor
 
 from ringleader.errors import CallMismatch, NonFiniteLoss, StepMisuse
 from ringleader.train.generation.control_word import UNPACED, StepPace, StepReport
@@ -73,6 +74,12 @@ class StepRecorder:
         self._exposed_s = self._loading_s = 0.0
         self.pace = UNPACED
         self._untold: int | None = None
+
+    def tell_waits(self, word: Tensor) -> None:
+        """Add how long members waited in the step before to its record: only this reduced word tells it."""
+        member = self._member
+        paces = member.layout.paces(word, workers=member.generation.plan.world)
+        member.reporter.amend(waits_of(paces))
 
     def records(
         self,

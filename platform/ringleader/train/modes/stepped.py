@@ -16,7 +16,6 @@ from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.modes.empty_transactions import EmptyTransactions
 from ringleader.train.modes.loop_exit import LoopExit
 from ringleader.train.modes.mode import Mode
-from ringleader.train.modes.step_checks import waits_of
 from ringleader.train.ports import RecordSink
 from ringleader.train.rows.order.batch_sizes import present_shards
 from ringleader.train.rows.order.cursor import Epoch
@@ -79,8 +78,7 @@ class SteppedMode(Mode):
     def mid_batch(self) -> bool:
         """Whether slices of the running transaction are computed, but not all of them committed.
 
-        A worker that has just joined sees only behind its first slice what the others saw behind their last: it leaves
-        with them.
+        A newcomer sees only behind its first slice what the others saw behind their last: it leaves with them.
         """
         computed = bool(self._reports) and not self._failed and self._leaving.saw
         return computed or self._member.progress.phases > 0
@@ -217,12 +215,9 @@ class SteppedMode(Mode):
     def _finish(self) -> None:
         """Exchange the word, then commit, unless a member objects. Raises ExchangeBroken."""
         member, reduced = self._member, self._exchange_word()
-        world = len(member.generation.plan.members)
-        report = member.layout.read(reduced, world=world, present=self._said)
+        report = member.layout.read(reduced, world=len(member.generation.plan.members), present=self._said)
         if not self._is_put_off(report, reduced):
-            # Only now does anybody know how long the others have waited in the step before.
-            paces = member.layout.paces(reduced, workers=member.generation.plan.world)
-            member.reporter.amend(waits_of(paces))
+            self.recorder.tell_waits(reduced)
             self._apply(report, reduced)
             member.committed(ends=not member.progress.phases)
             self._report_phase("between")

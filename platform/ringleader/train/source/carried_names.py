@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ringleader.train.source.program_scope import ADDS, Function, Key, ProgramScope
-from ringleader.train.source.statement_order import Loop, blocks, first, given, names
+from ringleader.train.source.statement_order import Loop, blocks, first, given, names, span
 from ringleader.train.source.value_flow import MATTERS, ValueFlow
 
 LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
@@ -49,6 +49,24 @@ def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> I
         read = body.first(key, reads | (own - body.changing(key)))
         if read:
             yield CarriedName(key, line, read)
+
+
+def read_by_a_later_step(loop: Loop, key: Key, flows: ValueFlow) -> int | None:
+    """The line in which the lines of a step read what those of an earlier one have left, for something that matters; 0
+    where each step sets the variable first, None where there is neither."""
+    lines = range(loop.lineno, span(loop)[1] + 1)
+    reads = {line for line in flows.matter_at(key) if line in lines}
+    own = {load.line for load in flows.loads if load.key == key == load.into and load.line in lines}
+    read = first([*given(loop), *loop.body], key[1], reads | own)
+    if not read or read in reads:
+        return read
+    return min(reads, default=None)
+
+
+def is_of_loop(loop: Loop, key: Key, flows: ValueFlow) -> bool:
+    """Whether the variable is used in the loop alone."""
+    lines = range(loop.lineno, span(loop)[1] + 1)
+    return all(line in lines for line in (*flows.sets[key], *(e.line for e in flows.loads if e.key == key)))
 
 
 class _Body:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
-from ringleader.train.source.carried_names import carried
+from ringleader.train.source.carried_names import carried, is_of_loop, read_by_a_later_step
 from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
 from ringleader.train.source.statement_order import Loop, binds, blocks, first, given, span
 from ringleader.train.source.step_items import ends_turns, goes_over_slices, method_calls
@@ -208,20 +208,13 @@ class SourceText:
 
     def _lines_of_steps(self, loop: Loop, scope: ProgramScope) -> None:
         """Tell apart what lines after a step leave to those after a later one, and what each step makes for itself."""
-        lines = range(loop.lineno, span(loop)[1] + 1)
         for key, line in scope.changed_by([*given(loop), *loop.body]):
             if key in self.inside or self._is_kept(key, scope):
                 continue
-            reads = {read for read in self.flows.matter_at(key) if read in lines}
-            own = {
-                load.line for load in self.flows.loads if load.key == key == load.into and load.line in lines
-            }
-            read = first([*given(loop), *loop.body], key[1], reads | own)
-            used = {*self.flows.sets[key], *(load.line for load in self.flows.loads if load.key == key)}
-            if read and reads and not key[1].startswith("."):  # an attribute may be one of a kept object
-                told = read if read in reads else min(reads)
-                self.by_steps.setdefault(key, EscapingName(key, line, told, scope.name))
-            elif read == 0 and key[0] and all(each in lines for each in used):
+            read = read_by_a_later_step(loop, key, self.flows)
+            if read and not key[1].startswith("."):  # an attribute may be one of a kept object
+                self.by_steps.setdefault(key, EscapingName(key, line, read, scope.name))
+            elif read == 0 and key[0] and is_of_loop(loop, key, self.flows):
                 self._of_one_step.add(key)
 
     def _is_kept(self, key: Key, scope: ProgramScope) -> bool:

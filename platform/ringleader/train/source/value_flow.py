@@ -75,12 +75,7 @@ class ValueFlow:
         self.sets: dict[Key, list[int]] = defaultdict(list)
         self.scopes: dict[ast.AST, ProgramScope] = {}
         self.functions: dict[str, list[tuple[Function, ProgramScope]]] = defaultdict(list)
-        self.imported = {
-            (each.asname or each.name).partition(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for each in node.names
-        }
+        self.imported = _imported(tree)
         self.callbacks: list[tuple[str, str]] = []
         self._function = ""
         self._hidden: list[str] = []
@@ -311,6 +306,15 @@ class ValueFlow:
             if not self._scope.is_own(node):
                 return True
         return False
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    return {
+        (each.asname or each.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for each in node.names
+    }
 
 
 def _times_in(top: ast.AST, scope: ProgramScope) -> set[Key]:

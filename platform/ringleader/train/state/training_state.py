@@ -60,14 +60,9 @@ class TrainingState:
         self.left = True
 
     def add_scheduler(self, scheduler: LRScheduler) -> None:
-        _note_stepped(scheduler.optimizer)
+        note_stepped(scheduler.optimizer)
         take(scheduler)
         self.schedulers.append(scheduler)
-
-    def note_stepped(self) -> None:
-        """Note that steps are committed, whoever made them: the program's lines behind may step schedules."""
-        for optimizer, _ in self.optimizers:
-            _note_stepped(optimizer)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -294,7 +289,8 @@ def _parameters(optimizer: Optimizer) -> set[nn.Parameter]:
     return {parameter for group in optimizer.param_groups for parameter in group["params"]}
 
 
-def _note_stepped(optimizer: Optimizer) -> None:
+def note_stepped(optimizer: Optimizer) -> None:
+    """Note that it has made steps, whoever made them: the program's lines may step its schedules."""
     # What torch looks at to warn of a schedule that is stepped before its optimizer. It knows of no update that
     # others made: a joiner's own optimizer may never have stepped, nor that of a worker where servers step.
     optimizer._opt_called = True  # type: ignore[attr-defined]
