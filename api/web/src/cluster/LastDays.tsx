@@ -6,7 +6,7 @@ import { percent } from "../format";
 import { Card } from "../parts/Card";
 import { ErrorNotice, Skeleton } from "../parts/Notice";
 import { KINDS } from "../plot/curves";
-import type { Line, Range } from "../plot/lines";
+import type { Range } from "../plot/lines";
 import { LinePlot } from "../plot/LinePlot";
 import { days, linesOf, round, rowsOf } from "./usage";
 import { history as readHistory, type History } from "./wire";
@@ -18,8 +18,6 @@ const SPANS = [
   [168, "Seven days"],
 ] as const;
 const HEIGHT = 150;
-const NONE: readonly Line[] = [];
-const NO_STRIPS = [] as const;
 
 export function LastDays() {
   const [hours, setHours] = useState<number>(24);
@@ -57,10 +55,7 @@ function Shown({ history }: { history: History }) {
         of="Cluster"
         things="%"
         lines={lines}
-        raw={NONE}
-        strips={NO_STRIPS}
         kind={KINDS.wall}
-        log={false}
         zero
         height={HEIGHT}
         zoom={zoom}

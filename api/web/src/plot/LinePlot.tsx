@@ -16,6 +16,8 @@ import { wide, xHead } from "./wide";
 
 const NAMED = 5;
 const HEIGHT = 260;
+const NO_RAW: readonly Line[] = [];
+const NO_STRIPS: readonly Strip[] = [];
 const NO_MARKS: readonly Mark[] = [];
 
 interface Props {
@@ -26,11 +28,11 @@ interface Props {
   things?: string;
   lines: readonly Line[];
   /** The lines before smoothing; none without smoothing. */
-  raw: readonly Line[];
-  strips: readonly Strip[];
+  raw?: readonly Line[];
+  strips?: readonly Strip[];
   marks?: readonly Mark[];
   kind: XKind;
-  log: boolean;
+  log?: boolean;
   /** y reaches down to 0, and counts whole things. */
   zero?: boolean;
   whole?: boolean;
@@ -57,7 +59,7 @@ export function LinePlot(given: Props) {
   const [pressed, setPressed] = usePressed();
   // A plot that is drawn anew forgets where a drag began.
   const props = useHeld(given, pressed);
-  const { name, lines, raw, strips, marks = NO_MARKS, kind, log, zero = false, whole = false, height = HEIGHT } = props;
+  const { name, lines, raw = NO_RAW, strips = NO_STRIPS, marks = NO_MARKS, kind, log = false, zero = false, whole = false, height = HEIGHT } = props;
   const { zoom, highlight, onZoom, at = null, onAt, tip, empty = "No values here." } = props;
   const [box, width] = useWidth();
   const host = useRef<HTMLDivElement>(null);
@@ -173,7 +175,7 @@ export function LinePlot(given: Props) {
 }
 
 /** The values as they were read: smoothing is a way of drawing. A job's own charts are headed by the metric's name. */
-function rowsOf({ of, raw, lines, kind, zoom }: Props): Cell[][] {
+function rowsOf({ of, raw = NO_RAW, lines, kind, zoom }: Props): Cell[][] {
   const read = raw.length > 0 ? raw : lines;
   return wide(of ? read.map((line) => ({ ...line, label: line.id })) : read, xHead(kind), zoom);
 }

@@ -28,7 +28,6 @@ interface Props {
 }
 
 const NONE: readonly Line[] = [];
-const NO_STRIPS = [] as const;
 
 export function MetricChart({ of, chart, view, kind, x, marks, at, live, onAt, tip, onChange }: Props) {
   const { name, look, line } = chart;
@@ -56,7 +55,6 @@ export function MetricChart({ of, chart, view, kind, x, marks, at, live, onAt, t
         of={of}
         lines={lines}
         raw={smoothing > 0 ? measured : NONE}
-        strips={NO_STRIPS}
         marks={marks}
         kind={kind}
         log={log}

@@ -15,8 +15,6 @@ import { chartsOf, hasGaps, unmetOf, type SystemChart } from "./system";
 
 const HEIGHT = 150;
 const MOST_NAMED = 24;
-const NONE: readonly Line[] = [];
-const NO_STRIPS = [] as const;
 
 interface Props {
   job: Job;
@@ -85,10 +83,7 @@ function Chart({ of, chart: { title, unit, lines }, zoom, at, onAt, onZoom }: Ch
         of={of}
         things={unit}
         lines={lines}
-        raw={NONE}
-        strips={NO_STRIPS}
         kind={KINDS.wall}
-        log={false}
         zero
         height={HEIGHT}
         zoom={zoom}

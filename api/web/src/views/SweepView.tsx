@@ -14,7 +14,7 @@ import { Empty, ErrorNotice, Notice, Skeleton, WhyNotice } from "../parts/Notice
 import { StateBadge } from "../parts/State";
 import { KINDS } from "../plot/curves";
 import { LinePlot } from "../plot/LinePlot";
-import type { Line, Range } from "../plot/lines";
+import type { Range } from "../plot/lines";
 import { axesOf, bestSoFar, ordered, runsOfTrials } from "../sweeps/leaderboard";
 import { Leaderboard, Rungs } from "../sweeps/Leaderboard";
 import type { Order } from "../sweeps/order";
@@ -100,7 +100,6 @@ function Compare({ jobs, sweep }: { jobs: readonly string[]; sweep: Sweep }) {
   );
 }
 
-const NONE: readonly Line[] = [];
 
 function Best({ sweep, now }: { sweep: Sweep; now: number }) {
   const [zoom, setZoom] = useState<Range | null>(null);
@@ -116,10 +115,7 @@ function Best({ sweep, now }: { sweep: Sweep; now: number }) {
         name={`Best ${sweep.spec.metric.name} so far`}
         of={sweep.name}
         lines={lines}
-        raw={NONE}
-        strips={[]}
         kind={KINDS.relative}
-        log={false}
         zoom={zoom}
         highlight={null}
         rows={rows}
