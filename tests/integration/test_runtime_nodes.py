@@ -205,6 +205,41 @@ def test_how_a_process_of_another_node_ended_is_told(
     wait_for("ended watchers", lambda: not watchers(), 60)
 
 
+HOLDS = ENDS.replace("os._exit(3)", "ends.unlink(); sum(range(800_000_000))  # holds the interpreter's lock")
+
+
+def test_a_process_of_another_node_that_runs_without_beating_is_not_frozen(
+    cluster: RayCluster, away: str, home: Path, ingest: IngestServer, tmp_path: Path
+) -> None:
+    write_training(tmp_path / "holds", HOLDS)
+    run = start(
+        cluster,
+        home,
+        ingest,
+        pack(tmp_path / "holds"),
+        "holds",
+        workers={"min": 2, "max": 2, "placement": "spread"},
+        params={"ends": str(tmp_path), "gates": gates(tmp_path, 4)},
+    )
+    run.until_step(4)
+    (victim,) = by_node(run)[away]
+    process = psutil.Process(run.pids()[victim])
+    wait_for("who looks at it", lambda: watchers(process.pid))
+    # Stopped: on a busy machine its raylet takes longer to start a process for a look than a silence may last.
+    raylet = process.parent()
+    raylet.suspend()
+    try:
+        used_s = process.cpu_times().user
+        (tmp_path / str(process.pid)).touch()
+        wait_for("seconds of its own without a beat", lambda: process.cpu_times().user - used_s > 3.5, 60)
+    finally:
+        raylet.resume()
+    run.open_gate(4)
+    assert run.outcome()["outcome"] == "succeeded"
+    assert ingest.events("worker.lost") == []
+    run.leave_nothing()
+
+
 def watchers(of: int | None = None) -> list[int]:
     """The processes that await deaths on another node; `of`: those that have the life of this process."""
     titles = [(p.pid, p.info["cmdline"] or [""]) for p in psutil.process_iter(["cmdline"])]

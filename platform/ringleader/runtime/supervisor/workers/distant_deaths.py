@@ -1,4 +1,4 @@
-"""Deaths of processes on other nodes: a watcher on each of them, for as long as workers of the attempt live there."""
+"""Deaths of processes on other nodes, and looks at living ones: a watcher on each node with workers of the attempt."""
 
 import asyncio
 import threading
@@ -12,7 +12,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ringleader.runtime.messages import ProcessIdentity
-from ringleader.runtime.nodes import death_watch
+from ringleader.runtime.nodes import death_watch, node_process
+from ringleader.runtime.supervisor.failure_detector import ProcessGlance
 from ringleader.runtime.supervisor.workers.worker_handle import cause_by
 
 
@@ -38,6 +39,9 @@ class DeathWatcher:
         threading.Thread(target=wait, name=f"life-{pid}", daemon=True).start()
         return await told
 
+    async def glance(self, pid: int) -> ProcessGlance | None:
+        return node_process.glance(pid)
+
 
 class DistantDeaths:
     """The watchers of an attempt, which end with its supervisor: one on each other node, while it has any to await."""
@@ -57,6 +61,12 @@ class DistantDeaths:
             watcher = self._watchers.get(node) or self._watchers.setdefault(node, _watcher(node))
         told = watcher.cause.remote(identity.pid, identity.life)
         told.future().add_done_callback(lambda answer: self._told(node, answer, died))
+
+    def look(self, identity: ProcessIdentity) -> Any:
+        """A look at that process, pending; None where no watcher is on its node."""
+        with self._lock:
+            watcher = self._watchers.get(identity.node)
+        return None if watcher is None else watcher.glance.remote(identity.pid)
 
     def _told(self, node: str, answer: "Future[str | None]", died: Callable[[str], None]) -> None:
         with self._lock:

@@ -168,7 +168,7 @@ class WorkerGroup:
     def glance(self, worker: str) -> ProcessGlance | None:
         """A look at the worker's process; None where there is none, or not yet (`WorkerHandle.glance`)."""
         handle = self._handles.get(worker)
-        return handle.glance() if handle is not None else None
+        return handle.glance(self._returns.look) if handle is not None else None
 
     def befall(self, worker: str, function: Callable[..., None], *args: Any) -> None:
         """Call `function(pid, *args)` on the worker's node, whatever it does to the process."""

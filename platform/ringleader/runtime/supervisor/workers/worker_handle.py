@@ -77,15 +77,19 @@ class WorkerHandle:
     def died(self, cause: str) -> None:
         self.over, self.gone, self.cause = True, True, cause
 
-    def glance(self) -> ProcessGlance | None:
+    def glance(self, begin: Callable[[ProcessIdentity], Any] | None = None) -> ProcessGlance | None:
         """A look at its process; None where there is none, or not yet: the look at another node's comes back with a
-        later call."""
+        later call.
+
+        Args:
+            begin: begins such a look; by default `look_there`.
+        """
         if self.identity is None or self.gone:
             return None
         if is_here(self.identity.node):
             return node_process.glance(self.identity.pid)
         if self.look is None:
-            self.look = on_node(self.identity.node, node_process.glance, self.identity.pid)
+            self.look = (begin or look_there)(self.identity)
             return None
         if not ray.wait([self.look], timeout=0)[0]:
             return None
@@ -117,6 +121,11 @@ class WorkerHandle:
         """The bytes for the next process of the supervisor: all but the pending call."""
         kept = (self.role, self.identity, self.gone, self.dismissed, self.result)
         return pickle.dumps((kept, ray.cloudpickle.dumps(self.actor)))
+
+
+def look_there(identity: ProcessIdentity) -> Any:
+    """A look at a process of another node, pending: in a process that this node has, or starts for it."""
+    return on_node(identity.node, node_process.glance, identity.pid)
 
 
 def read(written: bytes) -> WorkerHandle:

@@ -6,12 +6,13 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
-from ringleader.runtime.messages import RunEnded
+from ringleader.runtime.messages import ProcessIdentity, RunEnded
 from ringleader.runtime.nodes import death_watch
 from ringleader.runtime.nodes.node_process import is_here
 from ringleader.runtime.supervisor.workers.distant_deaths import DistantDeaths, cause_of_death
-from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle, cause_of
+from ringleader.runtime.supervisor.workers.worker_handle import WorkerHandle, cause_of, look_there
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,12 @@ class WorkerReturns:
             return
         watched = (worker, identity.pid, identity.life)
         threading.Thread(target=self._await_death, args=watched, name=f"life-{worker}", daemon=True).start()
+
+    def look(self, identity: ProcessIdentity) -> Any:
+        """A look at a process of another node, pending."""
+        look = self._distant.look(identity)
+        # Where a busy node has to start a process for the look, that takes longer than a silence may last.
+        return look_there(identity) if look is None else look
 
     def _await_death(self, worker: str, pid: int, watched: death_watch.Life) -> None:
         if (cause := cause_of_death(pid, watched)) is not None:
