@@ -108,6 +108,13 @@ def test_an_object_of_another_generation_or_attempt_is_refused():
             unpacked(packed([1], other), SEAL)
 
 
+def test_a_tag_is_of_its_parts_and_of_the_boundaries_between_them():
+    tags = [
+        SEAL.tag(*parts) for parts in ((b"ab", b"c"), (b"a", b"bc"), (b"abc",), (b"abc", b""), (b"", b"abc"))
+    ]
+    assert len(set(tags)) == len(tags)
+
+
 def test_a_word_of_the_store_is_no_object():
     """The two have tags of their own."""
     head = pickle.dumps(([], pickle.dumps("x")))

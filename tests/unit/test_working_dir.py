@@ -8,6 +8,7 @@ from fake_api import TOKEN, URL, FakeApi
 from ringleader.cli.main import main
 from ringleader.client import Client
 from ringleader.errors import SpecInvalid
+from ringleader.spec.working_dir import JobFileWarning
 
 PINNED = "requirements: lock.txt"
 
@@ -73,6 +74,21 @@ def test_a_module_that_only_the_nodes_may_have_is_valid_and_that_is_said(
     job.write_text("name: a\nentrypoint: train:main\nworking_dir: code\n")
     assert main(["validate", str(job), "-o", "json"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_module_beside_a_job_file_without_a_working_dir_is_not_sent_and_that_is_said(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.write_text("name: a\nentrypoint: train:main\n")
+    told = "train.py lies beside the job file, but is not sent to the nodes: the job file has no working_dir."
+    assert main(["validate", str(job)]) == 0
+    assert capsys.readouterr().err == "", "it is installed on the nodes, then"
+    (job.parent / "train.py").write_text("def main(session): ...\n")
+    for command in (["validate"], ["submit", "--dry-run"]):
+        main([*command, str(job)], connect=lambda: Client(URL, TOKEN, transport=FakeApi()))
+        assert f"{told} Set working_dir: . to send it." in capsys.readouterr().err
+    with pytest.warns(JobFileWarning, match="is not sent"):
+        Client(URL, TOKEN, transport=FakeApi()).preview(job)
 
 
 def test_what_is_packed_already_is_not_looked_for(job: Path) -> None:

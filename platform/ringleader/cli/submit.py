@@ -142,9 +142,10 @@ def validate(session: CommandSession, file: Path, *, working_dir: Path | None) -
     Needs no control plane.
     """
     spec = JobSpec.load(file)
-    root = root_of(spec, file.absolute().parent, working_dir)
+    base = file.absolute().parent
+    root = root_of(spec, base, working_dir)
     spec = with_framework(spec, root)
-    remarks = check_working_dir(spec, root)
+    remarks = check_working_dir(spec, root, base)
     told = [f"{file} is valid: {spec.name}, {spec.entrypoint}", told_bits(spec)]
     if spec.framework_why:
         told.append(f"framework: {framework_text(spec.model_dump())}")

@@ -271,7 +271,7 @@ class Client:
         spec, base = _read(source)
         root = root_of(spec, base, working_dir)
         spec = with_framework(spec, root)
-        for remark in check_working_dir(spec, root):
+        for remark in check_working_dir(spec, root, base):
             warnings.warn(remark, JobFileWarning, stacklevel=3)  # where submit or preview is called
         # Only what was given: the defaults are those of the control plane, whose version may be another.
         body = spec.model_dump(mode="json", exclude_unset=True)

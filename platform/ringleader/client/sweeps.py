@@ -162,7 +162,7 @@ class Sweeps:
         job = JobSpec.parse(spec.job_file(0, {}))
         root = root_of(job, base, working_dir)
         chosen = with_framework(job, root)
-        for remark in check_working_dir(chosen, root):
+        for remark in check_working_dir(chosen, root, base):
             warnings.warn(remark, JobFileWarning, stacklevel=4)  # where sweep or preview is called
         template: dict[str, Any] = dict(spec.template)
         if chosen is not job:

@@ -30,8 +30,12 @@ def root_of(spec: JobSpec, base: Path, given: str | Path | None = None) -> Path 
     return base / spec.working_dir
 
 
-def check_working_dir(spec: JobSpec, root: Path | None) -> list[str]:
+def check_working_dir(spec: JobSpec, root: Path | None, base: Path | None = None) -> list[str]:
     """Check that the folder exists, with the training function and the requirements file if the job file names one.
+
+    Args:
+        root: the folder to pack, of `root_of`.
+        base: where the job file lies.
 
     Returns:
         Sentences on what is missing here, and keeps no job from starting where the nodes have it.
@@ -48,7 +52,7 @@ def check_working_dir(spec: JobSpec, root: Path | None) -> list[str]:
             raise _refusal(
                 "/requirements", spec.requirements, why, "a working_dir, or a list of entries name==version"
             )
-        return []
+        return _left_here(spec, base)
     if not root.is_dir():
         why = f"{root} is not a folder" if root.exists() else f"the folder {root} does not exist"
         allowed = "a folder, relative to the job file"
@@ -61,6 +65,17 @@ def check_working_dir(spec: JobSpec, root: Path | None) -> list[str]:
     module = spec.entrypoint.partition(":")[0]
     told = [] if found else [f"the module {module} is not in {root}, so it must be installed on the nodes."]
     return told + [" ".join(sentences) for sentences in missing_folders(spec.env, root)]
+
+
+def _left_here(spec: JobSpec, base: Path | None) -> list[str]:
+    """A sentence on the function's file, where it lies beside a job file that names no folder to pack."""
+    file = f"{spec.entrypoint.partition(':')[0]}.py"
+    if spec.working_dir is not None or base is None or not (base / file).is_file():
+        return []
+    return [
+        f"{file} lies beside the job file, but is not sent to the nodes: the job file has no working_dir. "
+        "Set working_dir: . to send it."
+    ]
 
 
 def _refusal(pointer: str, value: str | None, message: str, allowed: str) -> SpecInvalid:
