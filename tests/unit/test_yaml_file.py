@@ -61,3 +61,15 @@ def test_a_merged_key_may_be_set_again(tmp_path: Path) -> None:
     )
     params = JobSpec.load(path).params
     assert params["three"] == {"lr": 4, "momentum": 0.9}
+
+
+def test_a_date_belongs_in_quotes_and_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: a\nentrypoint: train:main\nparams: {since: 2024-02-01}\n")
+    with pytest.raises(SpecInvalid) as refused:
+        JobSpec.load(file)
+    (found,) = refused.value.errors
+    assert (found["pointer"], found["value"]) == ("/params/since", "2024-02-01")
+    assert found["message"].startswith("2024-02-01 is read as a date; allowed: text in quotes")
+    file.write_text(file.read_text().replace("2024-02-01", "'2024-02-01'"))
+    assert JobSpec.load(file).params == {"since": "2024-02-01"}

@@ -14,6 +14,8 @@ from ringleader.text import is_utf8, utf8
 
 NO_PART = frozenset({"model_type", "model_attributes_type", "dict_type"})
 """Pydantic's error types for something else where a mapping belongs."""
+NO_JSON = "invalid-json-value"
+"""Pydantic's error type for a value that JSON has not, as YAML's dates."""
 KEY = "[key]"
 """Pydantic's last part of a location whose key is wrong itself."""
 
@@ -127,6 +129,10 @@ def _finding(error: Any, model: type[BaseModel], patterns: Mapping[str, tuple[st
         why, allowed = words
         message = f"{value!r} {why}; allowed: {allowed}"
         return {"pointer": _pointer(parts), "value": value, "allowed": allowed, "message": message}
+    if error["type"] == NO_JSON:
+        allowed = "text in quotes, a number, true, false, null, a list or a mapping"
+        message = f"{value} is read as a {type(value).__name__}; allowed: {allowed}"
+        return {"pointer": _pointer(parts), "value": str(value), "allowed": allowed, "message": message}
     if isinstance(value, (dict, list)) and error["type"] != "extra_forbidden":
         value = None
     allowed = message.split("allowed: ", 1)[1] if "allowed: " in message else _allowed(error, model)
