@@ -181,7 +181,7 @@ def test_how_a_process_of_another_node_ended_is_told(
     run.until_step(4)
     (victim,) = by_node(run)[away]
     pid = run.pids()[victim]
-    wait_for("who watches it", lambda: watchers(pid))
+    watching = wait_for("who watches it", lambda: watchers(pid))
 
     def told() -> list[str]:
         found = [*ingest.events("worker.lost"), *ingest.events("worker.explained")]
@@ -202,7 +202,7 @@ def test_how_a_process_of_another_node_ended_is_told(
     assert run.outcome()["outcome"] == "succeeded"
     assert told()[-1] == cause
     run.leave_nothing()
-    wait_for("ended watchers", lambda: not watchers(), 60)
+    wait_for("end of the watcher", lambda: not set(watching) & set(watchers()), 60)
 
 
 HOLDS = ENDS.replace("os._exit(3)", "ends.unlink(); sum(range(800_000_000))  # holds the interpreter's lock")
