@@ -153,6 +153,11 @@ class ThreadPrompter(Prompter):
         self._live()
         super().progress(step=step, total_steps=total_steps, epoch=epoch, phase=phase, rows=rows)
 
+    def interrupted(self) -> bool:
+        # Else a dead one that has no seat passes the calls that are over, and runs the lines between them.
+        self._live()
+        return super().interrupted()
+
     def die(self) -> None:
         self._life.kill()
         raise Killed
