@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from ringleader.errors import RingleaderError
 from ringleader.files import write_over
+from ringleader.home_folder import make_home
 from ringleader_api.app import create_app
 from ringleader_api.backend import Backend, RayBackend
 from ringleader_api.control import Control
@@ -144,7 +145,7 @@ def _listen(settings: Settings) -> socket.socket:
         except OSError as error:
             trouble = error
             continue
-        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_home(settings.home)
         write_over(remembered, str(listening.getsockname()[1]))
         return listening
     raise PortTaken(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ringleader.home_folder import group_warning, make_home
 from ringleader_api.alerting.sender import Alerting
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock, utc_now
@@ -12,6 +13,7 @@ from ringleader_api.edge.credentials import Credentials, first_token
 from ringleader_api.edge.provider import Provider
 from ringleader_api.edge.rate import Streams
 from ringleader_api.edge.refusals import Refusals
+from ringleader_api.log import Log
 from ringleader_api.reconciling import (
     AttemptLauncher,
     Autoscaling,
@@ -51,6 +53,8 @@ from ringleader_api.telemetry import Telemetry
 from ringleader_api.tracing import Traces, traces_to
 from ringleader_api.tracking import Exporter, Mlflow
 
+log = Log("ringleader.assembly")
+
 
 @dataclass(frozen=True, slots=True)
 class _Foundation:
@@ -78,8 +82,10 @@ class _Foundation:
 
 
 def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control:
-    """Open the home folder and the database, and assemble the parts."""
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Open the home folder and the database, and assemble the parts. Raises HomeExposed."""
+    make_home(settings.home)
+    if warning := group_warning(settings.home):
+        log.warning("home.shared", warning=warning)
     base = _foundation(settings, backend, now)
     intake = Intake(
         base.store,

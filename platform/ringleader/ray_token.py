@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ringleader.errors import RingleaderError
 from ringleader.files import write_once
+from ringleader.home_folder import make_home
 
 SHORTEST = 16
 """The least length in characters. Tokens made here have 43; a shorter one was cut, or could be guessed."""
@@ -48,11 +49,12 @@ def token_file(home: Path, named: str | None) -> Path:
     Raises:
         RayTokenTorn: it holds no token of `SHORTEST` characters.
         RayTokenExposed: others can read it.
+        HomeExposed: others can write to the home folder.
     """
     path = Path(named or home / "ray_token").absolute()
     # A name given from outside may be mistaken: nothing is made there, and no mode is changed.
     if not named:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_home(home)
         if not path.exists():
             write_once(path, new_token())
     token, exposed = _read(path)

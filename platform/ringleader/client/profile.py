@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringleader.errors import RingleaderError
+from ringleader.home_folder import make_home
 
 
 class NoControlPlane(RingleaderError):
@@ -59,8 +60,8 @@ def load(directory: Path) -> Profile | None:
 
 
 def save(directory: Path, profile: Profile) -> None:
-    """Write the profile, readable by its owner only, in one move."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Write the profile, readable by its owner only, in one move. Raises HomeExposed."""
+    make_home(directory)
     descriptor, partial = tempfile.mkstemp(prefix=".profile.", dir=directory)  # mkstemp: mode 0600
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump({"url": profile.url, "token": profile.token}, file)

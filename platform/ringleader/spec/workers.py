@@ -78,9 +78,9 @@ class Autoscale(SpecPart):
         if self.surplus and grows:
             return f"the autoscaler adds nodes for up to max ({workers.max}) workers, within quota and cluster limits"
         why = (
-            "this cluster does not autoscale"
-            if self.surplus
-            else "autoscale: {surplus: true} would add nodes for them"
+            "autoscale: {surplus: true} would add nodes for them"
+            if grows
+            else "this cluster does not autoscale"
         )
         return f"workers above min ({workers.min}) use free capacity only: {why}"
 

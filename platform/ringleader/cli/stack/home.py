@@ -11,6 +11,7 @@ from typing import Any
 
 from ringleader.errors import RingleaderError
 from ringleader.files import write_once, write_over
+from ringleader.home_folder import make_home
 from ringleader.ray_token import RayTokenTorn, is_usable, new_token, token_in
 
 
@@ -56,9 +57,10 @@ class Home:
         return self.run / f"{service}.json"
 
     def prepare(self) -> None:
-        """Make the folders, and the token that Ray's ports require."""
-        for folder in (self.root, self.run, self.root / "log", self.root / "mlflow"):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Make the folders, and the token that Ray's ports require. Raises HomeExposed."""
+        make_home(self.root)
+        for folder in (self.run, self.root / "log", self.root / "mlflow"):
+            folder.mkdir(exist_ok=True, mode=0o700)
         if self.run.stat().st_mode & 0o077:  # the sockets in it are its owner's, however it was made
             self.run.chmod(0o700)
         if not self.ray_token.exists():
@@ -84,6 +86,7 @@ class Home:
 
         Raises:
             AlreadyUp: another process does.
+            HomeExposed: other accounts can change the home.
         """
         self.prepare()
         with (self.run / "lock").open("w") as lock:

@@ -1,0 +1,151 @@
+"""RINGLEADER_HOME is its owner's alone: no other account may put files into it, or another folder in its place."""
+
+import grp
+import os
+import pwd
+import stat
+import struct
+from pathlib import Path
+
+from ringleader.errors import RingleaderError
+
+ACCESS_LIST = "system.posix_acl_access"
+NAMED_USER, OWNING_GROUP, NAMED_GROUP = 0x02, 0x04, 0x08
+WRITE = 0o2
+
+
+class HomeExposed(RingleaderError):
+    """Other accounts can put their files in place of those of RINGLEADER_HOME."""
+
+    code = "home_exposed"
+
+
+def make_home(home: Path) -> None:
+    """Make RINGLEADER_HOME, unless it exists.
+
+    Raises:
+        HomeExposed: an account besides root's and this process's can write to it, can move it away, or has left files
+            in it.
+    """
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for place in _way(home):
+        if not _trusted(owner := place.lstat().st_uid):
+            raise _exposed(place, home, _user(owner), f"chown -h {os.geteuid()} {place}")
+        found = place.stat()
+        # In a sticky folder, as /tmp, others cannot move what is not theirs; into the home itself they could put files.
+        if not place.is_symlink() and not (found.st_mode & stat.S_ISVTX and not place.samefile(home)):
+            _refuse_writers(place, found, home)
+    with os.scandir(home) as entries:
+        for entry in entries:
+            # Who could write there before may have left a token, or a database.
+            if not _trusted(owner := entry.stat(follow_symlinks=False).st_uid):
+                raise _exposed(
+                    Path(entry.path), home, _user(owner), f"rm -r {entry.path}, unless you know it"
+                )
+
+
+def group_warning(home: Path) -> str:
+    """What is to be said of a home that a group may write to of which this machine knows no other account, as a volume
+    of Kubernetes; else nothing."""
+    found = home.stat()
+    if not found.st_mode & stat.S_IWGRP or found.st_gid in (0, os.getegid()):
+        return ""
+    return (
+        f"the group {_group(found.st_gid)} may write to {home}: what runs with that group, wherever the folder is "
+        "mounted, controls this stack."
+    )
+
+
+def _way(home: Path) -> list[Path]:
+    """The folders and links that decide where the home lies, itself first."""
+    way: list[Path] = []
+    ends = [home.absolute()]
+    while ends:
+        end = ends.pop()
+        for place in (end, *end.parents):
+            if place not in way:
+                way.append(place)
+                if place.is_symlink():
+                    ends.append(place.parent / place.readlink())
+    return way
+
+
+def _trusted(uid: int) -> bool:
+    """Whether an account is root's, this process's, or none that can be in its user namespace."""
+    if uid in (0, os.geteuid()):
+        return True
+    # In a container that root did not start, the host's folders show a number that stands for every account outside.
+    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()]
+    return not any(int(first) <= uid < int(first) + int(length) for first, _, length in ranges)
+
+
+def _refuse_writers(place: Path, found: os.stat_result, home: Path) -> None:
+    """Raises HomeExposed if other accounts may write to a folder on the way to the home."""
+    if found.st_mode & stat.S_IWOTH:
+        raise _exposed(place, home, "every account", f"chmod go-w {place}")
+    if not found.st_mode & stat.S_IWGRP:  # where there is an access list, its mask
+        return
+    users, groups = _listed(place, found)
+    for uid in users:
+        if not _trusted(uid):
+            raise _exposed(place, home, _user(uid), f"setfacl -x u:{uid} {place}")
+    for gid in groups:
+        if others := _others(gid):
+            named = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+            cure = f"chmod g-w {place}" if gid == found.st_gid else f"setfacl -x g:{gid} {place}"
+            raise _exposed(place, home, f"the group {_group(gid)} ({named})", cure)
+
+
+def _listed(place: Path, found: os.stat_result) -> tuple[list[int], list[int]]:
+    """The users, besides the owner, and the groups that may write to a folder, by its access list where it has one."""
+    try:
+        packed = os.getxattr(place, ACCESS_LIST)
+    except OSError:  # none, or the file system knows none
+        return [], [found.st_gid]
+    writing = [
+        (tag, number) for tag, rights, number in struct.iter_unpack("<HHI", packed[4:]) if rights & WRITE
+    ]
+    groups = [number for tag, number in writing if tag == NAMED_GROUP]
+    groups += [found.st_gid for tag, _ in writing if tag == OWNING_GROUP]
+    return [number for tag, number in writing if tag == NAMED_USER], groups
+
+
+def _others(gid: int) -> list[str]:
+    """The accounts in a group besides root's and this process's. Group 0 is root's, and all in it the system's."""
+    if gid == 0:
+        return []
+    uids = {entry.pw_name: entry.pw_uid for entry in pwd.getpwall() if entry.pw_gid == gid}
+    for name in _members(gid):
+        try:
+            uids[name] = pwd.getpwnam(name).pw_uid
+        except KeyError:  # named there, but no account
+            continue
+    return sorted(name for name, uid in uids.items() if uid not in (0, os.geteuid()))
+
+
+def _members(gid: int) -> list[str]:
+    try:
+        return grp.getgrgid(gid).gr_mem
+    except KeyError:  # as that of a volume in a container
+        return []
+
+
+def _exposed(place: Path, home: Path, who: str, cure: str) -> HomeExposed:
+    return HomeExposed(
+        f"{place} can be changed by {who}, who could replace the token and the database in {home}.",
+        hint=f"Run {cure}; or set RINGLEADER_HOME to a folder to which only you can write.",
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"the account {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the account {uid}"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
