@@ -292,6 +292,7 @@ def test_a_dry_run_says_where_surplus_comes_from(here: Stage, tmp_path: Path) ->
         told(stage(tmp_path / "fixed"), autoscale={"surplus": True})
         == f"{free}: this cluster does not autoscale"
     )
+    assert told(stage(tmp_path / "fixed")) == f"{free}: this cluster does not autoscale"
 
 
 def test_a_job_says_where_its_surplus_comes_from_on_this_cluster(here: Stage, tmp_path: Path) -> None:

@@ -226,6 +226,21 @@ def test_what_cannot_be_packed_is_refused_by_name(tmp_path: Path, cell: str, why
     assert not (tmp_path / "package").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("class train:\n    def __init__(self, session): ...", "a class"),
+        ("async def train(session): ...", "an async function"),
+        ("async def train(session):\n    yield 1", "an async function"),
+        ("def train(session):\n    yield 1", "a generator"),
+    ],
+)
+def test_what_trains_nothing_when_it_is_called_is_refused(tmp_path: Path, text: str, kind: str) -> None:
+    (tmp_path / "odd.py").write_text(f"{SUBMIT}{text}\nif __name__ == '__main__':\n    submit(train)\n")
+    refused = told(tmp_path, tmp_path / "odd.py", tmp_path / "package")["refused"]
+    assert f"'train' is {kind}, and calling it trains nothing" in refused
+
+
 def test_a_function_of_an_installed_module_is_its_entrypoint(tmp_path: Path) -> None:
     (tmp_path / "bare.py").write_text(
         SUBMIT + "import wave\nif __name__ == '__main__':\n    submit(wave.open)\n"

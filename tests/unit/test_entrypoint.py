@@ -8,9 +8,10 @@ from fake_api import TOKEN, URL, FakeApi
 
 from ringleader.cli.main import main
 from ringleader.client import Client
-from ringleader.errors import SpecInvalid
+from ringleader.errors import EntrypointImport, SpecInvalid
 from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import check_entrypoint
+from ringleader.train.run import load_function
 
 HARMLESS = "import not_installed_anywhere\nraise SystemExit('imported')\n"
 
@@ -25,6 +26,7 @@ def spec(entrypoint: str = "train:main", **more: Any) -> JobSpec:
         "def main(session): ...",
         "def main(session, /, *rest, lr=1, **more): ...",
         "def main(*all): ...",
+        "def main(session):\n    def rows():\n        yield 1\n    train(rows(), key=lambda: (yield))",
         "@decorated(1)\ndef main(): ...",
         "@decorated\nclass main: ...",
         "if X:\n    def main(): ...\nelse:\n    def main(session): ...",
@@ -85,6 +87,10 @@ def test_a_function_that_is_not_there_is_refused_with_those_that_are(
         ("import main.deeper", "is the module main.deeper;"),
         ("class main:\n    def __init__(self, session): ...", "is a class;"),
         ("async def main(session): ...", "is an async function, which is not supported"),
+        (
+            "def main(session):\n    for row in session:\n        yield row",
+            "is a generator: it contains yield",
+        ),
         ("def main(): ...", "takes no parameters;"),
         ("def main(*, session=None): ...", "takes no parameters;"),
         ("def main(session, rate, width=1): ...", "has required parameters besides the session: rate;"),
@@ -98,6 +104,25 @@ def test_what_cannot_be_called_with_a_session_alone_is_refused(text: str, told: 
     (finding,) = refused.value.errors
     assert told in finding["message"]
     assert finding["allowed"] == "a function that takes the session, def train(session)"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (
+            "import no_such_package.part",
+            "Put no_such_package in working_dir, list its package in requirements",
+        ),
+        ("raise ValueError(1)", "Fix the module: importing it runs its code"),
+        ("raise SystemExit", "Fix the module"),
+    ],
+)
+def test_what_helps_where_a_module_cannot_be_imported_is_said(text: str, hint: str, tmp_path: Path) -> None:
+    name = f"unimportable_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(text)
+    with pytest.raises(EntrypointImport) as refused:
+        load_function(f"{name}:main", tmp_path)
+    assert refused.value.hint.startswith(hint)
 
 
 def test_a_module_that_is_missing_in_a_package_that_is_there_is_refused(tmp_path: Path) -> None:

@@ -138,5 +138,5 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_that_its_job_has_removed_is_named_as_such(tmp_path: Path) -> None:
     uri = saved(tmp_path, net_of(3, seed=1))
     (Path(uri) / "manifest.json").unlink()
-    with pytest.raises(CheckpointUnreadable, match="it does not exist; a job keeps only its newest"):
+    with pytest.raises(CheckpointUnreadable, match="there is no checkpoint; a job keeps only its newest"):
         run_local(job(uri), Tuned(classes=3), tmp_path / "artifacts")

@@ -75,6 +75,17 @@ def test_workers_that_come_together_wait_for_the_one_that_installs(tmp_path: Pat
     assert [kind for kind, _ in told] == ["requirements.installing", "requirements.installed"]
 
 
+def test_what_killed_installers_have_left_is_removed_but_not_what_is_being_installed(tmp_path: Path) -> None:
+    place = tmp_path / "environments"
+    dead, living = "0" * 32, "1" * 32
+    for digest in (dead, living):
+        (place / f"{digest}.part-x" / "packages").mkdir(parents=True)
+    with (place / f"{living}.install").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        installed(asked("tinypkg==1.0"), tmp_path)
+    assert [path.name for path in place.glob("*.part-*")] == [f"{living}.part-x"]
+
+
 @pytest.fixture
 def beside(tmp_path: Path) -> Iterator[Callable[[str, int], None]]:
     """Another worker of the node, which takes a lock of tinypkg's environment."""

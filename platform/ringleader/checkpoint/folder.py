@@ -244,7 +244,7 @@ def _unread(place: str, file: str, error: Exception) -> CheckpointUnreadable:
 
 def _gone(place: str) -> CheckpointUnreadable:
     return CheckpointUnreadable(
-        place, "it does not exist; a job keeps only its newest checkpoints, as many as checkpoint.keep says"
+        place, "there is no checkpoint; a job keeps only its newest ones, as many as checkpoint.keep says"
     )
 
 

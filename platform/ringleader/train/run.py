@@ -70,6 +70,13 @@ class WorkerResult:
     skipped_updates: int = 0
 
 
+def _hint(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        name = (error.name or "it").partition(".")[0]
+        return f"Put {name} in working_dir, list its package in requirements, or install it on the nodes."
+    return "Fix the module: importing it runs its code outside of functions and classes."
+
+
 def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction:
     """Import `module:function`, from `path` (an unpacked working directory) before anything installed.
 
@@ -83,7 +90,7 @@ def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction
     except BaseException as error:  # user modules may raise anything, SystemExit too
         raise EntrypointImport(
             f"{module_name!r} cannot be imported:\n{traceback.format_exc(limit=-8)}".rstrip(),
-            hint="Put it in working_dir, or install it on the nodes.",
+            hint=_hint(error),
         ) from error
     function = getattr(module, name, None)
     if not callable(function):

@@ -43,6 +43,7 @@ def sources_of(function: Function) -> Sources:
         FunctionRefused: naming what cannot be packed, and what to do.
     """
     name = _name_of(function)
+    _refuse_kind(name, function)
     module = sys.modules[function.__module__]
     file = getattr(module, "__file__", None)
     cells = function.__module__ == MAIN and isinstance(
@@ -120,6 +121,21 @@ def _name_of(function: Function) -> str:
         f"{name!r} is not a top-level function of a module, so workers cannot import it.",
         hint="Define it with `def` outside of functions and classes, and pass the values it needs in params.",
     )
+
+
+def _refuse_kind(name: str, function: Function) -> None:
+    """Raise FunctionRefused where a call of it with the session would train nothing."""
+    kinds = {
+        "a class": inspect.isclass(function),
+        "an async function": inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function),
+        "a generator": inspect.isgeneratorfunction(function),
+    }
+    for kind, it_is in kinds.items():
+        if it_is:
+            raise FunctionRefused(
+                f"{name!r} is {kind}, and calling it trains nothing.",
+                hint="Define the training function with `def train(session)`, without `async` and `yield`.",
+            )
 
 
 def _guarded(module: ModuleType, path: Path) -> None:

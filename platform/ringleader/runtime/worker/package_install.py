@@ -117,8 +117,7 @@ class PackageEnvironments:
         return os.open(self.place / name, os.O_RDWR | os.O_CREAT, 0o600)
 
     def _install(self, lock: RequirementsLock, folder: Path, cwd: Path, tell: Tell, since: float) -> None:
-        for left in self.place.glob(f"{folder.name}.part-*"):  # of somebody who was killed
-            shutil.rmtree(left, ignore_errors=True)
+        self._sweep(folder.name)
         begun = time.monotonic()
         tell("requirements.installing", {"from": lock.name, "packages": len(lock.pins)})
         with TemporaryDirectory(prefix=f"{folder.name}.part-", dir=self.place) as part:
@@ -139,6 +138,19 @@ class PackageEnvironments:
                 "took_s": round(time.monotonic() - begun, 3),
             },
         )
+
+    def _sweep(self, ours: str) -> None:
+        """Remove what installers that were killed have left, of this environment and of others."""
+        for left in self.place.glob("*.part-*"):
+            turn = self._open(f"{left.name.partition('.')[0]}.install")
+            try:
+                if not left.name.startswith(ours):  # of ours the lock is held by this process
+                    fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            except BlockingIOError:
+                continue
+            finally:
+                os.close(turn)
 
     def _prune(self, but: str) -> None:
         """Remove the environments that have not been used for longest, but for those in use."""

@@ -298,6 +298,8 @@ def _why_not(defined: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, fra
         return "is a class"
     if isinstance(defined, ast.AsyncFunctionDef):
         return "is an async function, which is not supported"
+    if _yields(defined):
+        return "is a generator: it contains yield, and calling it trains nothing"
     given = defined.args
     places = [*given.posonlyargs, *given.args]
     if not places and given.vararg is None and framework == "native":
@@ -309,6 +311,15 @@ def _why_not(defined: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, fra
     ]
     first = "session" if framework == "native" else "configuration"
     return f"has required parameters besides the {first}: {', '.join(needed)}" if needed else ""
+
+
+def _yields(code: ast.AST) -> bool:
+    """Whether a function's own code yields; not that of functions inside it."""
+    return any(
+        isinstance(part, ast.Yield | ast.YieldFrom)
+        or (not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and _yields(part))
+        for part in ast.iter_child_nodes(code)
+    )
 
 
 def _refusal(spec: JobSpec, message: str, allowed: str) -> SpecInvalid:
