@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 from ringleader.wire.views import Problem
 from ringleader_api.__main__ import ACCEPTED_A_TURN, accepting, config_of
 from ringleader_api.edge import body_limit, protocol
+from ringleader_api.edge.chunks import FREE, LEAST_BYTES
 from ringleader_api.edge.connections import Bounds, Connections
 from ringleader_api.edge.head_turns import HeadTurns
 from ringleader_api.edge.protocol import UNSENT_BYTES, Http
@@ -52,6 +53,9 @@ class Wire(asyncio.Transport):
         return 0
 
     def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
         self.closed = True
 
     def is_closing(self) -> bool:
@@ -515,3 +519,68 @@ def test_the_served_process_waits_for_nobody_longer_than_the_pages_say(tmp_path:
     assert isinstance(served, partial)
     assert "head_s" not in served.keywords
     assert (protocol.HEAD_S, body_limit.STALL_S, body_limit.SHORT_S) == (10.0, 10.0, 10.0)
+
+
+def chunked(sizes: list[int], target: bytes = b"/api/v1/jobs") -> bytes:
+    body = b"".join(b"%x\r\n%s\r\n" % (size, b" " * size) for size in sizes)
+    return b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n%s0\r\n\r\n" % (
+        target,
+        body,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "status"),
+    [
+        ([1] * (FREE + 1), 400),
+        ([LEAST_BYTES - 1] * LEAST_BYTES * (FREE + 1), 400),
+        ([1] * FREE, 401),
+        ([LEAST_BYTES] * 2000, 401),
+        ([1] * FREE + [64 << 10] * 4, 401),
+    ],
+    ids=["one too many", "small", "few", "large enough", "mixed"],
+)
+def test_a_body_in_tiny_chunks_is_refused(tmp_path: Path, sizes: list[int], status: int) -> None:
+    config = served(stage(tmp_path))
+
+    async def answer() -> Wire:
+        wire, protocol = Wire(), config.http_protocol_class(config, ServerState(), {})  # type: ignore[call-arg]
+        protocol.connection_made(wire)
+        protocol.data_received(chunked(sizes))
+        await until(lambda: b"\r\n\r\n" in wire.sent)
+        return wire
+
+    wire = asyncio.run(answer())
+    assert wire.sent.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"chunks of less than 256 bytes" in wire.sent, wire.closed) == (status == 400,) * 2
+
+
+def test_no_more_of_a_body_is_parsed_than_the_first_chunk_too_many(tmp_path: Path) -> None:
+    """Each takes tens of microseconds of the loop: a stranger's megabyte of them stopped all others for seconds."""
+    config = served(stage(tmp_path))
+    sent = chunked([1] * 200_000, b"/api/v1/login")
+
+    async def unread_bytes() -> int:
+        protocol = config.http_protocol_class(config, ServerState(), {})  # type: ignore[call-arg]
+        protocol.connection_made(Wire())
+        protocol.data_received(sent)
+        return len(protocol.conn.trailing_data[0])  # type: ignore[attr-defined]
+
+    assert asyncio.run(unread_bytes()) > len(sent) - 10 * FREE
+
+
+def test_chunks_that_come_after_the_answer_end_the_connection(tmp_path: Path) -> None:
+    config = served(stage(tmp_path))
+
+    async def ended() -> tuple[bool, bool]:
+        serve = config.http_protocol_class
+        wire, protocol = Wire(), serve(config, ServerState(), {})  # type: ignore[call-arg]
+        protocol.connection_made(wire)
+        head, _, body = chunked([1] * 300).partition(b"\r\n\r\n")
+        protocol.data_received(head + b"\r\n\r\n")
+        await until(lambda: b"HTTP/1.1 401" in wire.sent)
+        before = wire.closed
+        protocol.data_received(body)
+        return before, wire.closed
+
+    assert asyncio.run(ended()) == (False, True)

@@ -13,6 +13,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from ringleader_api.edge.chunks import Messages, SmallChunks
 from ringleader_api.edge.connections import Connections
 from ringleader_api.edge.guard import PRINCIPAL
 from ringleader_api.edge.head_turns import HeadTurns, credential_in
@@ -28,6 +29,8 @@ less holds a connection, and what its request holds, for ever."""
 UNSENT_BYTES = 128 << 10
 """The most bytes that the kernel keeps of an answer before they are on their way: without a bound it takes megabytes
 for each client that reads nothing."""
+HEAD_BYTES = 64 << 10
+"""The most bytes of a request's head."""
 DISCARD_EVERY_S = 0.01
 """The interval at which more of an unwanted body is read: its sender may go on, and takes no time from others."""
 
@@ -49,6 +52,7 @@ class Http(H11Protocol):
         read_s: float = READ_S,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.conn = Messages(config.h11_max_incomplete_event_size or HEAD_BYTES)
         self._among = among
         self._heads = heads
         self._unparsed = b""
@@ -141,6 +145,11 @@ class Http(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Answer a request that h11 cannot read with a problem; called in the handler of its exception."""
         error = sys.exception()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer is under way, or was given
+            self.transport.abort()
+            return
+        if isinstance(error, SmallChunks):
+            msg = str(error)
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         number = secrets.token_hex(8)
         answer = problem(status, msg, request_id=number)
