@@ -100,6 +100,7 @@ def test_the_blows_are_what_they_are_said_to_be() -> None:
     assert [len(request.body) >> 20 for request in requests["big-bodies"]] == [31, 31, 31, 0]
     assert {len(request.body) >> 10 for request in requests["login-flood"]} == {1023, 7}
     assert len(requests["refused-writes"]) == 24
+    assert {request.body.count(b"1\r\n \r\n") for request in requests["tiny-chunks"]} == {200_000}
     guesses = [request.token() for request in requests["wrong-tokens"] * 2 if request.token is not None]
     assert len(set(guesses)) == 16
 

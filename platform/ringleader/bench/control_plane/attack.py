@@ -21,6 +21,7 @@ from ringleader.bench.processes.children import die_with_parent
 
 CLIENTS, WRITERS, IDLE, FOLLOWERS = 4, 24, 3_000, 200
 FINDINGS = 50_000
+TINY = 200_000
 MIB = 1 << 20
 WAIT_S = 30.0
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
@@ -46,6 +47,7 @@ class AttackRequest(NamedTuple):
     body: bytes
     kind: str = JSON
     token: Callable[[], str] | None = None
+    encoding: str = ""
 
 
 def log_ins() -> list[AttackRequest]:
@@ -80,6 +82,14 @@ def findings() -> list[AttackRequest]:
     ] * 2
 
 
+def chunks() -> list[AttackRequest]:
+    """Bodies in chunks of one byte."""
+    body = b"1\r\n \r\n" * TINY + b"0\r\n\r\n"
+    return [
+        AttackRequest("POST", f"/api/v1/{path}", body, encoding="chunked") for path in ("login", "jobs")
+    ] * 2
+
+
 def refused() -> list[AttackRequest]:
     return [AttackRequest("POST", "/api/v1/projects", b'{"name": "x"}')] * WRITERS
 
@@ -89,6 +99,7 @@ ATTACK_REQUESTS: Mapping[str, Callable[[], list[AttackRequest]]] = {
     "wrong-tokens": guesses,
     "big-bodies": bodies,
     "findings": findings,
+    "tiny-chunks": chunks,
     "refused-writes": refused,
 }
 
@@ -118,6 +129,7 @@ def _sent(target: AttackTarget, request: AttackRequest) -> str:
     headers = {"Content-Type": request.kind}
     token = target.token if request.token is None else request.token()
     headers |= {"Authorization": f"Bearer {token}"} if token else {}
+    headers |= {"Transfer-Encoding": request.encoding} if request.encoding else {}
     connection = http.client.HTTPConnection(target.address, timeout=WAIT_S)
     try:
         connection.request(request.method, request.path, request.body, headers)

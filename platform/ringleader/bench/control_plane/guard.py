@@ -57,6 +57,11 @@ ATTACKS = {
         "1.6 s for one request, answered with 35 MB",
         roles={"default": "submitter"},
     ),
+    "tiny-chunks": Attack(
+        "four clients without a credential send 200,000 chunks of one byte, two of them as a log-in",
+        "20 to 60 s on a loaded machine",
+        roles=None,
+    ),
     "refused-writes": Attack(
         "24 clients of a user without a role ask for what they may not do",
         "a write of others took 0.392 s instead of 0.009 s",
