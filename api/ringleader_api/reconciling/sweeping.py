@@ -13,7 +13,7 @@ from ringleader.errors import RingleaderError
 from ringleader.spec.sweep import SweepSpec
 from ringleader.wire.access import Role
 from ringleader.wire.states import State
-from ringleader.wire.sweeps import SweepState
+from ringleader.wire.sweeps import SweepState, TrialState
 from ringleader.wire.views import Why
 from ringleader_api.clock import Clock
 from ringleader_api.log import Log
@@ -72,7 +72,7 @@ class Sweeping:
                 case decided.CancelTrial(number=number):
                     self._cancel(row, number)
                 case decided.EndSweep(winner=winner):
-                    self._end(row, winner)
+                    self._end(row, winner, known)
                 case decided.CloseSweep():
                     with self._store.write() as session:
                         _locked(session, row).closed = True
@@ -208,7 +208,7 @@ class Sweeping:
                 begin_cancel(session, job, at=self._now(), who=WHO, why=why)
             trial.held = False
 
-    def _end(self, row: Sweep, winner: int | None) -> None:
+    def _end(self, row: Sweep, winner: int | None, known: Sequence[KnownTrial]) -> None:
         with self._store.write() as session:
             sweep = _locked(session, row)
             # Somebody may have paused or cancelled it since it was looked at.
@@ -221,10 +221,17 @@ class Sweeping:
                 metric = row.spec["metric"]["name"]
                 sweep.reason = Why(
                     code="no_winner",
-                    message=f"no trial has come to its end with a value of the metric {metric!r}",
+                    message=f"no trial has come to its end with a value of the metric {metric!r}"
+                    + _first_failure(known),
                     hint="Look at the trials' jobs for why they failed, and for which metrics they have.",
                 ).model_dump()
         log.info("sweep.ended", sweep=row.id, winner=winner)
+
+
+def _first_failure(known: Sequence[KnownTrial]) -> str:
+    """What became of the first trial that failed: mostly that of all."""
+    failed = next((one for one in known if one.state is TrialState.FAILED and one.why), None)
+    return f"; trial {failed.row.number} failed: {Why(**failed.why).message}" if failed and failed.why else ""
 
 
 class OwnerGone(RingleaderError):

@@ -23,6 +23,7 @@ class KnownTrial:
         job: the state of its job; None where it has none, or where that was deleted.
         step: the newest step of its job.
         value, value_step: the newest value of the metric, and its step.
+        why: why its job could not be submitted or has failed.
         rungs: how many the sweep has.
     """
 
@@ -32,6 +33,7 @@ class KnownTrial:
     value: float | None
     value_step: int | None
     result: dict[str, Any] | None
+    why: dict[str, Any] | None
     rungs: int
 
     @property
@@ -54,7 +56,7 @@ def known_trials(session: Session, sweep: Sweep, *, points: bool = True) -> list
     metric = sweep.spec["metric"]["name"]
     newest = and_(MetricSummary.job_id == SweepTrial.job_id, MetricSummary.name == metric)
     query = (
-        select(SweepTrial, Job.state, Job.step, MetricSummary.last, MetricSummary.last_step, Job.result)
+        select(SweepTrial, Job.state, Job.step, MetricSummary.last, MetricSummary.last_step, Job.result, Job.reason)
         .outerjoin(Job, and_(Job.id == SweepTrial.job_id, Job.deleted_at.is_(None)))
         .outerjoin(MetricSummary, newest)
         .where(SweepTrial.sweep_id == sweep.id)
@@ -63,9 +65,15 @@ def known_trials(session: Session, sweep: Sweep, *, points: bool = True) -> list
     )
     rungs = len(SweepSpec.model_validate(sweep.spec).rungs)
     return [
-        KnownTrial(row, state, step or 0, value, value_step, result, rungs)
-        for row, state, step, value, value_step, result in session.execute(query)
+        KnownTrial(
+            row, state, step or 0, value, value_step, result, _why(row, state, reason), rungs
+        )
+        for row, state, step, value, value_step, result, reason in session.execute(query)
     ]
+
+
+def _why(row: SweepTrial, state: State | None, reason: dict[str, Any] | None) -> dict[str, Any] | None:
+    return reason if state is State.FAILED else row.reason
 
 
 def snapshot_of_sweep(sweep: Sweep, spec: SweepSpec, known: Sequence[KnownTrial]) -> SweepSnapshot:

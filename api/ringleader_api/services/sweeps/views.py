@@ -48,7 +48,7 @@ def trial_view(one: KnownTrial) -> TrialView:
         scores=row.scores,
         score=last if one.state is TrialState.SUCCEEDED or one.value is None else one.value,
         step=one.step,
-        reason=Why(**row.reason) if row.reason else None,
+        reason=Why(**one.why) if one.why else None,
     )
 
 

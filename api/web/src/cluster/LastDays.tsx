@@ -10,7 +10,6 @@ import type { Range } from "../plot/lines";
 import { LinePlot } from "../plot/LinePlot";
 import { days, linesOf, round, rowsOf } from "./usage";
 import { history as readHistory, type History } from "./wire";
-import "../styles/plot.css";
 
 const EVERY_MS = 60_000;
 const SPANS = [

@@ -10,7 +10,7 @@ export function Queue({ queue, waiting, now }: { queue: readonly WaitingJob[]; w
   return (
     <>
       <div className="scroll" tabIndex={0} role="region" aria-label="Jobs that wait">
-        <table data-testid="queue" className="queue">
+        <table data-testid="queue" className="stacked">
           <thead>
             <tr>
               <th className="num">Place</th>

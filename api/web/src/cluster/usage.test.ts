@@ -30,8 +30,8 @@ test("a job has the same tone on every node, and one that may not be read has no
     ["b 2 1", "another project's job 1 4", "other workloads 1 null"],
   ]);
   expect(partsOf(node("n", [["a", 1]]), "gpus", tones)).toEqual([]);
-  expect(resources(node("n", []))).toBe("4 CPUs, 8 GB");
-  expect(nodes[0]?.jobs.map(resources)).toEqual(["1 CPU", "1 CPU"]);
+  expect(resources(node("n", []))).toBe("4\u00a0CPUs, 8\u00a0GB");
+  expect(nodes[0]?.jobs.map(resources)).toEqual(["1\u00a0CPU", "1\u00a0CPU"]);
 });
 
 test("minutes that nobody saw are a gap, and count neither as held nor as idle", () => {

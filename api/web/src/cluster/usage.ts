@@ -39,7 +39,7 @@ export function partsOf(node: OccupiedNode, kind: Kind, tones: ReadonlyMap<strin
 /** The resources that are there, in words. */
 export function resources(of: Resources): string {
   return KINDS.filter((kind) => of[kind] > 0)
-    .map((kind) => `${round(of[kind])} ${of[kind] === 1 ? ONE[kind] : WORDS[kind]}`)
+    .map((kind) => `${round(of[kind])}\u00a0${of[kind] === 1 ? ONE[kind] : WORDS[kind]}`)
     .join(", ");
 }
 

@@ -3,6 +3,7 @@ import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { age, full, gist, number, ranFor, sentence } from "../format";
 import { ProgressBar, StateBadge } from "../parts/State";
+import { WithJobs } from "../parts/WithJobs";
 import { hasEnded, workerBounds, type Curve, type Job } from "../wire";
 import { drawnBy } from "./columns";
 import { Sparkline } from "./Sparkline";
@@ -60,7 +61,7 @@ function Name({ job }: { job: Job }) {
       <span className="muted"> {job.project}</span>
       {why && (
         <p className={`why ${job.state === "failed" ? "bad" : "muted"}`} title={why.message}>
-          {sentence(gist(why.message))}
+          <WithJobs text={sentence(gist(why.message))} />
         </p>
       )}
     </>

@@ -72,7 +72,7 @@ function Rules({ project }: { project: Project }) {
         </Empty>
       ) : (
         <div className="scroll">
-          <table data-testid="alert-rules">
+          <table data-testid="alert-rules" className="stacked">
             <thead>
               <tr>
                 <th>Name</th>
@@ -85,16 +85,16 @@ function Rules({ project }: { project: Project }) {
             <tbody>
               {data.map((rule) => (
                 <tr key={rule.name}>
-                  <td>
+                  <td data-said="Name">
                     <b>{rule.name}</b>
                   </td>
-                  <td>{whenText(rule.when)}</td>
-                  <td className="mono">
+                  <td data-said="When">{whenText(rule.when)}</td>
+                  <td className="mono" data-said="Channels">
                     {rule.channels.map((channel, place) => (
                       <div key={place}>{channelText(channel)}</div>
                     ))}
                   </td>
-                  <td>{rule.set_by}</td>
+                  <td data-said="Set by">{rule.set_by}</td>
                   {KEEPERS.has(project.role) && (
                     <td className="alert-acts">
                       <button type="button" disabled={tested.isPending} onClick={() => tested.mutate(rule)}>

@@ -27,7 +27,7 @@ export function AlertTable({ asked }: { asked: AlertsAsked }) {
       {data?.items.length === 0 && <Empty title="No alerts" />}
       {data && data.items.length > 0 && (
         <div className="scroll">
-          <table data-testid="alerts">
+          <table data-testid="alerts" className="stacked alerts">
             <thead>
               <tr>
                 <th>When</th>
@@ -62,16 +62,16 @@ export function AlertTable({ asked }: { asked: AlertsAsked }) {
 function Row({ alert }: { alert: Alert }) {
   return (
     <tr data-alert={alert.state}>
-      <td>{full(alert.at)}</td>
-      <td>
-        <b className={alert.state === "failed" ? "bad" : undefined}>{alert.state}</b>
+      <td data-said="When">{full(alert.at)}</td>
+      <td data-said="State">
+        <b className={`alert-${alert.state}`}>{alert.state}</b>
         {alert.error !== "" && (
           <div className="muted">
             {plural(alert.tries, "try", "tries")}: {alert.error}
           </div>
         )}
       </td>
-      <td>
+      <td data-said="What">
         {alert.message}
         {alert.job !== "" && (
           <>
@@ -82,10 +82,10 @@ function Row({ alert }: { alert: Alert }) {
           </>
         )}
       </td>
-      <td>
+      <td data-said="Rule">
         {alert.rule} <span className="muted">{alert.project}</span>
       </td>
-      <td className="mono clip" title={alert.target}>
+      <td className="mono" data-said="To">
         {alert.target}
       </td>
     </tr>

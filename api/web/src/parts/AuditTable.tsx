@@ -24,7 +24,7 @@ export function AuditTable() {
       {data === undefined && !error && <Skeleton lines={5} />}
       {data && (
         <div className="scroll">
-          <table data-testid="audit">
+          <table data-testid="audit" className="stacked">
             <thead>
               <tr>
                 <th>When</th>
@@ -39,17 +39,17 @@ export function AuditTable() {
             <tbody>
               {data.items.map((entry) => (
                 <tr key={entry.id}>
-                  <td>{full(entry.at)}</td>
-                  <td>{entry.who}</td>
-                  <td className="mono clip" title={`${entry.method} ${entry.path}`}>
+                  <td data-said="When">{full(entry.at)}</td>
+                  <td data-said="Who">{entry.who}</td>
+                  <td className="mono clip" data-said="Request" title={`${entry.method} ${entry.path}`}>
                     {entry.method} {entry.path}
                   </td>
-                  <td>{entry.project}</td>
-                  <td className="mono clip" title={entry.target}>
+                  <td data-said="Project">{entry.project}</td>
+                  <td className="mono clip" data-said="Target" title={entry.target}>
                     {entry.target}
                   </td>
-                  <td>{entry.outcome}</td>
-                  <td className="mono">{entry.source}</td>
+                  <td data-said="Outcome">{entry.outcome}</td>
+                  <td className="mono" data-said="Source">{entry.source}</td>
                 </tr>
               ))}
             </tbody>

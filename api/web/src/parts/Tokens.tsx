@@ -148,7 +148,7 @@ interface TableProps {
 function TokenTable({ tokens, now, revoke }: TableProps) {
   return (
     <div className="scroll">
-      <table data-testid="tokens">
+      <table data-testid="tokens" className="stacked">
         <thead>
           <tr>
             <th>Name</th>
@@ -163,14 +163,14 @@ function TokenTable({ tokens, now, revoke }: TableProps) {
         <tbody>
           {tokens.map((token) => (
             <tr key={token.id} data-token={token.id}>
-              <td>
+              <td data-said="Name">
                 <b>{token.name}</b>
               </td>
-              <td>{token.user}</td>
-              <td className="mono">{token.prefix}</td>
-              <td>{isWhole(token) ? "all rights of the user" : rolesText(token.scope)}</td>
-              <td>{token.last_used_at ? age(token.last_used_at, now) : "never"}</td>
-              <td>{token.expires_at ? full(token.expires_at) : "never"}</td>
+              <td data-said="User">{token.user}</td>
+              <td className="mono" data-said="Prefix">{token.prefix}</td>
+              <td data-said="Rights">{isWhole(token) ? "all rights of the user" : rolesText(token.scope)}</td>
+              <td data-said="Last used">{token.last_used_at ? age(token.last_used_at, now) : "never"}</td>
+              <td data-said="Expires">{token.expires_at ? full(token.expires_at) : "never"}</td>
               <td>
                 <button type="button" className="quiet" onClick={() => revoke(token)}>
                   Revoke

@@ -13,6 +13,7 @@ import { Swatch } from "./Swatch";
 import { useWidth } from "./useWidth";
 import type { Cell } from "./save";
 import { wide, xHead } from "./wide";
+import "../styles/plot.css";
 
 const NAMED = 5;
 const HEIGHT = 260;

@@ -5,6 +5,7 @@ import type { Key } from "./picture";
 import { SaveButtons, ValueTable } from "./SaveButtons";
 import type { Cell } from "./save";
 import { useWidth } from "./useWidth";
+import "../styles/plot.css";
 
 interface Props {
   name: string;

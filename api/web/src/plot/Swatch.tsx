@@ -1,6 +1,7 @@
 /** A run's colour and dashes, as a legend shows them. */
 import type { Look } from "./lines";
 import { DASHES } from "./palette";
+import "../styles/plot.css";
 
 export function Swatch({ look }: { look: Look }) {
   return (

@@ -28,7 +28,7 @@ export interface YKind {
 
 /** The room beside a plot in a width: for the words of y, and for half of the last one of x. */
 export function sidesOf(width: number): { left: number; right: number } {
-  return { left: width < 520 ? 44 : 58, right: 22 };
+  return { left: width < 520 ? 44 : 58, right: 28 };
 }
 
 export function axesOf(kind: XKind, y: YKind, theme: Theme, width: number): uPlot.Axis[] {

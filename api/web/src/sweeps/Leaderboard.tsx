@@ -1,7 +1,7 @@
 /** The trials of a sweep in a table that is sorted by its heads, and its rungs. */
 import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
-import { count, number } from "../format";
+import { count, gist, number, sentence } from "../format";
 import { Card } from "../parts/Card";
 import { StateBadge } from "../parts/State";
 import type { Sweep, Trial } from "../wire";
@@ -47,6 +47,9 @@ export function Leaderboard({ sweep, trials, order, aside }: Props) {
                 </td>
                 <td title={trial.reason?.message}>
                   <StateBadge state={trial.job_state ?? trial.state} />
+                  {trial.state === "failed" && trial.reason && (
+                    <p className="why bad">{sentence(gist(trial.reason.message))}</p>
+                  )}
                 </td>
                 <td className="num">{number(trial.score)}</td>
                 <td className="num">{count(trial.step)}</td>
@@ -107,7 +110,10 @@ export function Rungs({ sweep, trials }: { sweep: Sweep; trials: readonly Trial[
             {rungsOf(sweep, trials).map((rung) => (
               <tr key={rung.step ?? "end"}>
                 <td>{rung.step === null ? "end" : count(rung.step)}</td>
-                <td className="num">{rung.reached}</td>
+                <td className="num">
+                  {rung.reached}
+                  {rung.before > 0 && <span className="muted">, {rung.before} ended before</span>}
+                </td>
                 <td className="num">{rung.step === null ? "–" : rung.went}</td>
                 <td className="num">{number(rung.best)}</td>
               </tr>

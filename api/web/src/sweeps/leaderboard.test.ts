@@ -28,7 +28,7 @@ const sweep: Sweep = {
 function trial(number: number, scores: number[], lr: number | null, rung = 0): Trial {
   const point = lr === null ? null : { "params.lr": lr, "params.kind": number === 0 ? "a" : [1] };
   const score = scores.at(-1) ?? null;
-  return { number, state: "working", point, job: `job_${number}`, job_state: "running", rung, scores, score, step: 5, reason: null };
+  return { number, state: "working", point, job: `job_${number}`, job_state: "running", rung, scores, score, step: 12, reason: null };
 }
 
 const trials = [trial(0, [0.5], 0.3), trial(1, [0.6, 0.2], 0.1, 1), trial(2, [0.4], 0.2), trial(3, [], null)];
@@ -47,11 +47,13 @@ test("by a column those without a value come last, whichever way", () => {
   expect(numbers(ordered(trials, sweep, "params.kind"))).toEqual([1, 2, 0, 3]);
 });
 
-test("a rung says who has reached it and who went on", () => {
+test("a rung says who has reached it, who ended before and who went on", () => {
   expect(rungsOf(sweep, trials)).toEqual([
-    { step: 10, reached: 3, went: 1, best: 0.4 },
-    { step: null, reached: 1, went: 0, best: 0.2 },
+    { step: 10, reached: 3, before: 0, went: 1, best: 0.4 },
+    { step: null, reached: 1, before: 0, went: 0, best: 0.2 },
   ]);
+  const early = trials.map((trial) => (trial.number === 1 ? { ...trial, step: 9 } : trial));
+  expect(rungsOf(sweep, early)[0]).toEqual({ step: 10, reached: 2, before: 1, went: 1, best: 0.4 });
 });
 
 test("the axes are the keys that differ and the metric", () => {

@@ -50,18 +50,23 @@ export function keysOf(trials: readonly Trial[]): string[] {
 export interface Rung {
   step: number | null;
   reached: number;
+  /** Trials that came to their end before it: their last score counts here. */
+  before: number;
   went: number;
   best: number | null;
 }
 
-/** Each rung, and the end: how many have reached it, how many went on from there, and the best score there. */
+/** Each rung, and the end: how many have reached it, how many went on from there, and the best score that counts there. */
 export function rungsOf(sweep: Sweep, trials: readonly Trial[]): Rung[] {
   const best = sweep.spec.metric.goal === "maximize" ? Math.max : Math.min;
   return [...sweep.rungs, null].map((step, rung) => {
-    const scores = trials.flatMap(({ scores }) => scores[rung] ?? []);
+    const scored = trials.filter(({ scores }) => scores.length > rung);
+    const scores = scored.flatMap(({ scores }) => scores[rung] ?? []);
+    const before = step === null ? 0 : scored.filter((trial) => trial.step < step).length;
     return {
       step,
-      reached: scores.length,
+      reached: scored.length - before,
+      before,
       went: trials.filter((trial) => trial.rung > rung).length,
       best: scores.length > 0 ? best(...scores) : null,
     };

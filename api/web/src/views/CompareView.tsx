@@ -21,7 +21,6 @@ import { Toolbar } from "../compare/Toolbar";
 import { CopyLink } from "../parts/CopyLink";
 import { ReportLink } from "../parts/ReportLink";
 import { ErrorNotice, Skeleton } from "../parts/Notice";
-import "../styles/plot.css";
 import "../styles/compare.css";
 
 export function CompareView({ query }: { query: string }) {

@@ -35,7 +35,6 @@ import { TimeShares } from "../run/TimeShares";
 import { parseRun, timeOf, useRunChange } from "../run/view";
 import { TraceCard } from "../trace/TraceCard";
 import "../styles/kept.css";
-import "../styles/plot.css";
 import "../styles/run.css";
 
 const LIVE_MS = 1000;

@@ -57,8 +57,10 @@ function Known({ sweep, now, order, onChange }: Props) {
   return (
     <>
       <div className="view-head">
-        <h1>{sweep.name}</h1>
-        <StateBadge state={sweep.state} />
+        <div className="job-title">
+          <h1>{sweep.name}</h1>
+          <StateBadge state={sweep.state} />
+        </div>
         <div className="actions">
           <CopyLink />
           <Actions sweep={sweep} onChange={onChange} />
@@ -99,7 +101,6 @@ function Compare({ jobs, sweep }: { jobs: readonly string[]; sweep: Sweep }) {
     </Link>
   );
 }
-
 
 function Best({ sweep, now }: { sweep: Sweep; now: number }) {
   const [zoom, setZoom] = useState<Range | null>(null);

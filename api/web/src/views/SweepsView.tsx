@@ -36,7 +36,7 @@ function Listed({ found, now }: { found: readonly Sweep[]; now: number }) {
   return (
     <section className="card" aria-label="All sweeps">
       <div className="scroll" tabIndex={0} role="region" aria-label="All sweeps">
-        <table data-testid="sweeps">
+        <table data-testid="sweeps" className="stacked">
           <thead>
             <tr>
               <th scope="col">Sweep</th>
@@ -55,21 +55,21 @@ function Listed({ found, now }: { found: readonly Sweep[]; now: number }) {
           <tbody>
             {found.map((one) => (
               <tr key={one.id} data-sweep={one.id}>
-                <td>
+                <td data-said="Sweep">
                   <Link to="/sweeps/$id" params={{ id: one.id }} className="job-link">
                     {one.name}
                   </Link>
                 </td>
-                <td>
+                <td data-said="State">
                   <StateBadge state={one.state} />
                 </td>
-                <td>{one.project}</td>
-                <td className="num">
+                <td data-said="Project">{one.project}</td>
+                <td className="num" data-said="Trials ended">
                   {one.ended} / {one.trials}
                 </td>
-                <td>{one.spec.metric.name}</td>
-                <td className="num">{number(one.best_score)}</td>
-                <td title={full(one.created_at)}>{age(one.created_at, now)}</td>
+                <td data-said="Metric">{one.spec.metric.name}</td>
+                <td className="num" data-said="Best">{number(one.best_score)}</td>
+                <td data-said="Made" title={full(one.created_at)}>{age(one.created_at, now)}</td>
               </tr>
             ))}
           </tbody>
