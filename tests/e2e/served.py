@@ -18,9 +18,9 @@ FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"]  # root in a container
 
 
 @contextmanager
-def served(home: Path, cluster: FakeCluster, **settings: Any) -> Iterator[str]:
-    """Yields its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
+def served(home: Path, cluster: FakeCluster, port: int = 0, **settings: Any) -> Iterator[str]:
+    """Yields its address, at this port or a free one."""
+    listening = socket.create_server(("127.0.0.1", port))
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     app = create_app(Settings(home=home, public_url=url, **settings), cluster)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None))

@@ -42,7 +42,7 @@ def test_a_state_fires_each_time_that_it_is_reached() -> None:
     reason = {"code": "out_of_memory", "message": "no memory left", "hint": ""}
     failed = Happened("job.failed", NOON, {"reason": reason})
     verdict = judge(rule, {}, news(events=[Happened("job.running", NOON, {}), failed, failed]))
-    assert told(verdict) == ["is failed: no memory left"] * 2
+    assert told(verdict) == ["has failed: no memory left"] * 2
     assert verdict.fired[0].data["reason"] == {"code": "out_of_memory", "message": "no memory left"}
     assert told(judge(rule, {}, news(events=[Happened("job.queued", NOON, {"reason": "odd"})]))) == []
 

@@ -63,6 +63,14 @@ def test_the_cluster_names_each_job_on_each_node_and_what_it_takes(run: Run) -> 
     ]
 
 
+
+def test_numbers_of_the_cluster_have_two_places_at_most(run: Run) -> None:
+    code, out, _ = run("cluster")
+    assert code == 0
+    assert "20.83" in out
+    assert "20.8337" not in out
+
+
 def test_the_queue_is_told_in_its_order_with_reasons_and_how_many_are_behind(api: FakeApi, run: Run) -> None:
     header, first, second, behind = run("cluster", "--jobs")[1].partition("\nqueue\n")[2].splitlines()
     assert header.split() == [

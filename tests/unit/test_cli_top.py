@@ -77,7 +77,7 @@ def test_once_prints_all_columns_to_a_pipe_and_json_what_was_answered(api: FakeA
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("jobs: 1 queued, 1 starting, 1 running")
-    assert lines[1] == "cluster: 1 node, 4 CPUs"
+    assert lines[1] == "cluster: 1 node, 4 CPUs, 20.8 GB of memory"
     assert lines[2].split() == ["ID", "NAME", "STATE", "STEP", "DONE", "WORKERS", "AGE", "REASON"]
     assert lines[3].split()[:3] == [job_id(STATES.index(State.RUNNING)), "digits-2", "running"]
     assert run("top")[1].splitlines()[0] == lines[0], "a pipe is not drawn on"
@@ -111,7 +111,8 @@ def test_a_page_fits_the_terminal(width: int, environ: dict[str, str], away: boo
 
 def test_columns_that_matter_most_are_there_on_every_terminal() -> None:
     assert columns(40) == ["NAME", "STATE", "DONE", "LEFT"]
-    assert set(columns(80)) - set(columns(60)) == {"STEPS/S", "REASON"}
+    assert set(columns(80)) - set(columns(60)) == {"STEPS/S"}
+    assert set(columns(100)) - set(columns(80)) == {"REASON"}
     assert jobs_shown(2) == 1
 
 

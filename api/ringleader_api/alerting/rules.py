@@ -11,6 +11,7 @@ from ringleader.wire.states import State
 Memory = Mapping[str, Any]
 """What a rule remembers of one job between two looks, as JSON."""
 LEAST_WAIT = timedelta(seconds=1)
+_ENDED = {"succeeded": "has succeeded", "failed": "has failed", "cancelled": "was cancelled"}
 NAMED = 5
 """The most lost workers that a message names."""
 LISTED, MAX_TEXT = 20, 200
@@ -88,7 +89,11 @@ def _state(condition: AlertCondition, _: Memory, news: News) -> Verdict:
         )
         because = f": {reason['message']}" if reason else ""
         fired.append(
-            Fired(event.at, f"is {condition.state}{because}", {"state": condition.state, "reason": reason})
+            Fired(
+                event.at,
+                f"{_ENDED.get(condition.state, f'is {condition.state}')}{because}",
+                {"state": condition.state, "reason": reason},
+            )
         )
     return Verdict(fired)
 

@@ -66,11 +66,15 @@ def version(session: CommandSession) -> None:
 
 def _cluster_text(answer: dict[str, Any]) -> str:
     """Format scalars as pairs, then each list of objects as a table."""
-    parts = [pairs({k: v for k, v in answer.items() if not isinstance(v, list)})]
+    parts = [pairs({k: _rounded(v) for k, v in answer.items() if not isinstance(v, list)})]
     for name, rows in answer.items():
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             header = list(rows[0])
             parts.append(
-                f"\n{name}\n" + table([h.upper() for h in header], ([r.get(h) for h in header] for r in rows))
+                f"\n{name}\n" + table([h.upper() for h in header], ([_rounded(r.get(h)) for h in header] for r in rows))
             )
     return "\n".join(part for part in parts if part)
+
+
+def _rounded(value: Any) -> Any:
+    return f"{round(value, 2):g}" if isinstance(value, float) else value

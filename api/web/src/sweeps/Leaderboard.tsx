@@ -91,7 +91,7 @@ export function Rungs({ sweep, trials }: { sweep: Sweep; trials: readonly Trial[
   return (
     <Card title="Rungs">
       <div className="scroll" tabIndex={0} role="region" aria-label="Rungs">
-        <table data-testid="rungs">
+        <table data-testid="rungs" className="stacked">
           <thead>
             <tr>
               <th scope="col">Step</th>
@@ -109,13 +109,13 @@ export function Rungs({ sweep, trials }: { sweep: Sweep; trials: readonly Trial[
           <tbody>
             {rungsOf(sweep, trials).map((rung) => (
               <tr key={rung.step ?? "end"}>
-                <td>{rung.step === null ? "end" : count(rung.step)}</td>
-                <td className="num">
+                <td data-said="Step">{rung.step === null ? "end" : count(rung.step)}</td>
+                <td className="num" data-said="Reached">
                   {rung.reached}
                   {rung.before > 0 && <span className="muted">, {rung.before} ended before</span>}
                 </td>
-                <td className="num">{rung.step === null ? "–" : rung.went}</td>
-                <td className="num">{number(rung.best)}</td>
+                <td className="num" data-said="Went on">{rung.step === null ? "–" : rung.went}</td>
+                <td className="num" data-said={`Best ${sweep.spec.metric.name}`}>{number(rung.best)}</td>
               </tr>
             ))}
           </tbody>

@@ -28,7 +28,7 @@ COLUMNS = {
     "LEFT": 0,
     "WORKERS": 60,
     "AGE": 50,
-    "REASON": 80,
+    "REASON": 100,
 }
 """How wide the terminal has to be for each."""
 PACED = ("STEPS/S", "LEFT")
