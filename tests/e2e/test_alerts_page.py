@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from axe import serious
+from playwright.sync_api import Page
 from receivers import receiver, reply
 
 from ringleader.bench.control_plane.crowd import KeptConnection, plane
@@ -11,6 +12,23 @@ from ringleader.bench.page.browser import logged_in
 
 pytestmark = pytest.mark.timeout(420)  # a machine that does much else
 MARKUP = "<img src=x onerror=alert(1)>"
+CUT = """() => [...document.querySelectorAll('main .scroll')].filter((box) => box.scrollWidth > box.clientWidth)
+  .map((box) => box.innerText.slice(0, 80))"""
+"""The tables that are wider than their place."""
+
+
+def _sets_a_rule(page: Page) -> None:
+    """A wrong rule is refused by its key, and the right one is listed."""
+    page.get_by_text("Set a rule", exact=True).click()
+    page.locator(".rule-form input").fill("from-the-page")
+    page.locator(".rule-form textarea").fill("when: {stat: failed}\nchannels: [{slack: HOOK}]")
+    page.get_by_role("button", name="Set the rule").click()
+    page.locator(".rule-form").get_by_text("/when/stat", exact=True).wait_for()
+    page.locator(".rule-form textarea").fill("when: {state: failed}\nchannels: [{slack: HOOK}]")
+    page.get_by_role("button", name="Set the rule").click()
+    page.get_by_test_id("alert-rules").get_by_role("row", name="from-the-page").get_by_text(
+        "state: failed"
+    ).wait_for()
 
 
 def test_a_rule_is_tested_and_what_was_raised_is_shown(tmp_path: Path, browser_path: str) -> None:
@@ -40,11 +58,16 @@ def test_a_rule_is_tested_and_what_was_raised_is_shown(tmp_path: Path, browser_p
             raised.locator('[data-alert="sent"]', has_text="a test of the rule odd").wait_for()
             raised.locator('[data-alert="pending"]', has_text="the answer was 500").wait_for()
             assert serious(page) == []
-            page.get_by_label("State").select_option("pending")
+            page.get_by_role("combobox", name="State").select_option("pending")
             page.wait_for_url("**/alerts?state=pending")
             page.get_by_role("link", name="Open job").click()
             notice = page.get_by_test_id("job-alerts")
             notice.get_by_text("1 alert, 1 still to be sent").wait_for()
             notice.get_by_role("link").click()
             page.wait_for_url(f"**/alerts?job={job_id}")
+            page.locator("main").get_by_role("link", name="bench").first.wait_for()
+            _sets_a_rule(page)
+            page.set_viewport_size({"width": 360, "height": 900})
+            assert page.evaluate(CUT) == []
+            assert serious(page) == []
             assert errors == []

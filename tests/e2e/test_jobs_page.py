@@ -282,7 +282,25 @@ def test_a_job_file_begins_with_an_earlier_job_or_a_recipe_and_each_line_is_expl
     page.get_by_role("button", name="gpus", exact=True).wait_for()
     assert editor.input_value() == "name: a\nworkers:\n  min: 1\n  placement: spread\n  g"
     assert serious(page) == []
+
+    def chosen_after_undoing() -> bool:
+        editor.press("Control+z")
+        return "spread" in editor.input_value()
+
+    wait_for("what was chosen undone", lambda: not chosen_after_undoing())
+    assert "name: a\nworkers:" in editor.input_value()
     page.get_by_label("Begin with a recipe").select_option("image")
     wait_for("recipe", lambda: "ringleader_jobs.image" in editor.input_value())
+    page.get_by_label("Begin with a recipe or an earlier job").select_option(job_id)
+    wait_for("earlier job", lambda: "name: to-clone" in editor.input_value())
     page.set_viewport_size(NARROW)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_link_that_asks_for_what_no_list_has_says_so(here: Here, page: Page) -> None:
+    page.goto(f"{here.url}/jobs?state=flying&search=nobody")
+    said = page.get_by_test_id("left-out")
+    said.get_by_text("state=flying").wait_for()
+    assert "nobody" not in said.inner_text()
+    page.get_by_role("button", name="failed").click()
+    said.wait_for(state="hidden")

@@ -1,4 +1,4 @@
-"""The control plane gone while a page is open, in a real browser: said on every view, and made up for without a reload."""
+"""The control plane gone while pages are open, in a real browser: said on each, made up for without a reload."""
 
 import socket
 from contextlib import closing
@@ -40,7 +40,9 @@ def test_a_control_plane_that_is_gone_is_said_on_each_view_and_read_again_when_i
         with served(home, cluster, port) as url:
             token = (home / "token").read_text()
             bearer = {"Authorization": f"Bearer {token}"}
-            job_id = httpx.post(f"{url}/api/v1/jobs", json=SPEC, headers=bearer).raise_for_status().json()["id"]
+            job_id = (
+                httpx.post(f"{url}/api/v1/jobs", json=SPEC, headers=bearer).raise_for_status().json()["id"]
+            )
             launch = wait_for("start", lambda: cluster.alive.get((job_id, 1)))
             pages = [opened(context.new_page(), url, token)]
             pages += [context.new_page() for _ in VIEWS]

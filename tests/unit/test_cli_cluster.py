@@ -63,7 +63,6 @@ def test_the_cluster_names_each_job_on_each_node_and_what_it_takes(run: Run) -> 
     ]
 
 
-
 def test_numbers_of_the_cluster_have_two_places_at_most(run: Run) -> None:
     code, out, _ = run("cluster")
     assert code == 0

@@ -72,6 +72,11 @@ export async function alertRules(project: string, signal?: AbortSignal): Promise
   return (await read<{ items: AlertRule[] }>(rulesPath(project), { signal })).items;
 }
 
+/** Sets the rule, or replaces the one of that name. */
+export async function setRule(project: string, name: string, rule: Record<string, unknown>): Promise<void> {
+  await send(`${rulesPath(project)}/${encodeURIComponent(name)}`, { method: "PUT", body: rule });
+}
+
 export async function testRule({ project, name }: AlertRule): Promise<void> {
   await send(`${rulesPath(project)}/${encodeURIComponent(name)}/test`, { method: "POST" });
 }

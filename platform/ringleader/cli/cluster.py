@@ -71,7 +71,8 @@ def _cluster_text(answer: dict[str, Any]) -> str:
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             header = list(rows[0])
             parts.append(
-                f"\n{name}\n" + table([h.upper() for h in header], ([_rounded(r.get(h)) for h in header] for r in rows))
+                f"\n{name}\n"
+                + table([h.upper() for h in header], ([_rounded(r.get(h)) for h in header] for r in rows))
             )
     return "\n".join(part for part in parts if part)
 

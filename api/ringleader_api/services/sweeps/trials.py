@@ -56,7 +56,15 @@ def known_trials(session: Session, sweep: Sweep, *, points: bool = True) -> list
     metric = sweep.spec["metric"]["name"]
     newest = and_(MetricSummary.job_id == SweepTrial.job_id, MetricSummary.name == metric)
     query = (
-        select(SweepTrial, Job.state, Job.step, MetricSummary.last, MetricSummary.last_step, Job.result, Job.reason)
+        select(
+            SweepTrial,
+            Job.state,
+            Job.step,
+            MetricSummary.last,
+            MetricSummary.last_step,
+            Job.result,
+            Job.reason,
+        )
         .outerjoin(Job, and_(Job.id == SweepTrial.job_id, Job.deleted_at.is_(None)))
         .outerjoin(MetricSummary, newest)
         .where(SweepTrial.sweep_id == sweep.id)
@@ -65,9 +73,7 @@ def known_trials(session: Session, sweep: Sweep, *, points: bool = True) -> list
     )
     rungs = len(SweepSpec.model_validate(sweep.spec).rungs)
     return [
-        KnownTrial(
-            row, state, step or 0, value, value_step, result, _why(row, state, reason), rungs
-        )
+        KnownTrial(row, state, step or 0, value, value_step, result, _why(row, state, reason), rungs)
         for row, state, step, value, value_step, result, reason in session.execute(query)
     ]
 

@@ -74,7 +74,7 @@ interface ScatterProps extends PartProps {
 }
 
 function Scatter({ runs, looks, dimensions, chosen, onChoose, bright, onPoint }: ScatterProps) {
-  const x = dimensions.find((one) => one.label === chosen[0]) ?? dimensions[0];
+  const x = dimensions.find((one) => one.label === chosen[0]) ?? dimensions.findLast((one) => one.label.startsWith("params.")) ?? dimensions[0];
   const y = dimensions.find((one) => one.label === chosen[1]) ?? dimensions.at(-1);
   const paint = useCallback(
     (pen: CanvasRenderingContext2D, width: number, height: number, theme: Theme) => {

@@ -4,10 +4,18 @@ import type { Difference } from "./differences";
 import type { Finals } from "./finals";
 
 export function dimensionsOf(ids: readonly string[], different: readonly Difference[], names: readonly string[], finals: Finals): Dimension[] {
-  const keys = different.map(({ path, values }) => dimension(path, values.map(parsed)));
+  const keys = different
+    .filter(({ path }) => path !== "alerts")
+    .map(({ path, values }) => dimension(path, values.map(parsed)))
+    .sort((a, b) => weight(a) - weight(b));
   const metrics = names.map((name) => dimension(name, ids.map((id) => finals.get(id)?.[name])));
   // An axis on which all lie at one place says nothing.
   return [...keys, ...metrics].filter(({ values }) => new Set(values.filter((value) => value !== null)).size > 1);
+}
+
+/** Of many axes the last ones are drawn, beside the metrics: numbers after words, and what a run is given itself after all else. */
+function weight({ label, words }: Dimension): number {
+  return (label.startsWith("params.") ? 2 : 0) + (words === null ? 1 : 0);
 }
 
 function dimension(label: string, values: readonly unknown[]): Dimension {

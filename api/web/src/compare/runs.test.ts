@@ -111,11 +111,12 @@ describe("final values", () => {
 
 test("what runs differ in becomes axes of numbers or of words", () => {
   const different = differences([
-    { params: { lr: 0.1, opt: "sgd", same: 1 } },
+    { params: { lr: 0.1, opt: "sgd", same: 1 }, seed: 1, alerts: [] },
     { params: { lr: 0.2, opt: "adam", same: 1 } },
-    { params: { opt: "sgd", same: 1 } },
+    { params: { opt: "sgd", same: 1 }, seed: 2, alerts: [{}] },
   ]);
-  const [lr, opt, loss] = dimensionsOf(["job_aaaaa", "job_bbbbb", "job_c"], different, ["loss"], finalsOf(answer));
+  const [seed, opt, lr, loss] = dimensionsOf(["job_aaaaa", "job_bbbbb", "job_c"], different, ["loss"], finalsOf(answer));
+  expect(seed?.label).toBe("seed");
   expect(lr).toEqual({ label: "params.lr", values: [0.1, 0.2, null], words: null });
   expect(opt).toEqual({ label: "params.opt", values: [0, 1, 0], words: ["sgd", "adam"] });
   expect(loss && bounds(loss)).toEqual([0, 2]);

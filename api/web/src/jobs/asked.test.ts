@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { parseQuery, queryText } from "../address";
-import { askedOf, columnsAsked, columnsSaid, groupQuery, inGroup, listQuery, narrowings, NOTHING_ASKED, opened } from "./asked";
+import { askedOf, columnsAsked, columnsSaid, groupQuery, inGroup, listQuery, narrowings, NOTHING_ASKED, notUnderstood, opened } from "./asked";
 import { column, curvesOf, drawnBy, flipped, metricsOf, STANDARD } from "./columns";
 
 test("an address is read as it was written", () => {
@@ -58,4 +58,10 @@ test("a group is asked for with all filters, and its jobs by one more", () => {
   const open = { ...asked, ...opened(asked, "!team") };
   expect([open.open, opened(open, "!team")]).toEqual([["!team"], { open: undefined }]);
   expect(askedOf({ group: "state", open: "a=b" })).toEqual(NOTHING_ASKED);
+});
+
+test("what a list cannot be asked for is told, and nothing that it can", () => {
+  const asked = parseQuery("?state=flying&state2=x&sort=-submitted_at&columns=name,odd,metric:loss:last&label=a=1&label=b&search=x");
+  expect(notUnderstood(asked)).toEqual(["state=flying", "state2=x", "columns=odd", "label=b"]);
+  expect(notUnderstood(parseQuery("?state=failed&sort=-metric:loss:min&label=a=1&label=!b&columns=name"))).toEqual([]);
 });

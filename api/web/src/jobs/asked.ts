@@ -1,5 +1,5 @@
 /** What the address of the job list asks for: which jobs, in which order, with which columns. The API's own words. */
-import type { Query } from "../address";
+import { parseQuery, queryText, type Query } from "../address";
 import { listed, listOf } from "../lists";
 import { STATES, type State } from "../wire";
 import { isColumn, metricsOf, STANDARD } from "./columns";
@@ -46,6 +46,16 @@ export function askedOf(query: Query | Record<string, unknown>): Asked {
     group: grouped ? group : undefined,
     open: grouped ? pairs(query.open) : undefined,
   };
+}
+
+/** What an address asks for that is no part of a list: unknown keys, and values that a key cannot have. */
+export function notUnderstood(query: Query): string[] {
+  const said = parseQuery(queryText({ ...askedOf(query) }));
+  return Object.entries(query).flatMap(([key, given]) => {
+    if (key === "columns") return listed([given].flat().join(",")).flatMap((id) => (isColumn(id) ? [] : [`columns=${id}`]));
+    const kept = [said[key] ?? [], key === "sort" ? NEWEST_FIRST : []].flat();
+    return [given].flat().flatMap((value) => (value === "" || kept.includes(value) ? [] : [`${key}=${value}`]));
+  });
 }
 
 export const NOTHING_ASKED: Asked = askedOf({});

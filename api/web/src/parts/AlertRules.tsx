@@ -6,6 +6,7 @@ import { every } from "../cache";
 import { projects as readProjects, type Project } from "../projects";
 import { Card } from "./Card";
 import { Empty, ErrorNotice, Notice, Skeleton } from "./Notice";
+import { RuleForm } from "./RuleForm";
 
 const EVERY_MS = 5000;
 const KEEPERS = new Set(["operator", "admin"]);
@@ -115,6 +116,9 @@ function Rules({ project }: { project: Project }) {
             </tbody>
           </table>
         </div>
+      )}
+      {KEEPERS.has(project.role) && (
+        <RuleForm project={project.name} onSet={(name) => after(`${name} is set.`)()} />
       )}
     </>
   );

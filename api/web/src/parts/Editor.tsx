@@ -27,8 +27,7 @@ export function Editor({ text, onChange, onLine, marks, area }: Props) {
     const margin = /^ */.exec(before)?.[0] ?? "";
     if (margin === "") return;
     event.preventDefault();
-    event.currentTarget.setRangeText(`\n${margin}`, at, end, "end");
-    onChange(event.currentTarget.value);
+    typed(event.currentTarget, `\n${margin}`, at, end);
   };
   return (
     <div className="editor">
@@ -60,6 +59,16 @@ export function Editor({ text, onChange, onLine, marks, area }: Props) {
       />
     </div>
   );
+}
+
+/** Put the text in the place of a stretch of what an area has, as if it were typed: the browser can undo it. */
+export function typed(area: HTMLTextAreaElement, text: string, from: number, to: number): void {
+  area.focus();
+  area.setSelectionRange(from, to);
+  // eslint-disable-next-line @typescript-eslint/no-deprecated -- nothing else leaves what a text area undoes as it is
+  if (document.execCommand("insertText", false, text)) return;
+  area.setRangeText(text, from, to, "end");
+  area.dispatchEvent(new InputEvent("input", { bubbles: true }));
 }
 
 function lineOfCursor({ value, selectionStart }: HTMLTextAreaElement): number {

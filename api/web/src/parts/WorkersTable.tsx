@@ -56,7 +56,7 @@ export function WorkersTable({ workers, names, ended }: { workers: readonly Work
               <td className="num">{worker.generation}</td>
               <td>{shards(worker.shards)}</td>
               {uses.map(({ title, of }) => (
-                <td key={title} className="num">
+                <td key={title} className="num short">
                   {of(worker) ?? "–"}
                 </td>
               ))}

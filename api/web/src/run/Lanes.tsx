@@ -8,7 +8,7 @@ import type { Theme } from "../plot/palette";
 import type { Key } from "../plot/picture";
 import type { Cell } from "../plot/save";
 import type { Curve, SystemSeries } from "../wire";
-import { ownTimes, stepTimes, type Lane } from "./lanes";
+import { absences, ownTimes, stepTimes, type Lane } from "./lanes";
 import { nodeName, type NodeNames } from "../nodes";
 import { heightOf, laneAt, paintLanes, type LanePicture } from "./paintLanes";
 
@@ -138,7 +138,7 @@ function pictureOf(lanes: readonly Lane[], nodes: readonly string[], curve: Curv
     spans.reduce((high, one) => Math.max(high, one.until), -Infinity),
   ];
   const time = zoom ?? whole;
-  return { lanes, time, nodes, heat: curve ? stepTimes(curve, time, CELLS) : [], own: ownTimes(series, time, CELLS) };
+  return { lanes, time, nodes, heat: curve ? stepTimes(curve, time, CELLS, absences(lanes)) : [], own: ownTimes(series, time, CELLS) };
 }
 
 function wordsAt({ lanes, time: [from, until], heat, own }: LanePicture, names: NodeNames, row: number, time: number): string[] | null {

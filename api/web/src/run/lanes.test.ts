@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { JobEvent, SystemSeries, Worker } from "../wire";
-import { lanesOf, ownTimes, stepTimes } from "./lanes";
+import { absences, lanesOf, ownTimes, stepTimes } from "./lanes";
 import { laneAt } from "./paintLanes";
 import { sharesOf } from "./shares";
 import type { Recovery } from "../history";
@@ -75,6 +75,19 @@ test("the time of a step is the mean of those that were committed then", () => {
   const even = { steps: [0, 10, 12], times: [0, 10, 20] };
   expect(stepTimes(even, [0, 20], 2)).toEqual([1, 20 / 12]);
   expect(stepTimes(even, [40, 50], 2)).toEqual([null, null]);
+});
+
+test("while a job is paused no step takes long", () => {
+  const span = (from: number, until: number) => ({ state: "active", from, until }) as const;
+  const lane = { attempt: 1, node: null, end: null };
+  const lanes = [
+    { ...lane, worker: "w0", spans: [span(0, 4), span(4, 10)] },
+    { ...lane, worker: "w1", spans: [span(1, 8)] },
+    { ...lane, worker: "w0", attempt: 2, spans: [span(30, 40)] },
+  ];
+  expect(absences(lanes)).toEqual([[10, 30]]);
+  const paused = { steps: [0, 10, 11, 21], times: [0, 9, 31, 40] };
+  expect(stepTimes(paused, [0, 40], 4, absences(lanes))).toEqual([0.9, null, null, 0.9]);
 });
 
 test("the own time of a worker stands where it was measured, and of several the slowest", () => {

@@ -77,14 +77,33 @@ export function nodesOf(lanes: readonly Lane[]): string[] {
   return [...new Set(lanes.flatMap((lane) => (lane.node === null ? [] : [lane.node])))];
 }
 
-/** The mean seconds of a step in each of so many equal parts of a time; null where no step was committed. */
-export function stepTimes({ steps, times }: Pick<Curve, "steps" | "times">, [from, until]: readonly [number, number], cells: number): (number | null)[] {
+/** From and until of each stretch between the first and the last worker in which there was none: the job was paused or waited. */
+export function absences(lanes: readonly Lane[]): [number, number][] {
+  const spans = lanes.flatMap((lane) => lane.spans).sort((a, b) => a.from - b.from);
+  const found: [number, number][] = [];
+  let until = spans[0]?.from ?? 0;
+  for (const span of spans) {
+    if (span.from > until) found.push([until, span.from]);
+    until = Math.max(until, span.until);
+  }
+  return found;
+}
+
+/** The mean seconds of a step in each of so many equal parts of a time; null where no step was committed, and while
+    nobody was there to compute one. */
+export function stepTimes(
+  { steps, times }: Pick<Curve, "steps" | "times">,
+  [from, until]: readonly [number, number],
+  cells: number,
+  away: readonly (readonly [number, number])[] = [],
+): (number | null)[] {
   const seconds = new Array<number>(cells).fill(0);
   const counted = new Array<number>(cells).fill(0);
   for (let at = 1; at < steps.length; at++) {
     const [before, after] = [times[at - 1] ?? 0, times[at] ?? 0];
     const [made, took] = [(steps[at] ?? 0) - (steps[at - 1] ?? 0), after - before];
     if (made <= 0 || took < 0 || after < from || before > until) continue;
+    if (away.some(([gone, back]) => before < back && after > gone)) continue;
     const first = Math.max(0, Math.floor(((before - from) / (until - from)) * cells));
     const last = Math.min(cells - 1, Math.floor(((after - from) / (until - from)) * cells));
     for (let cell = first; cell <= last; cell++) {

@@ -24,6 +24,7 @@ export function KeyHelp({ schemas, lines, at, onChoose }: Props) {
           <b>{[...path, key].join(".")}</b> <span>{told(schemas, part)}</span>
         </p>
       )}
+      {part === null && keys.length === 0 && <p className="muted">Each line is explained here, with what can stand in it.</p>}
       <Choices name="Values" all={values} onChoose={(value) => onChoose(completed(line, value))} />
       <Choices
         name={path.length > 0 ? `Keys of ${path.join(".")}` : "Keys"}

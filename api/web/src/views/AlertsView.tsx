@@ -4,6 +4,7 @@ import { useEffect } from "react";
 import { ALERT_STATES, alertsAsked, type AlertsAsked } from "../alerts";
 import { AlertRules } from "../parts/AlertRules";
 import { AlertTable } from "../parts/AlertTable";
+import { WithJobs } from "../parts/WithJobs";
 import "../styles/alerts.css";
 
 export function AlertsView({ asked }: { asked: AlertsAsked }) {
@@ -27,9 +28,12 @@ export function AlertsView({ asked }: { asked: AlertsAsked }) {
           </select>
         </label>
         {asked.job !== undefined && (
-          <button type="button" className="quiet" onClick={() => ask({ job: "" })}>
-            Show alerts of all jobs
-          </button>
+          <p>
+            Of <WithJobs text={asked.job} />{" "}
+            <button type="button" className="quiet" onClick={() => ask({ job: "" })}>
+              Show alerts of all jobs
+            </button>
+          </p>
         )}
         {asked.project !== undefined && (
           <button type="button" className="quiet" onClick={() => ask({ project: "" })}>

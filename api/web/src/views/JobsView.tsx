@@ -1,8 +1,9 @@
 /** All jobs: searched, filtered, sorted, with the columns one chooses; what is shown stands in the address. */
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useEffect, useMemo, useState } from "react";
+import { parseQuery } from "../address";
 import { plural } from "../format";
-import { columnsAsked, listQuery, narrowings, NEWEST_FIRST, type Asked } from "../jobs/asked";
+import { columnsAsked, listQuery, narrowings, NEWEST_FIRST, notUnderstood, type Asked } from "../jobs/asked";
 import { curvesOf } from "../jobs/columns";
 import { Groups } from "../jobs/Groups";
 import { JobsTable } from "../jobs/JobsTable";
@@ -10,15 +11,24 @@ import { useCurves, useJobs } from "../jobs/reading";
 import { Selection } from "../jobs/Selection";
 import { Toolbar } from "../jobs/Toolbar";
 import { CopyLink } from "../parts/CopyLink";
-import { Empty, ErrorNotice, Skeleton } from "../parts/Notice";
+import { Empty, ErrorNotice, Notice, Skeleton } from "../parts/Notice";
+
+/** What the link that was opened asks for and no list can show. The router has taken it out of the address already. */
+let opened = typeof location === "undefined" ? [] : notUnderstood(/^\/(jobs)?$/.test(location.pathname) ? parseQuery(location.search) : {});
 
 export function JobsView({ asked }: { asked: Asked }) {
+  const [left, setLeft] = useState(opened);
   useEffect(() => {
     document.title = "Jobs · Ringleader";
+    return () => {
+      opened = [];
+    };
   }, []);
   const navigate = useNavigate();
-  const ask = (change: Partial<Asked>, typed = false): void =>
+  const ask = (change: Partial<Asked>, typed = false): void => {
+    setLeft([]);
     void navigate({ to: "/jobs", search: { ...asked, ...change }, replace: typed, resetScroll: false });
+  };
   return (
     <>
       <div className="view-head">
@@ -30,6 +40,11 @@ export function JobsView({ asked }: { asked: Asked }) {
           </Link>
         </div>
       </div>
+      {left.length > 0 && (
+        <Notice tone="warn" title="Not everything in this link is shown" testId="left-out">
+          <p>Left out, because no list of jobs can be asked for it: {left.join(", ")}.</p>
+        </Notice>
+      )}
       <Toolbar asked={asked} ask={ask} />
       {asked.group === undefined ? (
         <List asked={asked} onSort={(sort) => ask({ sort })} />

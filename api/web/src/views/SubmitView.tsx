@@ -2,13 +2,13 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useMemo, useRef, useState } from "react";
-import { flushSync } from "react-dom";
 import { stringify } from "yaml";
 import example from "../../../../jobs/ringleader_jobs/digits.yaml?raw";
-import { ApiError, job as readJob, newKey, preview, read as readApi, submit } from "../api";
+import { ApiError, job as readJob, jobs as readJobs, newKey, preview, read as readApi, submit } from "../api";
+import { full } from "../format";
 import { lineOf, needsUpload, read, withValue } from "../jobfile";
 import { Card } from "../parts/Card";
-import { Editor, type Marked } from "../parts/Editor";
+import { Editor, typed, type Marked } from "../parts/Editor";
 import { ErrorNotice, Notice, Skeleton } from "../parts/Notice";
 import { Preview } from "../parts/Preview";
 import { SpecFields } from "../parts/SpecFields";
@@ -17,6 +17,9 @@ import { KeyHelp } from "../submit/KeyHelp";
 import type { Schemas } from "../submit/schema";
 import { TEMPLATES } from "../submit/templates";
 import type { Admission } from "../wire";
+
+/** So many earlier jobs are there to begin with; others are cloned from their pages. */
+const NEWEST = 20;
 
 type Answer = { kind: "preview"; admission: Admission } | { kind: "refused"; error: ApiError };
 
@@ -62,12 +65,8 @@ function Submission({ begun }: { begun: string }) {
   };
   const replaceLine = (next: string): void => {
     const lines = text.split("\n");
-    lines[line] = next;
-    // At once, so that the cursor can be set behind what was chosen.
-    flushSync(() => edit(lines.join("\n")));
-    const end = lines.slice(0, line + 1).join("\n").length;
-    area.current?.focus();
-    area.current?.setSelectionRange(end, end);
+    const from = lines.slice(0, line).reduce((length, one) => length + one.length + 1, 0);
+    if (area.current) typed(area.current, next, from, from + (lines[line] ?? "").length);
   };
   const ask = async (what: "submit" | "preview"): Promise<void> => {
     setBusy(what);
@@ -137,15 +136,34 @@ function Submission({ begun }: { begun: string }) {
   );
 }
 
-/** The recipes to begin with. */
+/** What to begin with: a recipe, or the job file of one of the newest jobs. */
 function Templates({ onChoose }: { onChoose: (text: string) => void }) {
-  const choose = (name: string): void => void TEMPLATES.get(name)?.().then(onChoose);
+  const { data: newest = [] } = useQuery({
+    queryKey: ["jobs", "to begin with"],
+    queryFn: async ({ signal }) => (await readJobs({ limit: NEWEST }, signal)).items,
+  });
+  const choose = (name: string): void => {
+    const earlier = newest.find((one) => one.id === name);
+    if (earlier) onChoose(stringify(earlier.spec));
+    else void TEMPLATES.get(name)?.().then(onChoose);
+  };
   return (
-    <select aria-label="Begin with a recipe" value="" onChange={(event) => choose(event.target.value)}>
-      <option value="">Begin with a recipe…</option>
-      {[...TEMPLATES.keys()].map((name) => (
-        <option key={name}>{name}</option>
-      ))}
+    <select aria-label="Begin with a recipe or an earlier job" value="" onChange={(event) => choose(event.target.value)}>
+      <option value="">Begin with…</option>
+      <optgroup label="Recipes">
+        {[...TEMPLATES.keys()].map((name) => (
+          <option key={name}>{name}</option>
+        ))}
+      </optgroup>
+      {newest.length > 0 && (
+        <optgroup label="Newest jobs">
+          {newest.map((one) => (
+            <option key={one.id} value={one.id}>
+              {one.name}, {full(one.created_at)}
+            </option>
+          ))}
+        </optgroup>
+      )}
     </select>
   );
 }
