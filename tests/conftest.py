@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ringleader.bench.control_plane.postgres import MISSING, Postgres, binaries, postgres
-from ringleader.runtime.nodes.node_scratch import SCRATCH
+from ringleader.files import SCRATCH
 from ringleader_api.log import JsonLines
 
 HERE = Path(__file__).parent

@@ -3,8 +3,15 @@
 import os
 import secrets
 import stat
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+SCRATCH = "RINGLEADER_SCRATCH"
+"""The variable of a node's Ray processes with a folder on the node's own disk: all nodes may share RINGLEADER_HOME."""
+INDEXES = "RINGLEADER_INDEXES"
+"""The variable of a process that has a scratch folder of its own, and reads the indexes of files of its node in this
+one, without a change to it."""
 
 
 def write_once(path: Path, text: str) -> None:
@@ -30,6 +37,16 @@ def not_private(folder: Path) -> bool:
     # In a folder for temporary files anybody may have made it before, or a link in its place, which lstat tells.
     found = folder.lstat()
     return not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or bool(found.st_mode & 0o022)
+
+
+def own_scratch() -> Path:
+    """This account's folder on the node's own disk, for what is large. It may not be there yet."""
+    return Path(os.environ.get(SCRATCH) or tempfile.gettempdir()) / f"ringleader-{os.getuid()}"
+
+
+def own_indexes() -> Path:
+    """The folder of the indexes of files that this account's processes on the node make for each other."""
+    return own_scratch() / "indexes"
 
 
 def _partial(path: Path, text: str) -> Path:

@@ -50,9 +50,12 @@ DEMO: dict[str, str] = {
 }
 BENCH: dict[str, str] = {
     "CHROMIUM": "The browser of `ringleader bench page`. Left out: one on PATH.",
+    "RINGLEADER_BENCH_MOSAIC_PYTHON": "The Python of an environment with `mosaicml-streaming`, a peer of `ringleader "
+    "bench data`, which cannot live beside Ringleader. Left out: no such peer.",
 }
 OWN: dict[str, str] = {
     "RINGLEADER_PRELOADED": "The socket of a process that is ready to be forked.",
+    "RINGLEADER_INDEXES": "The folder of the node's indexes of files, for the process that checks a program.",
     "RINGLEADER_BENCH_SECRET": "The secret of a benchmark's members.",
     "RAY_RAYLET_PID": "The process of a node's raylet.",
     "RAY_JOB_ID": "Ray's name for the job of a worker process.",

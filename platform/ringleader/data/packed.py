@@ -12,6 +12,7 @@ from torch import Tensor
 from ringleader.data.columns import is_list
 from ringleader.data.file_dataset import CACHE_BYTES, FileDataset
 from ringleader.data.sources.files import digest_of
+from ringleader.data.sources.kept_index import Facts, kept_facts, numbers
 from ringleader.data.sources.source import Source, columns_of
 from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
@@ -31,7 +32,7 @@ class Packed(FileDataset):
     -1 where it is filled up. Tokens may see each other where these are equal (`ids[:, :, None] == ids[:, None, :]`);
     `ringleader.data.cu_seqlens` makes of them what kernels for sequences of different lengths take.
 
-    All blocks are read once when this is made, to count their tokens. A block of this set is the sequences that begin
+    All blocks are read once on a node, to count their tokens. A block of this set is the sequences that begin
     in a block of the files: with `order: block` each of these is decoded for its own sequences, and once more for the
     end of the last one before it.
 
@@ -81,9 +82,8 @@ class PackedSource:
             raise ValueError(f"length is {length}; allowed: 1 or more")
         self._documents, self._length, self._column, self._pad = documents, length, column, pad
         self._check_column()
-        counts = [len(self._tokens(block)[0]) for block in range(len(documents.block_rows))]
         # (blocks + 1,) int64: the tokens before each block of documents, and all.
-        self._edges = np.cumsum([0, *counts], dtype=np.int64)
+        self._edges = np.cumsum([0, *numbers(kept_facts(self._key, self._index), "counts")], dtype=np.int64)
         self.tokens = int(self._edges[-1])
         sequences = self.tokens // length if drop_rest else -(-self.tokens // length)
         if not sequences:
@@ -125,6 +125,15 @@ class PackedSource:
 
     def name(self, block: int) -> str:
         return self._documents.name(int(self._blocks[block]))
+
+    def _key(self) -> str:
+        """The name of the index: of that of the documents, where they have one."""
+        told = getattr(self._documents, "index_key", str)()
+        return digest_of("packed", told, self._column) if told else ""
+
+    def _index(self) -> Facts:
+        counts = [len(self._tokens(block)[0]) for block in range(len(self._documents.block_rows))]
+        return {"counts": pa.array(counts, pa.int64())}
 
     def _between(self, block: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """(n,) int64 tokens from the first one, which is in this block, to the end; and (n,) the number of the document

@@ -47,7 +47,8 @@ def run_secret() -> bytes:
 class Child:
     """`python -m module arguments…` in a session of its own; ended with its whole group.
 
-    `within` is put before the command, to run it on another host of a laboratory.
+    `within` is put before the command, to run it on another host of a laboratory. `program` stands for `python -m
+    module`, where that is run by another Python.
 
     JSON objects that it prints, one a line, are its answers; everything else is kept for error messages.
     """
@@ -58,6 +59,7 @@ class Child:
         arguments: Sequence[str],
         env: Mapping[str, str] | None = None,
         within: Sequence[str] = (),
+        program: Sequence[str] = (),
     ) -> None:
         self.module = module
         self._said: list[str] = []
@@ -65,7 +67,7 @@ class Child:
         self._news = threading.Condition()
         run_secret()  # in the environment from here on
         self._process = subprocess.Popen(
-            [*within, sys.executable, "-m", module, *arguments],
+            [*within, *(program or (sys.executable, "-m", module)), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -147,10 +149,12 @@ class Child:
             self._news.notify_all()
 
 
-def peer_answers(module: str, arguments: Sequence[str], deadline_s: float) -> list[dict[str, Any]]:
+def peer_answers(
+    module: str, arguments: Sequence[str], deadline_s: float, program: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """A peer's answers. The failure of a peer is printed to standard error, with its last line, and leaves no answers:
     the figure stays without a comparison."""
-    with Child(module, arguments) as peer:
+    with Child(module, arguments, program=program) as peer:
         try:
             return peer.answers(deadline_s)
         except PeerFailed as error:

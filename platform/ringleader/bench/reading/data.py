@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from ringleader.bench import peers
 from ringleader.bench.broken import BrokenPromise
 from ringleader.bench.line import Figure, Target
 from ringleader.bench.processes.children import peer_answers
@@ -35,6 +36,8 @@ FILES, GROUPS, GROUP_ROWS = 8, 50, 250
 CACHE_BYTES = 64 << 20
 SET = f"{FILES * GROUPS * GROUP_ROWS:,} rows of 2 KB, row groups of {GROUP_ROWS} rows, batches of {BATCH}, 1 thread"
 SECONDS, RAY_DEADLINE_S = 3.0, 300.0
+MOSAIC_PYTHON = "RINGLEADER_BENCH_MOSAIC_PYTHON"
+"""The variable with the Python of an environment that has mosaicml-streaming, which cannot live beside us."""
 ROWS_1E9, BLOCK_ROWS = 10**9, 10_000
 WORLDS = (1, 3, 5)
 CASES = (
@@ -105,6 +108,7 @@ def _shuffled(tokens: Path, place: Path, runs: int) -> Iterator[Figure]:
         target=Target("ratio", ">=", 0.9),
     )
     yield _beside_ray_data(tokens, found["blocks"])
+    yield _beside_mosaic(tokens, found["blocks"], runs)
 
 
 def _beside_ray_data(tokens: Path, ours: list[float]) -> Figure:
@@ -124,6 +128,30 @@ def _beside_ray_data(tokens: Path, ours: list[float]) -> Figure:
         peer_name="Ray Data" if theirs else None,
         target=Target("ratio", ">=", 3.0),
         settings=f"Ray Data: files shuffled, and rows in a buffer of {buffer:,}, on all cores",
+    )
+
+
+def _beside_mosaic(tokens: Path, ours: list[float], runs: int) -> Figure:
+    """The same rows by mosaicml-streaming, in an environment of its own."""
+    python = os.environ.get(MOSAIC_PYTHON, "")
+    theirs: list[float] = []
+    if python:
+        numbers = {"batch": BATCH, "seconds": int(SECONDS), "runs": runs}
+        arguments = [f"--folder={tokens}", *(f"--{name}={value}" for name, value in numbers.items())]
+        # Without the folder of the file, or PYTHONPATH: what is there is for another Python.
+        program = (python, "-I", str(Path(peers.__path__[0]) / "mosaic_streaming.py"))
+        answers = peer_answers("ringleader.bench.peers.mosaic_streaming", arguments, RAY_DEADLINE_S, program)
+        theirs = [answer["rows_per_s"] for answer in answers]
+    return Figure(
+        "parquet-shuffled-mosaicml",
+        "rows/s",
+        "higher",
+        ours,
+        theirs,
+        peer_name="mosaicml-streaming" if theirs else None,
+        target=Target("ratio", ">=", 5.0) if theirs else None,
+        settings="mosaicml-streaming: the rows as MDS, not compressed, shuffled by default (py1e), torch DataLoader, "
+        "1 thread" + ("" if python else f"; {MOSAIC_PYTHON} names no Python that has it: no peer"),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ringleader.data.sources.files import digest_of, inside, open_uri, read_text, reading, size_of, stamp_of
+from ringleader.data.sources.kept_index import Facts, index_key, kept_facts, numbers, packed_schema, schema_in
 from ringleader.data.sources.open_files import OpenFiles, PerProcess
 from ringleader.data.sources.paths import AnyPath, files_in, paths_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
@@ -44,14 +45,15 @@ class ArrowSource:
         self._stamps = [stamp_of(path) for path in self.paths]
         self._opened = PerProcess(self._open_files)
         self._sound: set[int] = set()
-        self.schema = self._schema(0)
-        found = [place for file in range(len(self.paths)) for place in self._places_in(file)]
-        places = np.array(found, np.int64).reshape(-1, 5)
-        self._places = places[places[:, 4] > 0]
-        if not len(self._places):
-            raise FileUnreadable(self.paths[0], "it has no rows", "Name files with rows.")
+        facts = kept_facts(self.index_key, self._index)
+        self.schema: pa.Schema = schema_in(facts)
+        self._places = numbers(facts, "places", 5)
         self.block_rows = self._places[:, 4].copy()
         self.digest = digest_of("arrow", self.schema, self._places)
+
+    def index_key(self) -> str:
+        """The name under which a node keeps what was found in the files; empty where it keeps nothing."""
+        return index_key(self.paths, "arrow")
 
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         file, number, begins, ends, rows = self._places[block].tolist()
@@ -81,6 +83,16 @@ class ArrowSource:
 
     def _open_files(self) -> "OpenFiles[_ArrowFile]":
         return OpenFiles(lambda number: _ArrowFile(self.paths[number]))
+
+    def _index(self) -> Facts:
+        """Where record batches lie, by looking into all files."""
+        self.schema = self._schema(0)
+        found = [place for file in range(len(self.paths)) for place in self._places_in(file)]
+        places = np.array(found, np.int64).reshape(-1, 5)
+        places = places[places[:, 4] > 0]
+        if not len(places):
+            raise FileUnreadable(self.paths[0], "it has no rows", "Name files with rows.")
+        return {"schema": packed_schema(self.schema), "places": pa.array(places.reshape(-1))}
 
     def _schema(self, file: int) -> pa.Schema:
         with reading(self.paths[file]), self._opened.get().use(file) as opened:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ringleader.data.sources.files import SourceFiles, digest_of
 from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
+from ringleader.data.sources.kept_index import Facts, index_key, kept_facts, numbers, packed_schema, schema_in
 from ringleader.data.sources.paths import AnyPath, files_in
 from ringleader.data.sources.source import columns_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
@@ -42,7 +43,7 @@ class _Lines:
 
 
 class JsonlSource:
-    """Lines of JSONL files as rows. All files are read once when this is made: for the places of lines, and for types.
+    """Lines of JSONL files as rows. All files are read once on a node: for the places of lines, and for types.
 
     Types are those that pyarrow infers over all lines together: a field that is missing is null, integers among
     numbers with a point are floats, dates stay text.
@@ -70,6 +71,20 @@ class JsonlSource:
         self._files = SourceFiles(files_in(source, ENDINGS, "JSONL"))
         self._most = (block_lines, block_bytes)
         self._given = schema
+        facts = kept_facts(self.index_key, self._index)
+        self.schema: pa.Schema = schema_in(facts)
+        # (blocks, 5): file, first byte, end, number of the first line, rows.
+        self._places = numbers(facts, "places", 5)
+        self.block_rows = self._places[:, 4].copy()
+        self.digest = digest_of("jsonl", facts["contents"][0].as_py(), self._places, self.schema)
+
+    def index_key(self) -> str:
+        """The name under which a node keeps what was found in the files; empty where it keeps nothing."""
+        given = b"" if self._given is None else self._given.serialize().to_pybytes()
+        return index_key(self._files.uris, "jsonl", self._most, given)
+
+    def _index(self) -> Facts:
+        """Where blocks lie, by reading all files."""
         contents, inferred = hashlib.sha256(), JsonSchema()
         places = []
         for file in range(len(self._files.uris)):
@@ -79,11 +94,11 @@ class JsonlSource:
                     places.append((file, lines.begins, lines.ends, lines.first, rows))
         if not places:
             raise FileUnreadable(self._files.uris[0], "it has no rows", "Name files with rows.")
-        self.schema: pa.Schema = inferred.schema if schema is None else schema
-        # (blocks, 5): file, first byte, end, number of the first line, rows.
-        self._places = np.array(places, np.int64)
-        self.block_rows = self._places[:, 4].copy()
-        self.digest = digest_of("jsonl", contents.hexdigest(), self._places, self.schema)
+        return {
+            "schema": packed_schema(inferred.schema if self._given is None else self._given),
+            "places": pa.array(np.array(places, np.int64).reshape(-1)),
+            "contents": pa.array([contents.hexdigest()]),
+        }
 
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         file, begins, ends, _, rows = self._places[block].tolist()

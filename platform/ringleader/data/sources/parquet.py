@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from ringleader.data.copies import CopyFailed, NodeCopies
 from ringleader.data.sources.arrow_copy import ENDING, ArrowCopy, digest_of, facts_of, footer_of
+from ringleader.data.sources.kept_index import Facts, index_key, kept_facts, numbers, packed_schema, schema_in
 from ringleader.data.sources.open_files import OpenFiles, PerProcess
 from ringleader.data.sources.paths import AnyPath, files_in, reaching, resolve
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
@@ -56,13 +57,32 @@ class ParquetSource:
 
     def __init__(self, paths: AnyPath | Sequence[AnyPath]) -> None:
         self.paths = files_in(paths, ".parquet", "Parquet")
+        facts = kept_facts(self.index_key, self._index)
+        self.schema: pa.Schema = schema_in(facts)
+        self._places = numbers(facts, "places", 2)
+        self.block_rows = numbers(facts, "rows")
+        self._size_bytes = int(numbers(facts, "size_bytes").sum())
+        self._column_bytes: dict[str, int] = dict(
+            zip(facts["columns"].to_pylist(), facts["column_bytes"].to_pylist(), strict=True)
+        )
+        self._digests: list[bytes] = facts["digests"].to_pylist()
+        self._stamps = numbers(facts, "stamps", 2)
+        self._copied = [False] * len(self.paths)
+        self._open_files = PerProcess(self._files)
+
+    def index_key(self) -> str:
+        """The name under which a node keeps what was found in the files; empty where it keeps nothing."""
+        return index_key(self.paths, "parquet")
+
+    def _index(self) -> Facts:
+        """Where row groups lie, by the footers of all files."""
         footers = self._footers()
-        self.schema: pa.Schema = footers[0].schema
+        schema = footers[0].schema
         for path, footer in zip(self.paths, footers, strict=True):
-            if not footer.schema.equals(self.schema):
+            if not footer.schema.equals(schema):
                 raise ValueError(
                     f"the columns of {path} differ from those of {self.paths[0]}: "
-                    f"{_difference(footer.schema, self.schema)}; write them alike, or give files of each kind a data "
+                    f"{_difference(footer.schema, schema)}; write them alike, or give files of each kind a data "
                     f"set of their own (Mix, torch's ConcatDataset)"
                 )
         blocks = [
@@ -75,14 +95,17 @@ class ParquetSource:
             raise ValueError(
                 f"there are no rows in {', '.join(self.paths[:3])}{', …' * (len(self.paths) > 3)}"
             )
-        self._places = np.array([place[:2] for place in blocks], np.int32)
-        self.block_rows = np.array([count for _, _, count in blocks], np.int64)
-        self._size_bytes = sum(footer.size_bytes for footer in footers)
-        self._column_bytes = next(footer.column_bytes for footer in footers if footer.column_bytes)
-        self._digests = [footer.digest for footer in footers]
-        self._stamps = np.array([footer.stamp for footer in footers], np.int64)
-        self._copied = [False] * len(self.paths)
-        self._open_files = PerProcess(self._files)
+        column_bytes = next(footer.column_bytes for footer in footers if footer.column_bytes)
+        return {
+            "schema": packed_schema(schema),
+            "places": pa.array(np.array([place[:2] for place in blocks], np.int32).reshape(-1)),
+            "rows": pa.array([count for _, _, count in blocks], pa.int64()),
+            "size_bytes": pa.array([footer.size_bytes for footer in footers], pa.int64()),
+            "columns": pa.array(list(column_bytes), pa.string()),
+            "column_bytes": pa.array(list(column_bytes.values()), pa.int64()),
+            "digests": pa.array([footer.digest for footer in footers], pa.binary()),
+            "stamps": pa.array(np.array([footer.stamp for footer in footers], np.int64).reshape(-1)),
+        }
 
     @property
     def copied(self) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ringleader.data.sources.files import SourceFiles, digest_of, open_uri, reading
 from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
+from ringleader.data.sources.kept_index import Facts, index_key, kept_facts, numbers, packed_schema, schema_in
 from ringleader.data.sources.paths import AnyPath, files_in
 from ringleader.data.sources.source import columns_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
@@ -31,8 +32,8 @@ Contents = list[bytes | None]
 
 
 class WebDatasetSource:
-    """Samples of tar files as rows, with a column for each extension. The headers of all tars are read once when this
-    is made, and so are members that hold JSON, for their types.
+    """Samples of tar files as rows, with a column for each extension. The headers of all tars are read once on a node,
+    and so are members that hold JSON, for their types.
 
     `__key__` is the name without the extension. `.txt`, `.text` and `.transcript` are text, `.cls`, `.index`, `.id` and
     the like whole numbers, `.json` what it holds, all others bytes: pickles and arrays too, which nobody loads here. A
@@ -57,23 +58,46 @@ class WebDatasetSource:
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self._files = SourceFiles(files_in(source, ".tar", "tar"))
+        self._most = (block_samples, block_bytes)
+        facts = kept_facts(self.index_key, self._index)
+        self._take(facts)
+        self.schema: pa.Schema = schema_in(facts)
+        self.block_rows = self._blocks[:, 2] - self._blocks[:, 1]
+        told = (self.schema, self._keys.to_pylist(), self._members, self._blocks)
+        self.digest = digest_of("webdataset", *told)
+
+    def index_key(self) -> str:
+        """The name under which a node keeps what was found in the files; empty where it keeps nothing."""
+        return index_key(self._files.uris, "webdataset", self._most)
+
+    def _index(self) -> Facts:
+        """Where samples lie, by the headers of all tars; and their types."""
         index = _SampleIndex()
         for file, uri in enumerate(self._files.uris):
             for name, begins, size in _members(uri, self._files, file):
                 index.add(file, uri, name, begins, size)
         if not index.keys:
             raise FileUnreadable(self._files.uris[0], "it has no samples", "Name tars with samples.")
-        self._extensions = list(index.extensions)
-        self._keys = pa.array(index.keys, pa.string())
-        # (samples, extensions, 2): where the contents begin, and their size; -1 where there is no such member.
-        self._members = index.members()
-        # (blocks, 3): file, first sample, end.
-        self._blocks = np.array(list(self._cut(index.files, block_samples, block_bytes)), np.int64)
-        self.block_rows = self._blocks[:, 2] - self._blocks[:, 1]
+        members = index.members()
+        blocks = np.array(list(_cut(members, index.files, *self._most)), np.int64)
+        facts = {
+            "extensions": pa.array(list(index.extensions), pa.string()),
+            "keys": pa.array(index.keys, pa.string()),
+            "members": pa.array(members.reshape(-1)),
+            "blocks": pa.array(blocks.reshape(-1)),
+        }
+        # Members with JSON are read by what has been found so far.
+        self._take(facts)
         columns = [(name, self._type(name)) for name in self._extensions]
-        self.schema = pa.schema([(KEY, pa.string()), *columns])
-        told = (self.schema, index.keys, self._members, self._blocks)
-        self.digest = digest_of("webdataset", *told)
+        return facts | {"schema": packed_schema(pa.schema([(KEY, pa.string()), *columns]))}
+
+    def _take(self, facts: Facts) -> None:
+        self._extensions: list[str] = facts["extensions"].to_pylist()
+        self._keys = facts["keys"]
+        # (samples, extensions, 2): where the contents begin, and their size; -1 where there is no such member.
+        self._members = numbers(facts, "members").reshape(-1, len(self._extensions), 2)
+        # (blocks, 3): file, first sample, end.
+        self._blocks = numbers(facts, "blocks", 3)
 
     def read(self, block: int, columns: Sequence[str] | None) -> pa.RecordBatch:
         schema = columns_of(self.schema, columns)
@@ -94,23 +118,6 @@ class WebDatasetSource:
     def name(self, block: int) -> str:
         file, first, end = self._blocks[block].tolist()
         return f"{self._files.uris[file]}, samples {self._keys[first]} to {self._keys[end - 1]}"
-
-    def _cut(self, files: Sequence[int], most: int, most_bytes: int) -> Iterator[tuple[int, int, int]]:
-        """Blocks of neighbours in one tar: file, first sample, end."""
-        there = self._members[:, :, 0] >= 0
-        begins = np.where(there, self._members[:, :, 0], np.iinfo(np.int64).max).min(axis=1).tolist()
-        ends = self._members.sum(axis=2).max(axis=1).tolist()
-        first = 0
-        for sample in range(1, len(files) + 1):
-            if (
-                sample == len(files)
-                or files[sample] != files[first]
-                or sample - first == most
-                # Headers between members count too, as they are in the one read of the block.
-                or ends[sample] - begins[first] > most_bytes
-            ):
-                yield files[first], first, sample
-                first = sample
 
     def _contents(self, block: int, names: list[str]) -> dict[str, Contents]:
         """The members of a block by extension, in one read from the first to the last."""
@@ -180,6 +187,26 @@ class _SampleIndex:
         out[:, :, 0] = -1
         out[flat[:, 0], flat[:, 1]] = flat[:, 2:]
         return out
+
+
+def _cut(
+    members: np.ndarray, files: Sequence[int], most: int, most_bytes: int
+) -> Iterator[tuple[int, int, int]]:
+    """Blocks of neighbours in one tar: file, first sample, end."""
+    there = members[:, :, 0] >= 0
+    begins = np.where(there, members[:, :, 0], np.iinfo(np.int64).max).min(axis=1).tolist()
+    ends = members.sum(axis=2).max(axis=1).tolist()
+    first = 0
+    for sample in range(1, len(files) + 1):
+        if (
+            sample == len(files)
+            or files[sample] != files[first]
+            or sample - first == most
+            # Headers between members count too, as they are in the one read of the block.
+            or ends[sample] - begins[first] > most_bytes
+        ):
+            yield files[first], first, sample
+            first = sample
 
 
 def _members(uri: str, files: SourceFiles, number: int) -> Iterator[tuple[str, int, int]]:

@@ -1,20 +1,15 @@
 """A node's own folder, for what is large and belongs to jobs that run there: copies of data sets, packages."""
 
-import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from ringleader.errors import RequirementsFailed
-from ringleader.files import not_private
-
-SCRATCH = "RINGLEADER_SCRATCH"
-"""The variable of a node's Ray processes with a folder on the node's own disk: all nodes may share RINGLEADER_HOME."""
+from ringleader.files import SCRATCH, not_private, own_scratch
 
 
 def copies_of(attempt: str) -> Path:
     """This machine's copies for one attempt: a folder for each Ray node on it."""
-    return _own() / attempt
+    return own_scratch() / attempt
 
 
 def remove_scratch(attempt: Path) -> None:
@@ -29,15 +24,10 @@ def private_scratch(name: str) -> Path:
     Raises:
         RequirementsFailed: it is another account's, or open to others.
     """
-    for folder in (_own(), _own() / name):
+    for folder in (own_scratch(), own_scratch() / name):
         if not_private(folder):
             raise RequirementsFailed(
                 f"{folder} belongs to another account, or others can write to it.",
                 hint=f"Remove it, or set {SCRATCH} for Ray's processes on that node.",
             )
-    return _own() / name
-
-
-def _own() -> Path:
-    base = os.environ.get(SCRATCH) or tempfile.gettempdir()
-    return Path(base) / f"ringleader-{os.getuid()}"
+    return own_scratch() / name

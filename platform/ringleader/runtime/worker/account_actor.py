@@ -31,6 +31,7 @@ from typing import IO, Any, NoReturn
 
 from ringleader.accounts import Account, RunAsImpossible
 from ringleader.elastic import Meeting, Plan
+from ringleader.files import SCRATCH
 from ringleader.runtime.messages import (
     GONE_S,
     Attendance,
@@ -40,7 +41,6 @@ from ringleader.runtime.messages import (
     ProcessIdentity,
     RunEnded,
 )
-from ringleader.runtime.nodes.node_scratch import SCRATCH
 from ringleader.runtime.worker import plain_values
 from ringleader.runtime.worker.supervisor_link import SupervisorLink
 from ringleader.wire.states import Reason

@@ -3,20 +3,17 @@
 import os
 import shutil
 import socket
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from ringleader.errors import StepMisuse
-from ringleader.files import not_private
+from ringleader.files import SCRATCH, not_private, own_scratch
 from ringleader.train.device.compiled_calls import BESIDE, CompiledCalls
 from ringleader.train.state.other_forward import put_forward
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-SCRATCH = "RINGLEADER_SCRATCH"
 COMPILER, DEFAULT_COMPILER = "CXX", "g++"
 SHAPES = 64
 """The most shapes of inputs for which a model is compiled; a worker that sees another one fails."""
@@ -67,7 +64,7 @@ def _keep_cache() -> None:
     """Keep compiled code in a folder of this account on the node, for all its jobs: code in it is run."""
     if os.environ.get(CACHE):
         return
-    own = Path(os.environ.get(SCRATCH) or tempfile.gettempdir()) / f"ringleader-{os.getuid()}"
+    own = own_scratch()
     for folder in (own, own / "compiled"):
         if not_private(folder):
             raise StepMisuse(

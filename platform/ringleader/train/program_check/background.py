@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ringleader.comm.seal import Seal, new_secret
+from ringleader.files import INDEXES, SCRATCH, own_indexes
 from ringleader.lifeline import LEAST_URGENT
 from ringleader.spec import JobSpec
 from ringleader.train.between_calls.boundaries import OPTIMIZERS, live_tensors, size_bytes
@@ -322,7 +323,10 @@ class _Run:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=dict(os.environ) | dict.fromkeys(("TMPDIR", "RINGLEADER_SCRATCH"), str(folder / TEMPORARY)),
+            env=dict(os.environ)
+            # What it reads of files has been found by those that train.
+            | {INDEXES: str(own_indexes())}
+            | dict.fromkeys(("TMPDIR", SCRATCH), str(folder / TEMPORARY)),
             start_new_session=True,  # a group of its own, which is killed as a whole
         )
         ended = self._wait(process)
