@@ -22,6 +22,7 @@ from cast import Cast
 from faults import FaultPlan
 from programs import BATCH, SHARDS
 from programs_made_anew import ALL as ORDINARY
+from unseen_carriers import HARMLESS, UNSEEN
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session
@@ -87,6 +88,24 @@ def test_what_changes_in_a_body_beside_the_session_is_told_by_name_and_line(
     _, recorded = run(program, tmp_path)
     told = [(data["variable"], data["line"]) for kind, data in recorded.events if kind == "program.differs"]
     assert told == [(name, line_of(text))]
+
+
+@pytest.mark.parametrize("program", UNSEEN, ids=lambda program: program.__name__)
+def test_what_changes_unseen_and_is_gone_on_from_is_named_in_the_run_itself(
+    program: Callable[[Session], None], tmp_path: Path
+) -> None:
+    finished, recorded = run(program, tmp_path)
+    told = {data["variable"] for kind, data in recorded.events if kind == "program.differs"}
+    assert (told, finished.reproducible) == ({UNSEEN[program]}, False)
+
+
+@pytest.mark.parametrize("program", HARMLESS, ids=lambda program: program.__name__)
+def test_what_a_turn_fills_before_it_reads_it_or_only_shows_is_not_told(
+    program: Callable[[Session], None], tmp_path: Path
+) -> None:
+    finished, recorded = run(program, tmp_path)
+    warnings = [data for kind, data in recorded.events if kind == "warning"]
+    assert (finished.reproducible_why, warnings) == ("", [])
 
 
 @pytest.mark.parametrize("sync", ["ring", "local_sgd"])

@@ -145,6 +145,21 @@ def heat_in_a_class_by_what_a_score_collects(session: Session) -> None:
         Options.heat = 1 + sum(hits) / 100
 
 
+@by_rows("options.heat")
+def heat_by_a_sum_over_batches(session: Session) -> None:
+    """The turns are those of a comprehension, in a function that has the options around it."""
+    net, options = session.model(norm_free()), argparse.Namespace(heat=1.0)
+    sgd(session, net)
+
+    def trained(x: Tensor, y: Tensor) -> float:
+        loss = F.cross_entropy(net(x) / options.heat, y)
+        session.step(loss)
+        return loss.item()
+
+    for _ in range(EPOCHS):
+        options.heat = 0.5 + sum(trained(x, y) for x, y in session.batches(rows())) / 10
+
+
 @by_steps("state.count")
 def count_in_a_namespace(session: Session) -> None:
     net, state = session.model(norm_free()), SimpleNamespace(count=0)
@@ -351,3 +366,13 @@ def clamped_by_a_hook_without_state(session: Session) -> None:
     for _ in range(EPOCHS):
         epoch(session, net, rows())
         scale[0] *= 0.5 + (session.loss or 0.0) / 10
+
+
+@harmless
+def losses_of_callbacks_that_are_shown(session: Session) -> None:
+    net, losses = session.model(norm_free()), list[float]()
+    sgd(session, net)
+    session.on_commit(lambda: losses.append(session.loss or 0.0))
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        print(len(losses), losses[-1:])

@@ -12,6 +12,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ringleader.train.between_calls.value_fingerprints import ValueReader
+from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.state.training_state import TrainingState
 
 LOOKS = 3
@@ -48,7 +49,8 @@ class CallbackState:
             yield
         if before is None:
             return
-        changed = [name for name, text in self._texts(callback).items() if text != before.get(name)]
+        now = self._texts(callback)
+        changed = [n for n, text in now.items() if text != before.get(n) and not _is_only_shown(callback, n)]
         if changed:
             # One warning for each callback: no more looks at this one.
             self._calls[which] = LOOKS
@@ -86,6 +88,13 @@ def _reached(callback: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
             continue
         yield name, value
         yield from _attributes(name, value, kept)
+
+
+def _is_only_shown(callback: Any, name: str) -> bool:
+    """Whether nothing that affects training reads a variable around the callback, by the text of its file."""
+    code = getattr(callback, "__code__", None)
+    text = None if code is None or "." in name else text_of(code.co_filename)
+    return text is not None and not text.flows.matters(text.scope_at(code.co_firstlineno).key(name))
 
 
 def _attributes(name: str, value: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:

@@ -262,6 +262,7 @@ class DatasetLoops:
             modes.begin_turn()
             carrying.begin_turn()
             yield batch
+            carrying.end_turn()
             settings.behind_turn()
 
     def _run_dry(self, loop: BatchLoop, request: LoopRequest) -> Iterator[Any]:

@@ -60,12 +60,13 @@ class ValueReader:
 
     Args:
         known: texts of tensors read before; those that have not changed are not read again.
+        most_bytes: the bound of all tensors and arrays that are read.
     """
 
-    def __init__(self, held: TrainingState, known: _Known) -> None:
+    def __init__(self, held: TrainingState, known: _Known, most_bytes: int = MOST_BYTES) -> None:
         self.met_weights = False
         self._known = known
-        self._left_bytes = MOST_BYTES
+        self._left_bytes = most_bytes
         self._here = _here()
         self._alive = storages_of(held)  # an identity is another storage's once its own is gone
         self._storages = {storage._cdata for storage in self._alive}

@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringleader.train.source.program_scope import ADDS, Function, Key, ProgramScope
+from ringleader.train.source.program_scope import ADDS, Function, Key, ProgramScope, has_own
 from ringleader.train.source.statement_order import Loop, blocks, first, given, names, span
 from ringleader.train.source.value_flow import MATTERS, ValueFlow
 
@@ -51,6 +51,32 @@ def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> I
             yield CarriedName(key, line, read)
 
 
+def read_first(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> Iterator[tuple[Key, int]]:
+    """The variables that go into the losses of the loop at the end of `path` as a turn found them, each with the line
+    that reads it: those that a turn reads before it sets them, and those of nested functions that nothing sets there.
+    Not those that the text shows a turn to change: `carried` tells of them."""
+    loop = path[-1]
+    assert isinstance(loop, Loop)
+    around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
+    body = _Body(loop, around, flows, scope)
+    nested = [n for n in ast.walk(around) if isinstance(n, Function | ast.Lambda) and n is not around]
+    changed = {key for key, _ in scope.changed_by([*given(loop), *body.nodes])} | body.changed().keys()
+    for key in {load.key for load in flows.loads} - changed:
+        lines = flows.in_losses_at(key)
+        own, others = {line for line in lines if body.has(line)}, _lines_in(nested, key[1], lines)
+        read = body.first(key, own) or min(others, default=0)
+        if read:
+            yield key, read
+
+
+def _lines_in(nested: Sequence[Function | ast.Lambda], name: str, lines: Sequence[int]) -> list[int]:
+    """Those of the lines that nested functions have, where the variable is that of the function around them."""
+    around = [
+        (line, [each for each in nested if each.lineno <= line <= (each.end_lineno or 0)]) for line in lines
+    ]
+    return [line for line, within in around if within and not any(has_own(each, name) for each in within)]
+
+
 def read_by_a_later_step(loop: Loop, key: Key, flows: ValueFlow) -> int | None:
     """The line in which the lines of a step read what those of an earlier one have left, for something that matters; 0
     where each step sets the variable first, None where there is neither."""
@@ -73,6 +99,7 @@ class _Body:
     """The body of one loop.
 
     Attributes:
+        nodes: all that is in it.
         turns: names that number the turns.
         in_place: lines by variable, where a statement changes it without naming a new value.
     """
@@ -81,7 +108,7 @@ class _Body:
         self._loop = loop
         self._flows = flows
         self._scope = scope
-        self._nodes = [node for statement in loop.body for node in ast.walk(statement)]
+        self.nodes = [node for statement in loop.body for node in ast.walk(statement)]
         self._begin, self._end = loop.lineno, loop.end_lineno or loop.lineno
         self._around = (getattr(around, "lineno", 0), getattr(around, "end_lineno", None) or self._end)
         self.turns = {scope.key(name) for name in _numbered(loop)}
@@ -135,7 +162,7 @@ class _Body:
             for target in _assigned_from(around, lambda value: self._is_next(value, batches))
             for part in (target.elts if isinstance(target, ast.Tuple) else [target])
         }
-        for node in self._nodes:
+        for node in self.nodes:
             for changed in _changed_in_place(node):
                 self._put(changed, changed.lineno)
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "next" and node.args:
@@ -151,7 +178,7 @@ class _Body:
     def _read_beside(self, key: Key, lines: set[int]) -> set[int]:
         """Those of the lines in which another statement reads the variable than the one that changes it."""
         simple = [
-            n for n in self._nodes if isinstance(n, ast.stmt) and n.lineno in lines and not any(blocks(n))
+            n for n in self.nodes if isinstance(n, ast.stmt) and n.lineno in lines and not any(blocks(n))
         ]
         return {n.lineno for n in simple if names(n, key[1]) and key not in self._changed_by(n)}
 
@@ -174,13 +201,13 @@ class _Body:
         return key if key is not None and (key[0] or key in self._flows.sets) else None
 
     def _lines_of_tests(self) -> set[int]:
-        return {node.test.lineno for node in self._nodes if isinstance(node, ast.If)}
+        return {node.test.lineno for node in self.nodes if isinstance(node, ast.If)}
 
     def _counters(self) -> set[Key]:
         """Variables to which a number is added: deciding only when something is shown, they do not matter."""
         return {
             key
-            for node in self._nodes
+            for node in self.nodes
             if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
             if (key := self._key(node.target)) is not None
         }

@@ -12,7 +12,8 @@ from typing import Any
 
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.program_scope import ADDS
+from ringleader.train.source.program_scope import ADDS, Key
+from ringleader.train.source.statement_order import first
 
 _ANEW = frozenset(["copy_", "fill_", "zero_"])
 """Methods that change a tensor in place and leave nothing of what it was."""
@@ -33,13 +34,38 @@ def carried_by(hook: Callable[..., Any]) -> tuple[tuple[str, int], ...]:
 
 
 @lru_cache(maxsize=256)
-def _carried(code: CodeType) -> tuple[tuple[str, int], ...]:
+def read_as_left(code: CodeType) -> tuple[tuple[str, Key, int], ...]:
+    """The names around a function, and of its parameters, whose values a call may find as an earlier one left them,
+    with their keys and a line that reads them. A value that is set once, as a table, is none."""
+    text, function = text_of(code.co_filename), _definition(code)
+    if text is None or function is None:
+        return ()
+    scope, span = text.scope_at(function.lineno), range(function.lineno, (function.end_lineno or 0) + 1)
+    names = {*code.co_freevars, *code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
+    names |= set(code.co_names) & text.changing_globals
+    reads = _Reads(function, names)
+    found = []
+    for name in names:
+        key = scope.key(name)
+        lines = {load.line for load in text.flows.loads if load.key == key != load.into and load.line in span}
+        line = first(function.body, name, lines)
+        if line and not reads.set_once(name) and (name not in reads.written or reads.goes_on(name)):
+            found.append((name, key, line))
+    return tuple(found)
+
+
+def _definition(code: CodeType) -> ast.FunctionDef | None:
     text = text_of(code.co_filename)
     nodes = ast.walk(text.tree) if text is not None and text.tree is not None else ()
-    function = next(
+    return next(
         (n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == code.co_name and _is_at(n, code)),
         None,
     )
+
+
+@lru_cache(maxsize=256)
+def _carried(code: CodeType) -> tuple[tuple[str, int], ...]:
+    text, function = text_of(code.co_filename), _definition(code)
     if text is None or function is None:
         return ()
     around = set(code.co_freevars) | set(code.co_names)
@@ -81,8 +107,8 @@ class _Reads:
 
     def goes_on(self, name: str) -> bool:
         """Whether a call reads what an earlier one has left."""
-        first = self._read.get(name)
-        return first is not None and (name in self._extended or first < self.written[name])
+        read = self._read.get(name)
+        return read is not None and (name in self._extended or read < self.written[name])
 
     def set_once(self, name: str) -> bool:
         """Whether each call finds the same in it, as in a mask made at the first one: what sets it reads no values and

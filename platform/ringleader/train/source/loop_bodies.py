@@ -13,14 +13,19 @@ from pathlib import Path
 
 from ringleader.parsing import parse
 from ringleader.train.source.augmented_names import AugmentedNames
-from ringleader.train.source.carried_names import carried, is_of_loop, read_by_a_later_step
-from ringleader.train.source.program_scope import Function, Key, ProgramScope, has_own
-from ringleader.train.source.statement_order import Loop, binds, blocks, first, given, span
+from ringleader.train.source.carried_names import carried, is_of_loop, read_by_a_later_step, read_first
+from ringleader.train.source.program_scope import (
+    OF_COMPREHENSION,
+    Function,
+    Key,
+    PlainAttributes,
+    ProgramScope,
+    has_own,
+)
+from ringleader.train.source.statement_order import COMPREHENSIONS, Loop, binds, blocks, first, given, span
 from ringleader.train.source.step_items import ends_turns, goes_over_slices, method_calls
 from ringleader.train.source.turn_order import TurnUses, uses_in
 from ringleader.train.source.value_flow import ValueFlow
-
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class SourceText:
         carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
         by_steps: variables that lines after a step of `session.steps` leave to those after a later one, likewise.
         turns: the loops, each with what its turns do with attributes.
+        read_first: by the first line of a loop, the variables that go into losses as its turns find them, with a line.
         augmented: variables that augmented assignments change.
         adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
         changing_globals: globals that functions change.
@@ -59,7 +65,7 @@ class SourceText:
 
     def __init__(self, source: str, file: str = "") -> None:
         self.file, self.name = file, Path(file).name
-        self.tree = tree = parse(source)
+        self.tree = tree = PlainAttributes().visit(parse(source))
         name_apart(tree)
         self.flows = ValueFlow(tree)
         self.augmented = AugmentedNames(tree, self.flows)
@@ -69,6 +75,7 @@ class SourceText:
         self.by_steps: dict[Key, EscapingName] = {}
         self._of_one_step: set[Key] = set()
         self.turns: list[tuple[Loop, TurnUses]] = []
+        self.read_first: dict[int, dict[Key, int]] = {}
         self.adding: set[int] = set()
         self._of_ray = _imports_ray_train(tree)
         self._kept = _kept(self.flows)
@@ -199,6 +206,7 @@ class SourceText:
             if read and key not in self.escapes:
                 self.escapes[key] = EscapingName(key, line, read, scope.name)
 
+        self.read_first[loop.lineno] = dict(read_first(path, self.flows, scope))
         for carry in carried(path, self.flows, scope):
             if not self._is_kept(carry.key, scope):
                 self.inside.add(carry.key)
@@ -435,4 +443,4 @@ def name_apart(tree: ast.AST) -> None:
         around = {id(name) for name in ast.walk(node.generators[0].iter)}  # evaluated outside
         for name in ast.walk(node):
             if isinstance(name, ast.Name) and name.id in own and id(name) not in around:
-                name.id += f"'{number}"
+                name.id += f"{OF_COMPREHENSION}{number}"

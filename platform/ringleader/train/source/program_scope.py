@@ -1,13 +1,15 @@
 """The variables of a program's functions and classes, by its text, and which of them a statement changes."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 Key = tuple[str, str]
 """A variable's outermost function or class, and its name. Attributes (".name") and globals have an empty first part."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 ADDS = frozenset(["append", "extend", "insert", "appendleft", "add", "update", "push", "observe", "put"])
+OF_COMPREHENSION = "'"
+"""What the names of comprehensions' variables have, and no others: `name_apart` gives it to them."""
 CONTAINERS = frozenset(
     ["list", "dict", "set", "defaultdict", "Counter", "deque", "OrderedDict", "Queue", "SimpleQueue"]
 )
@@ -19,9 +21,13 @@ class ProgramScope:
     Attributes:
         name: that of the function or class; empty for the file.
         containers: variables that were made here as a list or a dict.
+
+    Args:
+        imported: the names that imports bind: `torch.add(a, b)` adds nothing to torch.
     """
 
-    def __init__(self, top: Definition | None = None) -> None:
+    def __init__(self, top: Definition | None = None, imported: Collection[str] = ()) -> None:
+        self._imported = imported
         self.name = "" if top is None else top.name
         self.containers: set[Key] = set()
         self._bound = set() if top is None else _bound_in(top)
@@ -46,7 +52,10 @@ class ProgramScope:
         """The variable to which a call adds something."""
         if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
             return None
-        return self.holder(value.func.value) if value.func.attr in ADDS and value.args else None
+        module = isinstance(value.func.value, ast.Name) and value.func.value.id in self._imported
+        return (
+            self.holder(value.func.value) if value.func.attr in ADDS and value.args and not module else None
+        )
 
     def added_by(self, nodes: Iterable[ast.AST]) -> Iterator[Key]:
         """The variables to which these nodes add."""
@@ -57,10 +66,12 @@ class ProgramScope:
                 yield added
 
     def changed_by(self, statements: Iterable[ast.AST]) -> Iterator[tuple[Key, int]]:
-        """The variables that are assigned, or added to, in these statements, each with its line."""
+        """The variables that are assigned, or added to, in these statements, each with its line; not those of
+        comprehensions, which begin anew each time."""
         for node in (node for statement in statements for node in ast.walk(statement)):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield self.key(node.id), node.lineno
+                if OF_COMPREHENSION not in node.id:
+                    yield self.key(node.id), node.lineno
             elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store):
                 if (base := self.holder(node)) is not None:
                     yield base, node.lineno
@@ -78,7 +89,37 @@ class ProgramScope:
                         self.containers.add(base)
 
 
-def has_own(function: Function, name: str) -> bool:
+class PlainAttributes(ast.NodeTransformer):
+    """Rewrites `setattr(a, "b", c)`, `getattr(a, "b")` and `vars(a)["b"]` of a tree as what they stand for."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        match node.value:
+            case ast.Call(func=ast.Name("setattr"), args=[owner, ast.Constant(str() as name), value]):
+                target = ast.copy_location(ast.Attribute(owner, name, ast.Store()), node.value)
+                self.generic_visit(target)
+                return ast.copy_location(ast.Assign([target], self.visit(value)), node)
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name("getattr"), args=[owner, ast.Constant(str() as name), *default]):
+                # A default that is computed is read, too.
+                if all(isinstance(each, ast.Constant) for each in default):
+                    return ast.copy_location(ast.Attribute(owner, name, ast.Load()), node)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        match node:
+            case ast.Subscript(
+                ast.Call(ast.Name("vars"), [owner]), ast.Constant(str() as name)
+            ) | ast.Subscript(ast.Attribute(owner, "__dict__"), ast.Constant(str() as name)):
+                return ast.copy_location(ast.Attribute(owner, name, node.ctx), node)
+        return node
+
+
+def has_own(function: Function | ast.Lambda, name: str) -> bool:
     """Whether the name is a parameter or a local variable of this very function: what is set in a function or class
     inside it is not."""
     return name in _arguments(function) | _set_in(function)
@@ -121,19 +162,21 @@ def _each(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, 
 
 def _makes_container(value: ast.expr | None) -> bool:
     made = isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
-    return made or (isinstance(value, ast.Call) and name_of(value.func) in CONTAINERS)
+    called = value.func if isinstance(value, ast.Call) else None
+    kind = called.value if isinstance(called, ast.Subscript) else called  # list[float]()
+    return made or (kind is not None and name_of(kind) in CONTAINERS)
 
 
-def _arguments(function: Function) -> set[str]:
+def _arguments(function: Function | ast.Lambda) -> set[str]:
     given = function.args
     every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
     return {argument.arg for argument in every if argument is not None}
 
 
-def _set_in(function: Function) -> set[str]:
+def _set_in(function: Function | ast.Lambda) -> set[str]:
     found: set[str] = set()
     outside: set[str] = set()
-    nodes: list[ast.AST] = list(function.body)
+    nodes: list[ast.AST] = [function.body] if isinstance(function, ast.Lambda) else list(function.body)
     while nodes:
         node = nodes.pop()
         match node:

@@ -4,6 +4,24 @@ import ast
 from collections.abc import Iterable, Iterator
 
 Loop = ast.For | ast.AsyncFor | ast.While
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+_ANEW = frozenset(
+    {
+        *(
+            "bernoulli_",
+            "cauchy_",
+            "exponential_",
+            "geometric_",
+            "log_normal_",
+            "normal_",
+            "random_",
+            "uniform_",
+        ),
+        *("clear", "copy_", "fill", "fill_", "set_", "zero_"),
+    }
+)
+"""Methods that give a tensor, an array or a list other contents, whatever it had."""
 
 
 def given(loop: Loop) -> list[ast.expr]:
@@ -43,6 +61,36 @@ def binds(node: ast.AST, name: str) -> bool:
     )
 
 
+def overwrites(node: ast.AST, name: str) -> bool:
+    """Whether a call in the node, or an assignment to all items, gives the variable's value other contents of which
+    nothing goes by the earlier ones: `noise.normal_()`, `numpy.copyto(rows, x)`, `torch.add(a, b, out=c)`, `c[:] = x`.
+    """
+    return any(
+        any(_is_name(place, name) for place in places) and not any(names(each, name) for each in given)
+        for places, given in map(_overwritten, ast.walk(node))
+    )
+
+
+def _overwritten(node: ast.AST) -> tuple[list[ast.expr], list[ast.AST]]:
+    """What the very node gives other contents, and what these are made of."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=place, attr=method), args=given, keywords=more) if (
+            method in _ANEW
+        ):
+            return [place], [*given, *more]
+        case ast.Call(func=ast.Attribute(attr="copyto"), args=[place, *given]):
+            return [place], [*given]
+        case ast.Call(args=given, keywords=more):
+            return [each.value for each in more if each.arg == "out"], [*given]
+        case ast.Assign(targets=[ast.Subscript(value=place, slice=ast.Slice(None, None, None))], value=value):
+            return [place], [value]
+    return [], []
+
+
+def _is_name(place: ast.expr, name: str) -> bool:
+    return name == (f".{place.attr}" if isinstance(place, ast.Attribute) else getattr(place, "id", ""))
+
+
 def span(node: ast.AST) -> tuple[int, int]:
     """The first and the last line."""
     return getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
@@ -51,6 +99,8 @@ def span(node: ast.AST) -> tuple[int, int]:
 def _first_in(node: ast.AST, name: str, lines: set[int]) -> int | None:
     inside = list(blocks(node))
     if not inside:
+        if overwrites(node, name):
+            return 0
         read = _read(node, lines) if names(node, name) else 0
         return read if read else (0 if binds(node, name) else None)
     header = [child for child in ast.iter_child_nodes(node) if not any(child in block for block in inside)]

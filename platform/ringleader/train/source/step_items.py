@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 
 from ringleader.train.source.program_scope import Definition, Function, ProgramScope, name_of
-from ringleader.train.source.statement_order import Loop
+from ringleader.train.source.statement_order import COMPREHENSIONS, Loop
 
 Functions = Mapping[str, Sequence[tuple[Function, ProgramScope]]]
 
@@ -31,8 +31,8 @@ def goes_over_slices(source: ast.expr, top: ast.AST) -> bool:
 
 
 def ends_turns(body: Sequence[ast.AST], functions: Functions, *, called: bool = True) -> bool:
-    """Whether these lines, but for loops in them, end a turn by `session.step(…)`, or call functions that do: of a loop
-    that has them the batches may be a parameter of the function around it.
+    """Whether these lines, but for loops and comprehensions in them, end a turn by `session.step(…)`, or call functions
+    that do: of a loop that has them the batches may be a parameter of the function around it.
 
     Args:
         functions: those of the file, by name.
@@ -49,7 +49,7 @@ def ends_turns(body: Sequence[ast.AST], functions: Functions, *, called: bool = 
             inner = functions.get(name_of(node.func), []) if called and own else []
             if inner and all(ends_turns(each.body, functions, called=False) for each, _ in inner):
                 return True
-        if not isinstance(node, Loop | Definition | ast.Lambda):
+        if not isinstance(node, Loop | Definition | ast.Lambda | COMPREHENSIONS):
             nodes += ast.iter_child_nodes(node)
     return False
 

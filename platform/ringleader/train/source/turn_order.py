@@ -57,11 +57,13 @@ class TurnUses:
     Attributes:
         passing: those that a turn sets before it reads them.
         carried: those that it reads first, for something that matters.
+        read: those that go into losses as it finds them, and that its text does not show to change, each with a line.
         lines: by number of the text, the lines of the functions that a turn may call.
     """
 
     passing: frozenset[str]
     carried: Mapping[str, CarriedAttribute]
+    read: Mapping[str, CarriedAttribute]
     lines: Sequence[frozenset[int]]
 
 
@@ -103,7 +105,22 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
                 line = getattr(node, "lineno", 0)
                 in_forward = isinstance(top, Function) and top.name == "forward"
                 carried[name] = CarriedAttribute(places.get(id(top), 0), line, min(reads), in_forward)
-    return TurnUses(frozenset(passing), carried, [frozenset(each) for each in lines])
+    read = {
+        name: CarriedAttribute(number, line, line, in_forward=False)
+        for number, flow in enumerate(flows)
+        for name, line in _read_for_losses(flow, lines[number])
+        if name not in carried and name not in passing and name not in _EVERYBODYS
+        if order.first(name) is Use.READS and not order.is_made_once(name)
+    }
+    return TurnUses(frozenset(passing), carried, read, [frozenset(each) for each in lines])
+
+
+def _read_for_losses(flow: ValueFlow, lines: Collection[int]) -> Iterator[tuple[str, int]]:
+    """The attributes that are read for losses in these lines of a file, each with one of them."""
+    for key in {load.key for load in flow.loads if load.line in lines and load.key[1].startswith(".")}:
+        read = [line for line in flow.in_losses_at(key) if line in lines]
+        if read:
+            yield key[1][1:], min(read)
 
 
 class TurnOrder:

@@ -15,6 +15,9 @@ import torch
 from ringleader.train.source.program_scope import Definition, Function, Key, ProgramScope, name_of
 
 MATTERS: Key = ("", "")
+LOSS: Key = ("", "step()")
+"""What a turn ends with: `session.step(loss)`, or a `backward` that an adapter makes of it."""
+ENDS = frozenset(["step", "backward"])
 HARMLESS = frozenset(
     {
         *("print", "pprint", "echo", "log", "debug", "info", "warning", "error", "critical", "exception"),
@@ -48,6 +51,8 @@ TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 
 GIVING = frozenset(["forward", "__getitem__", "__getitems__"])
 """Methods that others call, for a turn, by no name."""
+OF_TURNS = GIVING | {"__call__", "training_step", "compute_loss"}
+"""Methods whose results go into losses, by no name either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +85,10 @@ class ValueFlow:
         self._function = ""
         self._hidden: list[str] = []
         self._times: set[Key] = set()
-        outside = ProgramScope()
+        outside = ProgramScope(imported=self.imported)
         # Every function of the file first: a call may stand above the definition.
         for top in tree.body:
-            self.scopes[top] = ProgramScope(top) if isinstance(top, Definition) else outside
+            self.scopes[top] = ProgramScope(top, self.imported) if isinstance(top, Definition) else outside
             for node in ast.walk(top):
                 if isinstance(node, Function):
                     self.functions[node.name].append((node, self.scopes[top]))
@@ -95,6 +100,11 @@ class ValueFlow:
             self._statement(top)
         self._matters = self._reached({MATTERS})
         self._in_turns = self._reached({MATTERS} | {("()", name) for name in GIVING})
+        in_losses = self._reached({LOSS} | {("()", name) for name in OF_TURNS})
+        self._lines_in_losses: dict[Key, list[int]] = defaultdict(list)
+        for load in self.loads:
+            if load.key != load.into and load.into in in_losses:
+                self._lines_in_losses[load.key].append(load.line)
 
     def matters(self, key: Key) -> bool:
         """Whether a value of the variable goes where it affects training."""
@@ -114,6 +124,10 @@ class ValueFlow:
     def matter_at(self, key: Key) -> list[int]:
         """The lines in which the variable is read for something that matters."""
         return [load.line for load in self.loads if load.key == key and load.into in self._matters]
+
+    def in_losses_at(self, key: Key) -> list[int]:
+        """The lines in which the variable is read for the losses of turns."""
+        return self._lines_in_losses.get(key, [])
 
     def _reached(self, ends: set[Key]) -> set[Key]:
         """All keys that flow into these, found against the direction of the flow."""
@@ -195,11 +209,17 @@ class ValueFlow:
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
             return
+        if isinstance(value, ast.Call) and name_of(value.func) == "on_commit":
+            # `lambda: losses.append(session.loss)` is a statement of its own, too.
+            for each in value.args:
+                self._said(each.body) if isinstance(each, ast.Lambda) else self._expression(each, {MATTERS})
+            return
         # The program's own functions are followed; what any other does with its arguments is not known.
         known = isinstance(value, ast.Call) and self._is_known(value.func)
         if known or not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
             said = _without_durations(value, self._times, self._scope)
-            self._expression(said, set() if known else {MATTERS})
+            ends = {LOSS} if _ends_a_turn(value) else set()
+            self._expression(said, ends if known else {MATTERS, *ends})
 
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
         match node:
@@ -291,7 +311,8 @@ class ValueFlow:
         """The keys that a condition, or a number of turns, affects."""
         inside = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
         keys = {key for key, _ in self._scope.changed_by(inside)}
-        return keys | ({MATTERS} if any(map(self._acts, inside)) else set())
+        ends = any(_ends_a_turn(each) for statement in inside for each in ast.walk(statement))
+        return keys | ({MATTERS} if any(map(self._acts, inside)) else set()) | ({LOSS} if ends else set())
 
     def _acts(self, statement: ast.stmt) -> bool:
         for node in ast.walk(statement):
@@ -306,6 +327,14 @@ class ValueFlow:
             if not self._scope.is_own(node):
                 return True
         return False
+
+
+def _ends_a_turn(node: ast.AST) -> bool:
+    """Whether it calls `session.step`, or a `backward`."""
+    called = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(called, ast.Attribute) or called.attr not in ENDS:
+        return False
+    return called.attr != "step" or name_of(called.value) == "session"
 
 
 def _imported(tree: ast.Module) -> set[str]:

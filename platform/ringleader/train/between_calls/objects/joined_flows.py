@@ -30,6 +30,10 @@ class JoinedFlows:
         flow, hidden = _joined(self._texts), any(text.only_shown(key) for text in self._texts)
         return not hidden and flow.matters(key) and (not way or any(map(flow.matters, way)))
 
+    def in_losses(self, key: Key) -> bool:
+        """Whether a value of the variable goes into the loss of a turn."""
+        return bool(self._texts) and bool(_joined(self._texts).in_losses_at(key))
+
     def line_of(self, key: Key, first: SourceText | None = None) -> str:
         """ "file:line" of what sets the variable last, in the first file if that does; empty where none does."""
         for text in (first, *sorted(self._texts, key=lambda each: each.file)):

@@ -92,9 +92,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 def values_of(value: Any) -> Iterator[tuple[str, Key, Any]]:
     """The values that an object has, each with what is written behind its name for it, and its key."""
     if isinstance(value, FunctionType):
-        text = text_of(value.__code__.co_filename)
-        scope = ProgramScope() if text is None else text.scope_at(value.__code__.co_firstlineno)
-        yield from ((f":{name}", scope.key(name), part) for name, part in held_by(value))
+        yield from ((f":{name}", _key_in(value, name), part) for name, part in held_by(value))
     globals_of_a_file = isinstance(value, ModuleType)
     for name, part in attributes_of(value).items():
         yield f".{name}", ("", name if globals_of_a_file else f".{name}"), part
@@ -109,6 +107,13 @@ def held_by(function: FunctionType) -> list[tuple[str, Any]]:
         return around
     given = inspect.signature(function, follow_wrapped=False).parameters
     return around + [(name, each.default) for name, each in given.items() if each.default is not each.empty]
+
+
+def _key_in(function: FunctionType, name: str) -> Key:
+    """The key of what a function has under that name."""
+    text = text_of(function.__code__.co_filename)
+    scope = ProgramScope() if text is None else text.scope_at(function.__code__.co_firstlineno)
+    return scope.key(name)
 
 
 def files_of(value: Any) -> Iterator[str]:
@@ -178,8 +183,12 @@ def _inside(each: ProgramObject) -> Iterator[ProgramObject]:
     name, keys, value = each.name, each.keys, each.value
     held: Iterable[tuple[str, Any]] = ()
     match value:
+        case FunctionType() if has_attributes(value):
+            # Of a function that is only called no value flows: what it has may matter by a name of its own.
+            for told, part in held_by(value):
+                yield ProgramObject(told, (*keys, _key_in(value, told)), part)
         case FunctionType():
-            held = held_by(value) if has_attributes(value) else [(name, unwrap(value))]
+            held = [(name, unwrap(value))]
         case MethodType():
             held = ((type(value.__self__).__name__, value.__self__), (name, value.__func__))
         case partial():

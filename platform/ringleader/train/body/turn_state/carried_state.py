@@ -18,6 +18,7 @@ from ringleader.train.between_calls.objects.program_objects import attributes_of
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.turn_state.turn_attributes import MISSING, TurnAttributes, in_reach
+from ringleader.train.body.turn_state.turn_values import TurnValues
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.random_streams import own_generators
 from ringleader.train.source.current_line import running_frames
@@ -51,6 +52,7 @@ class CarriedState:
         self._before: _Marks = {}
         self._known: set[int] = set()
         self._attributes: list[TurnAttributes] = []
+        self._found: TurnValues | None = None
 
     def begin_loop(self, dataset: Any) -> None:
         """Begin a loop over these rows: lines before it may have changed anything."""
@@ -69,11 +71,23 @@ class CarriedState:
             return
         # Full looks come in pairs: only beside one of the turn before does a full look show changes.
         now = self._look(everything=looked_at(self._turns) or looked_at(self._turns + 1))
+        self._found = self._find_values() if looked_at(self._turns) else None
         self._turns += 1
         for name, (mark, finding) in now.items():
             if name in self._before and self._before[name][0] != mark:
                 self._variables.find(finding)
         self._before = now
+
+    def end_turn(self) -> None:
+        """Compare what the turn found with what it leaves, once the body comes for its next slice."""
+        found, self._found = self._found, None
+        for each in found.changed() if found is not None else ():
+            if each.name not in self._variables.found:
+                self._variables.find(VariableFinding(each.name, each.line, CARRIED_CURE, HOW))
+
+    def _find_values(self) -> TurnValues:
+        read = [each for loop in self._attributes for each in loop.read]
+        return TurnValues(self._context.held, read, self._known)
 
     def _look(self, *, everything: bool) -> _Marks:
         marks = self._handed_on()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 from itertools import islice
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from ringleader.train.between_calls.objects.program_objects import attributes_of
 from ringleader.train.body.turn_state.turn_attributes import in_reach, objects_in
 from ringleader.train.source.current_line import running_frames
+from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.state.hidden_state import MANY, unkept_values
 from ringleader.train.state.training_state import TrainingState
 
@@ -54,9 +56,21 @@ def program_values(held: TrainingState) -> Iterator[ProgramValue]:
                     # Those of registered models are seen as such.
                     if not of_model or isinstance(part, nn.Parameter):
                         yield ProgramValue(path, type(holder), attribute, part)
+        for name in _read_first(frame):
+            if not isinstance(variables.get(name), nn.Module):
+                for path, part in _inside(name, variables.get(name), registered, KEPT_DEPTH):
+                    yield ProgramValue(path, None, name, part)
         for name, value in variables.items():
             if isinstance(value, _lru_cache_wrapper):
                 yield from (ProgramValue(f"{name}{key}", None, name, part) for key, part in _cached(value))
+
+
+def _read_first(frame: FrameType) -> Iterator[str]:
+    """The names of the variables that go into the losses of the running loop as its turns find them."""
+    text = text_of(frame.f_code.co_filename)
+    loop = None if text is None else text.loop_at(frame.f_lineno)
+    if text is not None and loop is not None:
+        yield from (name for _, name in text.read_first.get(loop.lineno, ()) if not name.startswith("."))
 
 
 def _inside(path: str, value: Any, registered: set[int], depth: int) -> Iterator[tuple[str, Any]]:

@@ -18,7 +18,7 @@ from ringleader.train.between_calls.objects.program_objects import objects_in as
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.source.statement_order import Loop
-from ringleader.train.source.turn_order import TurnUses, uses_in
+from ringleader.train.source.turn_order import CarriedAttribute, TurnUses, uses_in
 
 MOST_DEPTH = 3
 MISSING = object()
@@ -58,6 +58,7 @@ class TurnAttributes:
     Attributes:
         passing: the attributes that a turn sets before it reads them.
         handed_on: those that a turn reads before it sets them, of the objects in reach.
+        read: those that go into its loss as it finds them, which nothing in the text changes, likewise.
     """
 
     def __init__(
@@ -71,18 +72,20 @@ class TurnAttributes:
         reached = (frozenset(text.together_with(text.scope_at(loop.lineno).name)),)
         uses = _uses(loop, texts, reached + tuple(frozenset(_scopes(each, kinds)) for each in texts[1:]))
         self.passing = uses.passing
-        self.handed_on = [
-            HeldAttribute(
-                holder,
-                attribute,
-                f"{name}.{attribute}",
-                f"{Path(texts[each.file].file).name}:{each.line}",
-                each.in_forward,
-            )
-            for attribute, each in uses.carried.items()
-            for name, holder in {id(holder): (name, holder) for name, holder in objects}.values()
-            if attribute in attributes_of(holder) or (is_users(holder) and hasattr(type(holder), attribute))
-        ]
+        held = {id(holder): (name, holder) for name, holder in objects}
+        self.handed_on = list(_held(uses.carried, list(held.values()), texts))
+        self.read = list(_held(uses.read, list(held.values()), texts))
+
+
+def _held(
+    attributes: Mapping[str, CarriedAttribute], objects: list[tuple[str, Any]], texts: tuple[SourceText, ...]
+) -> Iterator[HeldAttribute]:
+    """These attributes of those of the objects that have them."""
+    for attribute, each in attributes.items():
+        line = f"{Path(texts[each.file].file).name}:{each.line}"
+        for name, holder in objects:
+            if attribute in attributes_of(holder) or (is_users(holder) and hasattr(type(holder), attribute)):
+                yield HeldAttribute(holder, attribute, f"{name}.{attribute}", line, each.in_forward)
 
 
 def objects_in(variables: Mapping[str, Any], kept: Collection[int]) -> Iterator[tuple[str, Any]]:

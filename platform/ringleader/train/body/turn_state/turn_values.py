@@ -1,0 +1,147 @@
+"""Values that go into the losses of a loop's turns as they find them, compared before and behind a turn.
+
+The text shows most of what a turn changes (`carried_state.py`). It does not show what library functions, views, default
+arguments and generators do: `heapq.heappush(seen, loss)`, `numpy.add.at(counts, labels, 1)`, `average.send(loss)`. So
+whatever a turn reads before it sets it is looked at, however it is changed.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+from torch import Tensor, nn
+
+from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
+from ringleader.train.between_calls.objects.program_objects import files_of, held_by, objects_in
+from ringleader.train.between_calls.value_fingerprints import ValueReader
+from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, in_reach
+from ringleader.train.source.carrying_hooks import read_as_left
+from ringleader.train.source.current_line import BELOW, running_frames
+from ringleader.train.source.loop_bodies import SourceText, text_of
+from ringleader.train.state.parameters.tensor_version import version_of
+from ringleader.train.state.training_state import TrainingState
+
+MOST_BYTES = 1 << 20
+"""The bound of the arrays that are read at one look, and of a tensor that is not told by its version."""
+MOST_DEPTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TurnValue:
+    """A value that a turn finds.
+
+    Attributes:
+        name: as a finding tells it.
+        line: "file:line" of what reads it.
+        read: gives what it is now; `MISSING` where there is nothing.
+    """
+
+    name: str
+    line: str
+    read: Callable[[], Any]
+
+
+class TurnValues:
+    """What one turn finds, and whether it leaves it so.
+
+    Args:
+        attributes: those that turns of the running loop read as they find them.
+        known: what the session takes care of, by identity.
+    """
+
+    def __init__(
+        self, held: TrainingState, attributes: Collection[HeldAttribute], known: Collection[int]
+    ) -> None:
+        self._held = held
+        self._known = known
+        self._values = [TurnValue(each.name, each.line, _value_of(each)) for each in attributes]
+        called = set(_names_of_functions(held))
+        for frame in running_frames():
+            text = text_of(frame.f_code.co_filename)
+            if text is not None:
+                self._values += _variables(frame, text, called)
+                self._values += _of_functions(frame, text, called)
+        self._before = self._marks()
+
+    def changed(self) -> Iterator[TurnValue]:
+        """Those that the turn has changed."""
+        for name, mark in self._marks().items():
+            if self._before.get(name, mark) != mark:
+                yield next(each for each in self._values if each.name == name)
+
+    def _marks(self) -> dict[str, str]:
+        reader = _MarkReader(self._held)
+        found: dict[str, str] = {}
+        for each in self._values:
+            value = each.read()
+            if value is MISSING or isinstance(value, nn.Module) or id(value) in self._known:
+                continue
+            told = reader.text(value)
+            if told is not None:
+                found.setdefault(each.name, told)
+        return found
+
+
+class _MarkReader(ValueReader):
+    """A reader that reads little: a large tensor is told by its version."""
+
+    def __init__(self, held: TrainingState) -> None:
+        super().__init__(held, {}, MOST_BYTES)
+
+    def _tensor(self, tensor: Tensor) -> str | None:
+        if tensor.device.type == "cpu" and tensor.nbytes <= MOST_BYTES >> 4:
+            return super()._tensor(tensor)
+        return f"{id(tensor)} {version_of(tensor)}"
+
+
+def _value_of(each: HeldAttribute) -> Callable[[], Any]:
+    return lambda: each.value
+
+
+def _variables(frame: FrameType, text: SourceText, called: Collection[str]) -> Iterator[TurnValue]:
+    """The variables of a function that has the loop."""
+    loop = text.loop_at(frame.f_lineno)
+    scope = text.scope_at(frame.f_lineno)
+    for key, line in text.read_first.get(loop.lineno, {}).items() if loop is not None else ():
+        name = key[1]
+        if not name.startswith(".") and name not in called and scope.key(name) == key:
+            yield TurnValue(name, f"{text.name}:{line}", _variable(frame, name))
+
+
+def _variable(frame: FrameType, name: str) -> Callable[[], Any]:
+    return lambda: in_reach(frame).get(name, MISSING)
+
+
+def _of_functions(frame: FrameType, text: SourceText, called: Collection[str]) -> Iterator[TurnValue]:
+    """What functions in reach of a function have in their closures, their defaults and as globals."""
+    named = [(("", name), value) for name, value in in_reach(frame).items()]
+    functions = [
+        each.value
+        for each in objects_in(named, lambda value: isinstance(value, nn.Module), depth=MOST_DEPTH)
+        if isinstance(each.value, FunctionType)
+    ]
+    files = {file for each in functions for file in files_of(each)}
+    flows = JoinedFlows([text, *(other for other in map(text_of, files) if other is not None)])
+    for function in functions:
+        if function.__code__.co_filename.startswith(BELOW) or function.__name__ in called:
+            continue
+        for name, key, line in read_as_left(function.__code__):
+            if name not in called and flows.in_losses(key):
+                place = f"{Path(function.__code__.co_filename).name}:{line}"
+                yield TurnValue(name, place, _held_value(function, name))
+
+
+def _held_value(function: FunctionType, name: str) -> Callable[[], Any]:
+    return lambda: dict(held_by(function)).get(name, function.__globals__.get(name, MISSING))
+
+
+def _names_of_functions(held: TrainingState) -> Iterator[str]:
+    """The names of the callbacks that run once a step is committed, and of what they go by: that is compared where
+    somebody comes later (`step_functions.py`)."""
+    for each in held.callbacks:
+        function = each.__func__ if isinstance(each, MethodType) else each
+        if isinstance(function, FunctionType):
+            yield function.__name__
+            yield from (*function.__code__.co_freevars, *function.__code__.co_names)

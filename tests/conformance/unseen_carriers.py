@@ -1,0 +1,229 @@
+"""Programs whose loop's body changes, by means that its text does not show, what a later turn goes on from; and some
+that only look so."""
+
+import bisect
+import heapq
+import operator
+from collections import deque
+from collections.abc import Callable, Generator
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from programs import Program, norm_free, rows, sgd
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ringleader.train import Session
+
+UNSEEN: dict[Program, str] = {}
+"""By program, the name of what it carries."""
+HARMLESS: list[Program] = []
+ONE_LOOP = 96
+
+
+def carries(name: str) -> Callable[[Program], Program]:
+    def add(function: Program) -> Program:
+        UNSEEN[function] = name
+        return function
+
+    return add
+
+
+def harmless(function: Program) -> Program:
+    HARMLESS.append(function)
+    return function
+
+
+def model(session: Session) -> nn.Module:
+    net = session.model(norm_free())
+    sgd(session, net)
+    return net
+
+
+@carries("seen")
+def median_of_a_heap(session: Session) -> None:
+    net, seen = model(session), [1.0]
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss * seen[0])
+        heapq.heappush(seen, loss.item())
+
+
+@carries("seen")
+def median_of_a_sorted_list(session: Session) -> None:
+    net, seen = model(session), [1.0]
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        bisect.insort(seen, loss.item())
+        session.step(loss / seen[len(seen) // 2])
+
+
+@carries("counts")
+def counts_of_labels(session: Session) -> None:
+    net, counts = model(session), np.ones(3)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        weight = torch.tensor(counts / counts.sum(), dtype=torch.float32)
+        session.step(F.cross_entropy(net(x), y, weight=weight))
+        np.add.at(counts, y.numpy(), 1)
+
+
+@carries("counts")
+def counts_given_as_out(session: Session) -> None:
+    net, counts = model(session), torch.ones(3)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x), y, weight=counts))
+        torch.add(counts, torch.bincount(y, minlength=3), out=counts)
+
+
+@carries("scale")
+def scale_copied_into_an_array(session: Session) -> None:
+    net, scale = model(session), np.ones(1)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss * float(scale[0]))
+        np.copyto(scale, 0.9 * scale + 0.1 * loss.item())
+
+
+@carries("seen")
+def list_added_to_by_an_operator(session: Session) -> None:
+    net, seen = model(session), [1.0]
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss * sum(seen) / len(seen))
+        operator.iadd(seen, [loss.item()])
+
+
+@carries("heats")
+def heats_in_turn(session: Session) -> None:
+    net, heats = model(session), deque([0.5, 1.0, 1.5])
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x) / heats[0], y))
+        heats.rotate(1)
+
+
+@carries("state.heat")
+def heat_set_by_name(session: Session) -> None:
+    net, state, names = model(session), SimpleNamespace(heat=1.0), ["heat"]
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x) / state.heat, y)
+        session.step(loss)
+        for name in names:
+            setattr(state, name, 1 + loss.item())
+
+
+@carries("average")
+def average_of_a_generator(session: Session) -> None:
+    def averages(value: float) -> Generator[float, float, None]:
+        while True:
+            value = 0.9 * value + 0.1 * (yield value)
+
+    net, average = model(session), averages(1.0)
+    next(average)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss / average.send(loss.item()))
+
+
+@carries("seen")
+def default_argument(session: Session) -> None:
+    def scaled(loss: Tensor, seen: list[float] = []) -> Tensor:  # noqa: B006 - as people write it
+        seen.append(loss.item())
+        return loss * len(seen) / sum(seen)
+
+    net = model(session)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(scaled(F.cross_entropy(net(x), y)))
+
+
+def scaling() -> Callable[[Tensor], Tensor]:
+    mean = [1.0]
+
+    def scaled(loss: Tensor) -> Tensor:
+        mean[0] = 0.9 * mean[0] + 0.1 * loss.item()
+        return loss / mean[0]
+
+    return scaled
+
+
+@carries("mean")
+def closure_of_a_function_made_elsewhere(session: Session) -> None:
+    net, scaled = model(session), scaling()
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(scaled(F.cross_entropy(net(x), y)))
+
+
+def note(counts: dict[int, int], y: Tensor) -> None:
+    for label in y.tolist():
+        counts[label] += 1
+
+
+@carries("counts")
+def counts_by_a_helper(session: Session) -> None:
+    net, counts = model(session), dict.fromkeys(range(3), 1)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        note(counts, y)
+        weight = torch.tensor([1 / count for count in counts.values()])
+        session.step(F.cross_entropy(net(x), y, weight=weight))
+
+
+@harmless
+def noise_drawn_into_a_kept_tensor(session: Session) -> None:
+    net, noise = model(session), torch.zeros(6)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        noise.normal_()
+        session.step(F.cross_entropy(net(x + 0.1 * noise), y))
+
+
+@harmless
+def rows_copied_into_a_kept_tensor(session: Session) -> None:
+    net, given, doubled = model(session), torch.zeros(12, 6), torch.zeros(12, 6)
+    labels = np.zeros(12, dtype=int)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        given.zero_()
+        given[: len(x)] = x
+        torch.mul(given, 2.0, out=doubled)
+        np.copyto(labels, np.resize(y.numpy(), 12))
+        session.step(F.cross_entropy(net(doubled[: len(x)]), torch.from_numpy(labels[: len(y)].copy())))
+
+
+@harmless
+def shown_by_a_heap(session: Session) -> None:
+    net, hardest, counts = model(session), list[float](), dict.fromkeys(range(3), 0)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+        heapq.heappush(hardest, -loss.item())
+        note(counts, y)
+        if session.global_step % 4 == 0:
+            print(hardest[:3], counts)
+
+
+@harmless
+def nested_functions_that_have_names_of_the_loop(session: Session) -> None:
+    net, weights = model(session), [0.5, 1.0, 1.5]
+
+    def criterion(out: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(out, y, torch.tensor(weights))
+        return loss if loss.isfinite() else loss * 0
+
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = criterion(net(x), y)
+        session.step(loss)
+
+
+@harmless
+def losses_collected_as_steps_commit(session: Session) -> None:
+    net, losses = model(session), list[float]()
+    session.on_commit(lambda: losses.append(session.loss or 0.0))
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x), y))
+    print(len(losses), losses[-1:])
+
+
+@harmless
+def sum_over_an_ensemble(session: Session) -> None:
+    nets, weights = [session.model(norm_free()) for _ in range(2)], [0.4, 0.6]
+    session.optimizer(torch.optim.SGD([p for net in nets for p in net.parameters()], lr=0.05))
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(sum(w * F.cross_entropy(net(x), y) for w, net in zip(weights, nets, strict=True)))
