@@ -92,8 +92,10 @@ def _reached(callback: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
 
 def _is_only_shown(callback: Any, name: str) -> bool:
     """Whether nothing that affects training reads a variable around the callback, by the text of its file."""
-    code = getattr(callback, "__code__", None)
-    text = None if code is None or "." in name else text_of(code.co_filename)
+    if not isinstance(callback, FunctionType) or "." in name:
+        return False
+    code = callback.__code__
+    text = text_of(code.co_filename)
     return text is not None and not text.flows.matters(text.scope_at(code.co_firstlineno).key(name))
 
 

@@ -57,7 +57,6 @@ class SourceText:
         carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
         by_steps: variables that lines after a step of `session.steps` leave to those after a later one, likewise.
         turns: the loops, each with what its turns do with attributes.
-        read_first: by the first line of a loop, the variables that go into losses as its turns find them, with a line.
         augmented: variables that augmented assignments change.
         adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
         changing_globals: globals that functions change.
@@ -75,7 +74,7 @@ class SourceText:
         self.by_steps: dict[Key, EscapingName] = {}
         self._of_one_step: set[Key] = set()
         self.turns: list[tuple[Loop, TurnUses]] = []
-        self.read_first: dict[int, dict[Key, int]] = {}
+        self._paths: dict[Loop, tuple[Sequence[ast.AST], ProgramScope]] = {}
         self.adding: set[int] = set()
         self._of_ray = _imports_ray_train(tree)
         self._kept = _kept(self.flows)
@@ -115,6 +114,14 @@ class SourceText:
         """The innermost loop over batches around that line."""
         around = [loop for loop, _ in self.turns if loop.lineno <= line <= span(loop)[1]]
         return min(around, key=lambda loop: span(loop)[1] - loop.lineno, default=None)
+
+    @lru_cache(maxsize=64)  # noqa: B019 - as long as the text itself, which is cached
+    def read_first(self, line: int) -> dict[Key, int]:
+        """The variables that go into losses as the turns of the loop around that line find them, each with a line."""
+        loop = self.loop_at(line)
+        return (
+            {} if loop is None else dict(read_first(self._paths[loop][0], self.flows, self._paths[loop][1]))
+        )
 
     def only_shown(self, key: Key) -> bool:
         """Whether bodies change the variable, a meter for example, and nothing that matters reads it from them."""
@@ -206,7 +213,7 @@ class SourceText:
             if read and key not in self.escapes:
                 self.escapes[key] = EscapingName(key, line, read, scope.name)
 
-        self.read_first[loop.lineno] = dict(read_first(path, self.flows, scope))
+        self._paths[loop] = path, scope
         for carry in carried(path, self.flows, scope):
             if not self._is_kept(carry.key, scope):
                 self.inside.add(carry.key)

@@ -57,13 +57,11 @@ class TurnUses:
     Attributes:
         passing: those that a turn sets before it reads them.
         carried: those that it reads first, for something that matters.
-        read: those that go into losses as it finds them, and that its text does not show to change, each with a line.
         lines: by number of the text, the lines of the functions that a turn may call.
     """
 
     passing: frozenset[str]
     carried: Mapping[str, CarriedAttribute]
-    read: Mapping[str, CarriedAttribute]
     lines: Sequence[frozenset[int]]
 
 
@@ -73,20 +71,7 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
     Args:
         scopes: for each file, the outermost functions and classes that a turn may reach.
     """
-    functions: dict[str, list[Function]] = {}
-    places: dict[int, int] = {}
-    for number, (flow, reached) in enumerate(zip(flows, scopes, strict=True)):
-        for name, found in flow.functions.items():
-            there = [function for function, scope in found if scope.name in reached]
-            functions.setdefault(name, []).extend(there)
-            places |= dict.fromkeys(map(id, there), number)
-    callbacks = [name for scope, name in flows[0].callbacks if scope in scopes[0]]
-    # A helper of the program that another of its files imports is known by its name.
-    imported = frozenset().union(*(flow.imported for flow in flows)) - {n for n, f in functions.items() if f}
-    order = TurnOrder([*given(loop), *loop.body], functions, callbacks, imported)
-    lines = [set(range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)), *(set() for _ in flows[1:])]
-    for function in (*order.called, *order.giving):
-        lines[places[id(function)]].update(range(function.lineno, (function.end_lineno or 0) + 1))
+    order, places, lines = _order_of(loop, flows, scopes)
     passing: set[str] = set()
     carried: dict[str, CarriedAttribute] = {}
     for name, setting in order.changed().items():
@@ -105,14 +90,44 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
                 line = getattr(node, "lineno", 0)
                 in_forward = isinstance(top, Function) and top.name == "forward"
                 carried[name] = CarriedAttribute(places.get(id(top), 0), line, min(reads), in_forward)
-    read = {
+    return TurnUses(frozenset(passing), carried, [frozenset(each) for each in lines])
+
+
+def read_for_losses(
+    loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[str]]
+) -> dict[str, CarriedAttribute]:
+    """The attributes that go into the losses of a loop's turns as these find them, where no text shows a turn to change
+    them, each with a line that reads it. The arguments are those of `uses_in`."""
+    order, _, lines = _order_of(loop, flows, scopes)
+    changed = order.changed().keys() | _EVERYBODYS
+    return {
         name: CarriedAttribute(number, line, line, in_forward=False)
         for number, flow in enumerate(flows)
         for name, line in _read_for_losses(flow, lines[number])
-        if name not in carried and name not in passing and name not in _EVERYBODYS
-        if order.first(name) is Use.READS and not order.is_made_once(name)
+        if name not in changed and order.first(name) is Use.READS
     }
-    return TurnUses(frozenset(passing), carried, read, [frozenset(each) for each in lines])
+
+
+def _order_of(
+    loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[str]]
+) -> tuple["TurnOrder", dict[int, int], list[set[int]]]:
+    """The order of a turn, the number of each function's text by the function's identity, and the lines of each text
+    that a turn may run."""
+    functions: dict[str, list[Function]] = {}
+    places: dict[int, int] = {}
+    for number, (flow, reached) in enumerate(zip(flows, scopes, strict=True)):
+        for name, found in flow.functions.items():
+            there = [function for function, scope in found if scope.name in reached]
+            functions.setdefault(name, []).extend(there)
+            places |= dict.fromkeys(map(id, there), number)
+    callbacks = [name for scope, name in flows[0].callbacks if scope in scopes[0]]
+    # A helper of the program that another of its files imports is known by its name.
+    imported = frozenset().union(*(flow.imported for flow in flows)) - {n for n, f in functions.items() if f}
+    order = TurnOrder([*given(loop), *loop.body], functions, callbacks, imported)
+    lines = [set(range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)), *(set() for _ in flows[1:])]
+    for function in (*order.called, *order.giving):
+        lines[places[id(function)]].update(range(function.lineno, (function.end_lineno or 0) + 1))
+    return order, places, lines
 
 
 def _read_for_losses(flow: ValueFlow, lines: Collection[int]) -> Iterator[tuple[str, int]]:

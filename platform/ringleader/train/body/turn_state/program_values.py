@@ -68,9 +68,8 @@ def program_values(held: TrainingState) -> Iterator[ProgramValue]:
 def _read_first(frame: FrameType) -> Iterator[str]:
     """The names of the variables that go into the losses of the running loop as its turns find them."""
     text = text_of(frame.f_code.co_filename)
-    loop = None if text is None else text.loop_at(frame.f_lineno)
-    if text is not None and loop is not None:
-        yield from (name for _, name in text.read_first.get(loop.lineno, ()) if not name.startswith("."))
+    if text is not None:
+        yield from (name for _, name in text.read_first(frame.f_lineno) if not name.startswith("."))
 
 
 def _inside(path: str, value: Any, registered: set[int], depth: int) -> Iterator[tuple[str, Any]]:

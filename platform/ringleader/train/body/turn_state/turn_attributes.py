@@ -6,7 +6,7 @@ The functions that a turn calls may stand in other files than the loop: in those
 import ast
 import inspect
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from ringleader.train.between_calls.objects.program_objects import objects_in as
 from ringleader.train.source.current_line import BELOW
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.source.statement_order import Loop
-from ringleader.train.source.turn_order import CarriedAttribute, TurnUses, uses_in
+from ringleader.train.source.turn_order import CarriedAttribute, TurnUses, read_for_losses, uses_in
 
 MOST_DEPTH = 3
 MISSING = object()
@@ -70,21 +70,28 @@ class TurnAttributes:
         texts = (text, *sorted(others, key=lambda each: each.file))
         kinds = {kind.__name__ for _, each in objects for kind in type(each).__mro__}
         reached = (frozenset(text.together_with(text.scope_at(loop.lineno).name)),)
-        uses = _uses(loop, texts, reached + tuple(frozenset(_scopes(each, kinds)) for each in texts[1:]))
+        uses, read = _uses(
+            loop, texts, reached + tuple(frozenset(_scopes(each, kinds)) for each in texts[1:])
+        )
         self.passing = uses.passing
-        held = {id(holder): (name, holder) for name, holder in objects}
-        self.handed_on = list(_held(uses.carried, list(held.values()), texts))
-        self.read = list(_held(uses.read, list(held.values()), texts))
+        held = {id(holder): (name, holder) for name, holder in objects}.values()
+        self.handed_on = list(_held(uses.carried, held, texts))
+        # What forwards leave in torch's own layers is seen in other ways.
+        own = [each for each in held if not type(each[1]).__module__.startswith("torch.")]
+        self.read = list(_held(read, own, texts))
 
 
 def _held(
-    attributes: Mapping[str, CarriedAttribute], objects: list[tuple[str, Any]], texts: tuple[SourceText, ...]
+    attributes: Mapping[str, CarriedAttribute],
+    objects: Iterable[tuple[str, Any]],
+    texts: tuple[SourceText, ...],
 ) -> Iterator[HeldAttribute]:
     """These attributes of those of the objects that have them."""
-    for attribute, each in attributes.items():
-        line = f"{Path(texts[each.file].file).name}:{each.line}"
-        for name, holder in objects:
-            if attribute in attributes_of(holder) or (is_users(holder) and hasattr(type(holder), attribute)):
+    for name, holder in objects if attributes else ():
+        has = attributes_of(holder)
+        for attribute, each in attributes.items():
+            if attribute in has or (is_users(holder) and hasattr(type(holder), attribute)):
+                line = f"{Path(texts[each.file].file).name}:{each.line}"
                 yield HeldAttribute(holder, attribute, f"{name}.{attribute}", line, each.in_forward)
 
 
@@ -96,8 +103,11 @@ def objects_in(variables: Mapping[str, Any], kept: Collection[int]) -> Iterator[
 
 
 @lru_cache(maxsize=64)
-def _uses(loop: Loop, texts: tuple[SourceText, ...], scopes: tuple[frozenset[str], ...]) -> TurnUses:
-    return uses_in(loop, [text.flows for text in texts], scopes)
+def _uses(
+    loop: Loop, texts: tuple[SourceText, ...], scopes: tuple[frozenset[str], ...]
+) -> tuple[TurnUses, Mapping[str, CarriedAttribute]]:
+    flows = [text.flows for text in texts]
+    return uses_in(loop, flows, scopes), read_for_losses(loop, flows, scopes)
 
 
 def _scopes(text: SourceText, kinds: set[str]) -> Iterator[str]:

@@ -54,7 +54,7 @@ class TurnValues:
     def __init__(
         self, held: TrainingState, attributes: Collection[HeldAttribute], known: Collection[int]
     ) -> None:
-        self._held = held
+        self._reader = _MarkReader(held)
         self._known = known
         self._values = [TurnValue(each.name, each.line, _value_of(each)) for each in attributes]
         called = set(_names_of_functions(held))
@@ -72,13 +72,13 @@ class TurnValues:
                 yield next(each for each in self._values if each.name == name)
 
     def _marks(self) -> dict[str, str]:
-        reader = _MarkReader(self._held)
+        self._reader.begin()
         found: dict[str, str] = {}
         for each in self._values:
             value = each.read()
             if value is MISSING or isinstance(value, nn.Module) or id(value) in self._known:
                 continue
-            told = reader.text(value)
+            told = self._reader.text(value)
             if told is not None:
                 found.setdefault(each.name, told)
         return found
@@ -89,6 +89,10 @@ class _MarkReader(ValueReader):
 
     def __init__(self, held: TrainingState) -> None:
         super().__init__(held, {}, MOST_BYTES)
+
+    def begin(self) -> None:
+        """Begin another look."""
+        self._left_bytes = MOST_BYTES
 
     def _tensor(self, tensor: Tensor) -> str | None:
         if tensor.device.type == "cpu" and tensor.nbytes <= MOST_BYTES >> 4:
@@ -102,9 +106,8 @@ def _value_of(each: HeldAttribute) -> Callable[[], Any]:
 
 def _variables(frame: FrameType, text: SourceText, called: Collection[str]) -> Iterator[TurnValue]:
     """The variables of a function that has the loop."""
-    loop = text.loop_at(frame.f_lineno)
     scope = text.scope_at(frame.f_lineno)
-    for key, line in text.read_first.get(loop.lineno, {}).items() if loop is not None else ():
+    for key, line in text.read_first(frame.f_lineno).items():
         name = key[1]
         if not name.startswith(".") and name not in called and scope.key(name) == key:
             yield TurnValue(name, f"{text.name}:{line}", _variable(frame, name))
