@@ -12,6 +12,8 @@ from ringleader.errors import RingleaderError
 ACCESS_LIST = "system.posix_acl_access"
 NAMED_USER, OWNING_GROUP, NAMED_GROUP = 0x02, 0x04, 0x08
 WRITE = 0o2
+ALL = ("0", "0", str(1 << 32))
+"""The accounts of a process that is in no user namespace, as /proc/self/uid_map has them."""
 
 
 class HomeExposed(RingleaderError):
@@ -75,7 +77,10 @@ def _trusted(uid: int) -> bool:
     if uid in (0, os.geteuid()):
         return True
     # In a container that root did not start, the host's folders show a number that stands for every account outside.
-    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()]
+    known = Path("/proc/self/uid_map")  # on Linux
+    ranges = (
+        [line.split() for line in known.read_text(encoding="ascii").splitlines()] if known.exists() else [ALL]
+    )
     return not any(int(first) <= uid < int(first) + int(length) for first, _, length in ranges)
 
 
@@ -100,7 +105,7 @@ def _listed(place: Path, found: os.stat_result) -> tuple[list[int], list[int]]:
     """The users, besides the owner, and the groups that may write to a folder, by its access list where it has one."""
     try:
         packed = os.getxattr(place, ACCESS_LIST)
-    except OSError:  # none, or the file system knows none
+    except (OSError, AttributeError):  # none, or the file system, or the platform, knows none
         return [], [found.st_gid]
     writing = [
         (tag, number) for tag, rights, number in struct.iter_unpack("<HHI", packed[4:]) if rights & WRITE
