@@ -193,7 +193,9 @@ class FakeApi(httpx.BaseTransport):
             ("(?:HEAD|PUT) /packages/(.+)", self._package),
             (
                 "GET /cluster",
-                lambda request: httpx.Response(200, json={"cpus": 4.0, "memory_gb": 20.83377, "nodes": [{"id": "n1", "cpus": 4.0}]}),
+                lambda request: httpx.Response(
+                    200, json={"cpus": 4.0, "memory_gb": 20.83377, "nodes": [{"id": "n1", "cpus": 4.0}]}
+                ),
             ),
             ("GET /cluster/occupancy", lambda request: httpx.Response(200, json=OCCUPIED | self.occupancy)),
             ("GET /version", lambda request: httpx.Response(200, json={"version": "0.2.0"})),

@@ -218,11 +218,10 @@ class Sweeping:
             sweep.best = winner
             sweep.finished_at = self._now()
             if winner is None:
-                metric = row.spec["metric"]["name"]
+                metric, failed = row.spec["metric"]["name"], _first_failure(known)
                 sweep.reason = Why(
                     code="no_winner",
-                    message=f"no trial has come to its end with a value of the metric {metric!r}"
-                    + _first_failure(known),
+                    message=f"no trial has come to its end with a value of the metric {metric!r}{failed}",
                     hint="Look at the trials' jobs for why they failed, and for which metrics they have.",
                 ).model_dump()
         log.info("sweep.ended", sweep=row.id, winner=winner)
