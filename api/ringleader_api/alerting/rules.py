@@ -82,6 +82,7 @@ def judge(condition: AlertCondition, memory: Memory, news: News) -> Verdict:
 def _state(condition: AlertCondition, _: Memory, news: News) -> Verdict:
     reached = [event for event in news.events if event.type == f"job.{condition.state}"]
     fired = []
+    told = _ENDED.get(condition.state or "", f"is {condition.state}")
     for event in reached:
         why = event.data.get("reason")
         reason = (
@@ -89,11 +90,7 @@ def _state(condition: AlertCondition, _: Memory, news: News) -> Verdict:
         )
         because = f": {reason['message']}" if reason else ""
         fired.append(
-            Fired(
-                event.at,
-                f"{_ENDED.get(condition.state, f'is {condition.state}')}{because}",
-                {"state": condition.state, "reason": reason},
-            )
+            Fired(event.at, f"{told}{because}", {"state": condition.state, "reason": reason})
         )
     return Verdict(fired)
 
