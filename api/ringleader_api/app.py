@@ -219,11 +219,12 @@ def _finding(error: Any) -> dict[str, Any]:
     pointer = "".join(f"/{p}" for p in rest) if where == "body" else f"{where}: {'/'.join(rest)}"
     context = error.get("ctx") or {}
     value = error.get("input")
+    words = f"unknown key {rest[-1]!r}" if error["type"] == "extra_forbidden" and rest else error["msg"]
     return {
         "pointer": pointer,
         "value": value if isinstance(value, (str, int, float, bool)) else None,
-        "allowed": str(context.get("expected", error["msg"])),
-        "message": error["msg"],
+        "allowed": str(context.get("expected", words)),
+        "message": words,
     }
 
 

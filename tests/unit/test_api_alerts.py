@@ -82,7 +82,7 @@ def test_a_rule_of_a_project_is_posted_signed_with_what_happened(here: Stage, ho
         "name": "digits",
         "url": f"{here.control.settings.url}/jobs/{job_id}",
     }
-    assert body["message"].startswith("digits is failed: ")
+    assert body["message"].startswith("digits has failed: ")
     signed = f"{body['id']}.{posted.headers['webhook-timestamp']}.".encode() + posted.body
     mac = base64.b64encode(hmac.new(KEY.encode(), signed, hashlib.sha256).digest()).decode()
     assert posted.headers["webhook-signature"] == f"v1,{mac}"
@@ -441,3 +441,8 @@ def test_rows_and_cursors_are_kept_alike_in_both_databases(either: Stage) -> Non
         either.control.alerting.tick()
     with either.control.store.read() as session:
         assert session.scalars(select(AlertCursor.open)).all() == [False]
+
+
+def test_a_key_that_no_rule_has_is_named_as_unknown(here: Stage, hook: Receiver) -> None:
+    wrong = rule(here, "odd", terms(hook, {"stat": "failed"}), expect=422)["errors"]
+    assert [(one["pointer"], one["message"]) for one in wrong] == [("/when/stat", "unknown key 'stat'")]
