@@ -5,8 +5,10 @@ other weights than in one process. Seen are the operations of one step, with the
 or a state is changed by what was computed from another parameter.
 """
 
+import copy
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import unwrap
 from math import inf
 from pathlib import Path
@@ -112,6 +114,30 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = tensor.data_ptr()
         at = bisect_right(self._spans, (place, inf, 0)) - 1
         return self._spans[at][2] if at >= 0 and self._spans[at][0] <= place < self._spans[at][1] else None
+
+
+@contextmanager
+def lent_gradients(optimizer: Optimizer) -> Iterator[None]:
+    """Give all parameters a gradient where one alone has one, as on a server that has no other: a step that goes by
+    several shows only so. The others step in copies, and are as they were afterwards."""
+    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    others = [p for p in trained if p.grad is None]
+    if len(trained) - len(others) != 1:
+        yield
+        return
+    own = [(p, p.data, copy.deepcopy(optimizer.state[p]) if p in optimizer.state else None) for p in others]
+    for parameter, data, _ in own:
+        # Whoever reads the weights here never sees what is made of them.
+        parameter.data = data.clone()
+        parameter.grad = torch.zeros_like(parameter)
+    try:
+        yield
+    finally:
+        for parameter, data, state in own:
+            parameter.data, parameter.grad = data, None
+            optimizer.state.pop(parameter, None)
+            if state is not None:
+                optimizer.state[parameter] = state
 
 
 def finding_of(optimizer: Optimizer) -> VariableFinding:
