@@ -569,6 +569,24 @@ def test_no_more_of_a_body_is_parsed_than_the_first_chunk_too_many(tmp_path: Pat
     assert asyncio.run(unread_bytes()) > len(sent) - 10 * FREE
 
 
+def test_the_request_of_a_refused_body_ends_without_an_answer_or_an_error_of_its_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = served(stage(tmp_path))
+
+    async def ended(sent: bytes) -> bytes:
+        state, wire = ServerState(), Wire()
+        protocol = config.http_protocol_class(config, state, {})  # type: ignore[call-arg]
+        protocol.connection_made(wire)
+        protocol.data_received(sent)
+        await until(lambda: not state.tasks)
+        return wire.sent
+
+    for sent in (chunked([1] * 300), chunked([1]).replace(b"1\r\n", b"z\r\n")):
+        assert asyncio.run(ended(sent)).count(b"HTTP/1.1 ") == 1
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_chunks_that_come_after_the_answer_end_the_connection(tmp_path: Path) -> None:
     config = served(stage(tmp_path))
 

@@ -150,6 +150,10 @@ class Http(H11Protocol):
             return
         if isinstance(error, SmallChunks):
             msg = str(error)
+        if self.cycle is not None and self._is_at_work():
+            # As when the connection is lost: its application sends nothing after this answer, and is told to end.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         number = secrets.token_hex(8)
         answer = problem(status, msg, request_id=number)
