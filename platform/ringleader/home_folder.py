@@ -22,14 +22,27 @@ class HomeExposed(RingleaderError):
     code = "home_exposed"
 
 
+class HomeUnusable(RingleaderError):
+    """RINGLEADER_HOME is no folder in which this account may write."""
+
+    code = "home_unusable"
+
+
 def make_home(home: Path) -> None:
     """Make RINGLEADER_HOME, unless it exists.
 
     Raises:
+        HomeUnusable: it cannot be made, or this process's account may not read and write it.
         HomeExposed: an account besides root's and this process's can write to it, can move it away, or has left files
             in it.
     """
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _unusable(f"{home} cannot be made ({error.strerror}).") from None
+    if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+        whose = _user(home.stat().st_uid)
+        raise _unusable(f"{home} belongs to {whose}, and this process may not read and write it.")
     for place in _way(home):
         if not _trusted(owner := place.lstat().st_uid):
             raise _exposed(place, home, _user(owner), f"chown -h {os.geteuid()} {place}")
@@ -133,6 +146,10 @@ def _members(gid: int) -> list[str]:
         return grp.getgrgid(gid).gr_mem
     except KeyError:  # as that of a volume in a container
         return []
+
+
+def _unusable(message: str) -> HomeUnusable:
+    return HomeUnusable(message, hint="Set RINGLEADER_HOME to a folder to which you can write.")
 
 
 def _exposed(place: Path, home: Path, who: str, cure: str) -> HomeExposed:

@@ -4,6 +4,7 @@ import os
 import pwd
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from accounts import NOBODY, as_nobody, needs_root, open_folder
 from control_plane import stage
 
 from ringleader.cli.stack.home import Home
-from ringleader.home_folder import HomeExposed, group_warning, make_home
+from ringleader.home_folder import HomeExposed, HomeUnusable, group_warning, make_home
 from ringleader.ray_token import token_file
 
 NO_GROUP = 54321  # of which this machine knows nothing, as a container of its volume's
@@ -72,6 +73,34 @@ def test_a_link_to_the_home_in_a_folder_of_everybodys_is_refused(tmp_path: Path)
     (tmp_path / "outer").symlink_to(open_to_all / "inner")
     with pytest.raises(HomeExposed, match=f"{open_to_all} can be changed"):
         make_home(tmp_path / "outer" / "home")
+
+
+@pytest.mark.parametrize("name", ["file", "file/home", "loop", "nowhere/home"])
+def test_what_cannot_be_a_folder_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "nowhere").symlink_to("/proc/nowhere")
+    with pytest.raises(HomeUnusable, match=rf"{tmp_path / name} cannot be made \("):
+        make_home(tmp_path / name)
+
+
+@needs_root
+def test_a_home_that_root_has_made_tells_another_account_whose_it_is() -> None:
+    """As after one `sudo ringleader up`."""
+    code = f"""
+import os, pathlib, sys
+from ringleader.home_folder import HomeUnusable, make_home  # before: nobody may not look where it lies
+os.setgroups([]), os.setgid({NOBODY}), os.setuid({NOBODY})
+try:
+    make_home(pathlib.Path(sys.argv[1]))
+except HomeUnusable as error:
+    print(error)
+"""
+    with open_folder() as folder:
+        home = made(folder / "home", 0o700)
+        command = [sys.executable, "-c", code, str(home)]
+        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert f"{home} belongs to the account root, and this process may not read and write it" in said
 
 
 @needs_root
