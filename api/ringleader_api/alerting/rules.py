@@ -89,9 +89,7 @@ def _state(condition: AlertCondition, _: Memory, news: News) -> Verdict:
             {key: str(why.get(key, "")) for key in ("code", "message")} if isinstance(why, dict) else None
         )
         because = f": {reason['message']}" if reason else ""
-        fired.append(
-            Fired(event.at, f"{told}{because}", {"state": condition.state, "reason": reason})
-        )
+        fired.append(Fired(event.at, f"{told}{because}", {"state": condition.state, "reason": reason}))
     return Verdict(fired)
 
 
