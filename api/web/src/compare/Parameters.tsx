@@ -7,10 +7,12 @@ import { Painted } from "../plot/Painted";
 import { colourOf, DASHES, type Theme } from "../plot/palette";
 import type { Key } from "../plot/picture";
 import type { Cell } from "../plot/save";
+import { useWidth } from "../plot/useWidth";
+import { mostAxes } from "./dimensions";
 import type { Run } from "./runs";
 
-const MOST_AXES = 8;
 const HEIGHT = 280;
+const WIDE = 1200; // until the width is known
 
 export type Axes = readonly [x: string, y: string];
 
@@ -46,7 +48,9 @@ interface PartProps {
 
 function Parallel({ runs, looks, dimensions, bright, onPoint }: PartProps) {
   // The metrics stand last, and stay when there are more axes than room.
-  const shown = useMemo(() => dimensions.slice(-MOST_AXES), [dimensions]);
+  const [box, width] = useWidth(WIDE);
+  const most = mostAxes(width);
+  const shown = useMemo(() => dimensions.slice(-most), [dimensions, most]);
   const paint = useCallback(
     (pen: CanvasRenderingContext2D, width: number, height: number, theme: Theme) =>
       paintParallel(pen, shown, { width, height, looks, highlight: bright }, theme),
@@ -54,16 +58,18 @@ function Parallel({ runs, looks, dimensions, bright, onPoint }: PartProps) {
   );
   return (
     <Card title="Parallel coordinates" aside={<Pointed runs={runs} bright={bright} left={dimensions.length - shown.length} />}>
-      <Painted
-        name="Parallel coordinates"
-        height={HEIGHT}
-        paint={paint}
-        rows={() => table(runs, dimensions)}
-        keys={(theme) => keysOf(runs, theme)}
-        onPoint={(at) =>
-          onPoint(at && nearestPlace(parallelPlaces(shown, { width: at.width, height: HEIGHT, looks, highlight: null }), at.x, at.y))
-        }
-      />
+      <div ref={box}>
+        <Painted
+          name="Parallel coordinates"
+          height={HEIGHT}
+          paint={paint}
+          rows={() => table(runs, dimensions)}
+          keys={(theme) => keysOf(runs, theme)}
+          onPoint={(at) =>
+            onPoint(at && nearestPlace(parallelPlaces(shown, { width: at.width, height: HEIGHT, looks, highlight: null }), at.x, at.y))
+          }
+        />
+      </div>
     </Card>
   );
 }
@@ -110,7 +116,7 @@ function Scatter({ runs, looks, dimensions, chosen, onChoose, bright, onPoint }:
 function Pointed({ runs, bright, left }: { runs: readonly Run[]; bright: number | null; left: number }) {
   const run = bright === null ? undefined : runs[bright];
   if (run) return <b className="clip">{run.label}</b>;
-  return left > 0 ? <span className="muted">{left} more axes are in the table</span> : null;
+  return left > 0 ? <span className="muted">{left === 1 ? "1 more axis is" : `${left} more axes are`} in the table</span> : null;
 }
 
 interface PickProps {

@@ -13,6 +13,11 @@ export function dimensionsOf(ids: readonly string[], different: readonly Differe
   return [...keys, ...metrics].filter(({ values }) => new Set(values.filter((value) => value !== null)).size > 1);
 }
 
+/** How many axes stand beside one another in a width, so that their names and marks can be read. */
+export function mostAxes(width: number): number {
+  return Math.max(3, Math.min(8, Math.floor(width / 84)));
+}
+
 /** Of many axes the last ones are drawn, beside the metrics: numbers after words, and what a run is given itself after all else. */
 function weight({ label, words }: Dimension): number {
   return (label.startsWith("params.") ? 2 : 0) + (words === null ? 1 : 0);

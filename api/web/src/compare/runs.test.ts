@@ -4,7 +4,7 @@ import { asked, rowsAt } from "../plot/curves";
 import { bounds } from "../plot/paint";
 import type { Comparison, Job } from "../wire";
 import { differences } from "./differences";
-import { dimensionsOf } from "./dimensions";
+import { dimensionsOf, mostAxes } from "./dimensions";
 import { deltaWords, finalsOf, valueWords } from "./finals";
 import { notesOf } from "./Notes";
 import { linesOf, runsOf } from "./runs";
@@ -107,6 +107,10 @@ describe("final values", () => {
     ]);
     expect([deltaWords(NaN, 1), deltaWords(1, undefined)]).toEqual(["", ""]);
   });
+});
+
+test("as many axes are drawn as there is room for", () => {
+  expect([1232, 600, 336, 100].map(mostAxes)).toEqual([8, 7, 4, 3]);
 });
 
 test("what runs differ in becomes axes of numbers or of words", () => {
