@@ -12,9 +12,11 @@ from ringleader.bench.page.browser import logged_in
 
 pytestmark = pytest.mark.timeout(420)  # a machine that does much else
 MARKUP = "<img src=x onerror=alert(1)>"
-CUT = """() => [...document.querySelectorAll('main .scroll')].filter((box) => box.scrollWidth > box.clientWidth)
-  .map((box) => box.innerText.slice(0, 80))"""
-"""The tables that are wider than their place."""
+CUT = """() => [...document.querySelectorAll('main td')].filter((cell) => {
+  const { width, right } = cell.getBoundingClientRect();
+  return cell.innerText !== '' && (right > innerWidth || width < 150);
+}).map((cell) => cell.innerText)"""
+"""The cells that are out of sight, or too narrow to be read."""
 
 
 def _sets_a_rule(page: Page) -> None:

@@ -323,3 +323,16 @@ def test_a_cluster_out_of_reach_moves_no_sweep(tmp_path: Path) -> None:
     cluster.down = True
     here.tick()
     assert trials.states() == ["waiting"] * 3
+
+
+def test_why_a_trials_job_failed_is_told_with_the_trial_and_with_a_sweep_that_has_no_winner(
+    here: Stage,
+) -> None:
+    trials = make(here, space={"params.lr": {"values": [0.1]}})
+    here.tick()
+    job_id = trials.all()[0]["job"]
+    attempt = max(attempt for owner, attempt in here.cluster.alive if owner == job_id)
+    here.post(job_id, attempt, records=[outcome(1, "failed", "odd")])
+    here.tick(2)
+    assert trials.all()[0]["reason"]["message"] == "because of odd"
+    assert trials.sweep()["reason"]["message"].endswith("; trial 0 failed: because of odd")
