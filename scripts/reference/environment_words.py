@@ -50,8 +50,8 @@ DEMO: dict[str, str] = {
 }
 BENCH: dict[str, str] = {
     "CHROMIUM": "The browser of `ringleader bench page`. Left out: one on PATH.",
-    "RINGLEADER_BENCH_MOSAIC_PYTHON": "The Python of an environment with `mosaicml-streaming` and `pyarrow`: a peer of `ringleader "
-    "bench data`, which cannot live beside Ringleader. Left out: no such peer.",
+    "RINGLEADER_BENCH_MOSAIC_PYTHON": "The Python of an environment with `mosaicml-streaming` and `pyarrow`: "
+    "a peer of `ringleader bench data`, which cannot live beside Ringleader. Left out: no such peer.",
 }
 OWN: dict[str, str] = {
     "RINGLEADER_PRELOADED": "The socket of a process that is ready to be forked.",

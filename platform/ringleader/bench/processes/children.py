@@ -154,13 +154,13 @@ def peer_answers(
 ) -> list[dict[str, Any]]:
     """A peer's answers. The failure of a peer is printed to standard error, with its last line, and leaves no answers:
     the figure stays without a comparison."""
-    with Child(module, arguments, program=program) as peer:
-        try:
+    try:
+        with Child(module, arguments, program=program) as peer:
             return peer.answers(deadline_s)
-        except PeerFailed as error:
-            last = str(error).strip().splitlines()[-1]
-            print(f"  {module.rpartition('.')[2]} failed: {last}", file=sys.stderr, flush=True)
-            return []
+    except (PeerFailed, OSError) as error:  # no program of that name is an OSError
+        last = str(error).strip().splitlines()[-1]
+        print(f"  {module.rpartition('.')[2]} failed: {last}", file=sys.stderr, flush=True)
+        return []
 
 
 def _parsed(line: str) -> dict[str, Any] | None:

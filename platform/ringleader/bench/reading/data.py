@@ -108,7 +108,7 @@ def _shuffled(tokens: Path, place: Path, runs: int) -> Iterator[Figure]:
         target=Target("ratio", ">=", 0.9),
     )
     yield _beside_ray_data(tokens, found["blocks"])
-    yield _beside_mosaic(tokens, found["blocks"], runs)
+    yield beside_mosaic(tokens, found["blocks"], runs)
 
 
 def _beside_ray_data(tokens: Path, ours: list[float]) -> Figure:
@@ -131,7 +131,7 @@ def _beside_ray_data(tokens: Path, ours: list[float]) -> Figure:
     )
 
 
-def _beside_mosaic(tokens: Path, ours: list[float], runs: int) -> Figure:
+def beside_mosaic(tokens: Path, ours: list[float], runs: int) -> Figure:
     """The same rows by mosaicml-streaming, in an environment of its own."""
     python = os.environ.get(MOSAIC_PYTHON, "")
     theirs: list[float] = []
