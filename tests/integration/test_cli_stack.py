@@ -317,9 +317,9 @@ def test_a_clusters_token_that_is_none_is_refused_and_takes_no_place(home: Home)
     assert home.ray_token.read_text() == kept
 
 
-def test_up_removes_what_its_records_name_and_is_its_own(home: Home) -> None:
+def test_up_removes_what_its_records_name_and_is_its_own(home: Home, tmp_path: Path) -> None:
     home.prepare()
-    left, link, others = (home.root / name for name in ("left", "link", "others"))
+    left, link, others = (tmp_path / name for name in ("left", "link", "others"))
     (left / "ray").mkdir(parents=True)
     others.mkdir()
     link.symlink_to(others)

@@ -30,7 +30,7 @@ def served() -> Iterator[tuple[Home, Service]]:
         environ.setenv("FORWARDED_ALLOW_IPS", "*")
         root = folder / "home"
         root.mkdir()
-        root.chmod(0o777)  # as somebody made it who did not think of others
+        root.chmod(0o755)  # as somebody made it who did not think of others
         home = Home(root)
         home.prepare()
         service = Service.start(REAL.mlflow(home), home)
