@@ -3,10 +3,14 @@ that only look so."""
 
 import bisect
 import heapq
+import itertools
 import operator
+import random
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial, wraps
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -153,6 +157,131 @@ def closure_of_a_function_made_elsewhere(session: Session) -> None:
         session.step(scaled(F.cross_entropy(net(x), y)))
 
 
+@carries("scaled")
+def list_in_a_partial(session: Session) -> None:
+    def by_mean(seen: list[float], loss: Tensor) -> Tensor:
+        seen.append(loss.item())
+        return loss * len(seen) / sum(seen)
+
+    net, scaled = model(session), partial(by_mean, [1.0])
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(scaled(F.cross_entropy(net(x), y)))
+
+
+@carries("scaled")
+def generator_in_a_partial(session: Session) -> None:
+    def by_draw(x: Tensor, draw: random.Random) -> Tensor:
+        return x * draw.uniform(0.9, 1.1)
+
+    net, scaled = model(session), partial(by_draw, draw=random.Random(5))
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(scaled(x)), y))
+
+
+def ramped(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    calls = itertools.count(1)
+
+    @wraps(function)
+    def ramp(*given: Tensor) -> Tensor:
+        return function(*given) * min(1.0, next(calls) / 30)
+
+    return ramp
+
+
+@carries("calls")
+def decorator_that_counts(session: Session) -> None:
+    net, criterion = model(session), ramped(F.cross_entropy)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(criterion(net(x), y))
+
+
+class Smoothed:
+    def __call__(self, loss: Tensor, seen: list[float] = []) -> Tensor:  # noqa: B006 - as people write it
+        seen.append(loss.item())
+        return loss * len(seen) / sum(seen)
+
+
+@carries("seen")
+def default_argument_of_a_method(session: Session) -> None:
+    net, smoothed = model(session), Smoothed()
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(smoothed(F.cross_entropy(net(x), y)))
+
+
+@carries("norms")
+def hook_of_a_tensor(session: Session) -> None:
+    net, norms = model(session), [1.0]
+
+    def normalise(gradient: Tensor) -> Tensor:
+        norms.append(0.9 * norms[-1] + 0.1 * float(gradient.norm()))
+        return gradient / norms[-1]
+
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        out = net(x)
+        out.register_hook(normalise)
+        session.step(F.cross_entropy(out, y))
+
+
+@carries("count")
+def collate_that_counts(session: Session) -> None:
+    net, count = model(session), [0]
+
+    def collate(given: list[Any]) -> Any:
+        count[0] += 1
+        x, y = zip(*given, strict=True)
+        return torch.stack(x) * (1 + 0.1 * count[0]), torch.stack(y)
+
+    for x, y in session.batches(rows(count=ONE_LOOP), collate=collate):
+        session.step(F.cross_entropy(net(x), y))
+
+
+class Calls(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(6, 3), list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.append(len(x))
+        out: Tensor = self.linear(x)
+        return out / (1 + 0.05 * len(self.calls))
+
+
+@carries("net.calls")
+def forward_that_fills_a_list(session: Session) -> None:
+    net = session.model(Calls())
+    sgd(session, net)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x), y))
+
+
+@carries("heats")
+def iterator_in_a_helper(session: Session) -> None:
+    net, heats = model(session), itertools.cycle([0.5, 1.0, 1.5])
+
+    def heat() -> float:
+        return next(heats)
+
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x) / heat(), y))
+
+
+class Ramp:
+    def __init__(self) -> None:
+        self.reads = 0
+
+    @property
+    def weight(self) -> float:
+        self.reads += 1
+        return min(1.0, self.reads / 30)
+
+
+@carries("ramp.reads")
+def property_that_counts(session: Session) -> None:
+    net, ramp = model(session), Ramp()
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x), y) * ramp.weight)
+
+
 def note(counts: dict[int, int], y: Tensor) -> None:
     for label in y.tolist():
         counts[label] += 1
@@ -227,3 +356,44 @@ def sum_over_an_ensemble(session: Session) -> None:
     session.optimizer(torch.optim.SGD([p for net in nets for p in net.parameters()], lr=0.05))
     for x, y in session.batches(rows(count=ONE_LOOP)):
         session.step(sum(w * F.cross_entropy(net(x), y) for w, net in zip(weights, nets, strict=True)))
+
+
+@harmless
+def tables_that_are_made_once(session: Session) -> None:
+    net, table, settled = model(session), dict[int, Tensor](), partial(F.cross_entropy, label_smoothing=0.1)
+
+    def ramp(count: int) -> Tensor:
+        if count not in table:
+            table[count] = torch.linspace(0.9, 1.1, count)[:, None]
+        return table[count]
+
+    def collate(given: list[Any]) -> Any:
+        x, y = zip(*given, strict=True)
+        return torch.stack(x), torch.stack(y)
+
+    for x, y in session.batches(rows(count=ONE_LOOP - 3), collate=collate):
+        session.step(settled(net(x * ramp(len(x))), y))
+
+
+class Window:
+    def __init__(self) -> None:
+        self.losses: deque[float] = deque(maxlen=5)
+        self.total, self.count = 0.0, 0
+
+    def update(self, loss: float) -> None:
+        self.losses.append(loss)
+        self.total, self.count = self.total + loss, self.count + 1
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+
+@harmless
+def meter_with_a_property_that_is_shown(session: Session) -> None:
+    net, meter = model(session), Window()
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+        meter.update(loss.item())
+        print(f"{meter.mean:.3f} {list(meter.losses)[-1]:.3f}")

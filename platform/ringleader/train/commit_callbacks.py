@@ -96,7 +96,7 @@ def _is_only_shown(callback: Any, name: str) -> bool:
         return False
     code = callback.__code__
     text = text_of(code.co_filename)
-    return text is not None and not text.flows.matters(text.scope_at(code.co_firstlineno).key(name))
+    return text is not None and not text.flows.may_matter(text.scope_at(code.co_firstlineno).key(name))
 
 
 def _attributes(name: str, value: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:

@@ -215,7 +215,7 @@ class DatasetLoops:
         if self._member.progress.calls.is_finished(loop.number):
             return
         self._calls.open_loop(loop.number)
-        self._begin_watch(loop.dataset)
+        self._begin_watch(loop.dataset, by_steps=request.by_steps)
         watched = partial(self._watched, loop, request.place)
         try:
             by_steps = request.by_steps
@@ -237,11 +237,11 @@ class DatasetLoops:
             self.by_steps.leave()
             self._calls.close_loop()
 
-    def _begin_watch(self, dataset: Any) -> None:
+    def _begin_watch(self, dataset: Any, *, by_steps: bool) -> None:
         self._checked = -1
         self._member.settings.begin_loop()
         self._checks.modes.begin_loop()
-        self._member.carrying.begin_loop(dataset)
+        self._member.carrying.begin_loop(dataset, by_steps=by_steps)
 
     def _watched(
         self, loop: BatchLoop, place: CodeLine, turns: Iterator[Any], phase: int = 0

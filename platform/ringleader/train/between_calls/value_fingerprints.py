@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path, PurePath
 from types import GeneratorType
 from typing import Any
@@ -121,8 +122,8 @@ class ValueReader:
             case set() | frozenset():
                 # The order of a set follows the seed of the process's hashes.
                 text = self._items(sorted(value, key=repr), depth, "()")
-            case list() | tuple() | deque():
-                text = self._items(value, depth, "[]")
+            case list() | tuple() | deque() | partial():
+                text = self._items(_parts_of(value), depth, "[]")
             case nn.Module() | Optimizer() | LRScheduler():
                 text = self._text(value.state_dict(), depth)
             case _:
@@ -215,6 +216,11 @@ def _name(value: Any) -> str:
     """The name of the value's type, as checkpoints of 0.1 have it too."""
     name = type(value).__name__
     return name.removesuffix("State") if isinstance(value, ClosedState) else name
+
+
+def _parts_of(value: Any) -> Any:
+    """The parts of a series; of a `functools.partial` what it is called with."""
+    return [*value.args, *value.keywords.items()] if isinstance(value, partial) else value
 
 
 def is_generator(value: Any) -> bool:

@@ -11,10 +11,12 @@ from enum import Enum
 
 from ringleader.train.source.program_scope import ADDS, Function, name_of
 from ringleader.train.source.statement_order import Loop, given
-from ringleader.train.source.value_flow import ValueFlow, calls_an_object
+from ringleader.train.source.value_flow import ValueFlow, calls_an_object, is_property
 
 CALLED = ("forward", "__call__")
 """The methods by which an object is called: the text does not show of which class it is."""
+BEHIND = "backward"
+"""The method of a `torch.autograd.Function` that runs once the loss is made."""
 READING = ("__getitem__", "__getitems__")
 """The methods that give a turn its rows, before the turn begins."""
 _ALWAYS = frozenset(["training", "is_grad_enabled"])
@@ -206,9 +208,12 @@ class TurnOrder:
         new: list[ast.AST] = [*self._body]
         new += [each for name in self._callbacks for each in self._functions.get(name, ())]
         found |= {id(each): each for each in new if isinstance(each, Function)}
+        properties = _properties(self._functions)
         while new:
-            calls = [n for n in ast.walk(new.pop()) if isinstance(n, ast.Call) and not _is_sessions(n.func)]
-            for name in {name for call in calls for name in (name_of(call.func), *_spelt(call), *CALLED)}:
+            nodes = list(ast.walk(new.pop()))
+            calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_sessions(node.func)]
+            called = {name for call in calls for name in (name_of(call.func), *_spelt(call), *CALLED, BEHIND)}
+            for name in called | (properties & {getattr(node, "attr", "") for node in nodes}):
                 more = [each for each in self._functions.get(name, ()) if id(each) not in found]
                 found |= {id(each): each for each in more}
                 new += more
@@ -223,6 +228,7 @@ class _Walk:
         self._imported = imported
         self._functions = functions
         self._known: dict[int, Use | None] = {}
+        self._properties = _properties(functions)
 
     def statements(self, nodes: Iterable[ast.AST]) -> Use | None:
         return next((use for node in nodes if (use := self._one(node)) is not None), None)
@@ -266,6 +272,8 @@ class _Walk:
         if isinstance(node, ast.Constant):
             return Use.READS if node.value == self._attribute else None  # hasattr(self, "name")
         inside = self._one(node.value)
+        if inside is None and node.attr in self._properties and isinstance(node.ctx, ast.Load):
+            inside = self.named(node.attr)
         if inside is not None or node.attr != self._attribute:
             return inside
         return Use.SETS if isinstance(node.ctx, ast.Store) else Use.READS
@@ -298,6 +306,11 @@ class _Walk:
         if isinstance(called, ast.Attribute) and name == self._attribute:
             return Use.READS
         return next((use for each in CALLED if (use := self.named(each)) is not None), None)
+
+
+def _properties(functions: Functions) -> set[str]:
+    """The names of the attributes that a function computes."""
+    return {name for name, found in functions.items() if any(map(is_property, found))}
 
 
 def _attributes_set(node: ast.AST) -> Iterator[str]:

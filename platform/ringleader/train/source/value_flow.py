@@ -194,7 +194,9 @@ class ValueFlow:
     def _nested(self, node: Function) -> None:
         before, self._function = self._function, node.name
         hidden = node.name.startswith("__") and node.name not in TEXTS
-        if hidden or (node.decorator_list and not _trains(node)):
+        if is_property(node):
+            self.loads.append(VariableRead(("()", node.name), node.lineno, ("", f".{node.name}")))
+        elif hidden or (node.decorator_list and not _trains(node)):
             self.loads.append(
                 VariableRead(("()", node.name), node.lineno, MATTERS)
             )  # who calls it is not to be seen
@@ -226,8 +228,8 @@ class ValueFlow:
             case ast.Name(id=name) if name not in self._hidden:
                 key = self._scope.key(name)
                 self._flow(key, node.lineno, into)
-                if name in self.functions and key[0] == "":
-                    self._flow(("()", name), node.lineno, {MATTERS})  # it is passed on, and called elsewhere
+                if name in self.functions:
+                    self._passed_on(name, key, node.lineno, into)
             case ast.Attribute(value=value, attr=attr):
                 # The session's attributes are no variables of the program: they are equal on all members.
                 if name_of(value) != "session":
@@ -250,11 +252,20 @@ class ValueFlow:
                 for child in ast.iter_child_nodes(node):
                     self._expression(child, into)
 
+    def _passed_on(self, name: str, key: Key, line: int, into: set[Key]) -> None:
+        """Follow the results of a function that is given to something, which calls it."""
+        if any(scope is self._scope for _, scope in self.functions[name]):
+            self._flow(("()", name), line, into)
+        if key[0] == "":
+            self._flow(("()", name), line, {MATTERS, *into})
+
     def _call(self, node: ast.Call, into: set[Key]) -> None:
         name = name_of(node.func)
         method = isinstance(node.func, ast.Attribute)
         if isinstance(node.func, ast.Attribute):
             self._expression(node.func.value, into)
+        if name.startswith("register_") and name.endswith("hook"):
+            into = {*into, LOSS}  # what a hook gives goes into outputs and gradients
         known = self.functions[name] if self._is_known(node.func) else []
         if not known:
             if isinstance(node.func, ast.expr) and not isinstance(node.func, ast.Name | ast.Attribute):
@@ -267,6 +278,8 @@ class ValueFlow:
                 self._expression(argument, into)
             return
         self._flow(("()", name), node.lineno, into)
+        if isinstance(node.func, ast.Name) and all(scope is not self._scope for _, scope in known):
+            self._flow(self._scope.key(name), node.lineno, into)  # or a variable that has the function's name
         for function, scope in known:
             names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
             if method and names[:1] == ["self"]:
@@ -416,6 +429,11 @@ def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
     return name_of(called.value) == "self" or not (
         called.attr == "step" or hasattr(torch.Tensor, called.attr)
     )
+
+
+def is_property(node: Function) -> bool:
+    """Whether its result goes to those who read an attribute of its name."""
+    return [name_of(each) in ("property", "cached_property") for each in node.decorator_list] == [True]
 
 
 def _trains(node: Function) -> bool:

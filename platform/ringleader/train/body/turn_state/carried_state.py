@@ -4,6 +4,7 @@ A worker's turns are those of its slices. State that one passes to the next (a h
 of features, a generator that has drawn) depends on who computes what, unless the session has it.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import FrameType
@@ -53,10 +54,11 @@ class CarriedState:
         self._known: set[int] = set()
         self._attributes: list[TurnAttributes] = []
         self._found: TurnValues | None = None
+        self._by_steps = False
 
-    def begin_loop(self, dataset: Any) -> None:
-        """Begin a loop over these rows: lines before it may have changed anything."""
-        self._before = {}
+    def begin_loop(self, dataset: Any, *, by_steps: bool) -> None:
+        """Begin a loop over these rows, or over the steps of them: lines before it may have changed anything."""
+        self._before, self._found, self._by_steps = {}, None, by_steps
         self._known = {id(part) for part in _known(self._context.held, dataset)}
         self._attributes = list(self._attributes_of_turns()) if self._matters else []
         self._variables.passing.update(*(each.passing for each in self._attributes))
@@ -71,6 +73,7 @@ class CarriedState:
             return
         # Full looks come in pairs: only beside one of the turn before does a full look show changes.
         now = self._look(everything=looked_at(self._turns) or looked_at(self._turns + 1))
+        self.end_turn()  # what loads the next slice may have changed something, too
         self._found = self._find_values() if looked_at(self._turns) else None
         self._turns += 1
         for name, (mark, finding) in now.items():
@@ -80,10 +83,11 @@ class CarriedState:
 
     def end_turn(self) -> None:
         """Compare what the turn found with what it leaves, once the body comes for its next slice."""
-        found, self._found = self._found, None
-        for each in found.changed() if found is not None else ():
+        for each in self._found.changed() if self._found is not None else ():
             if each.name not in self._variables.found:
                 self._variables.find(VariableFinding(each.name, each.line, CARRIED_CURE, HOW))
+        if self._by_steps:
+            self._found = None  # what lines after a step change, all members change alike
 
     def _find_values(self) -> TurnValues:
         read = [each for loop in self._attributes for each in loop.read]
@@ -121,10 +125,12 @@ class CarriedState:
         for each in watched:
             value = each.value
             graph = isinstance(value, Tensor) and value.grad_fn is not None
+            mark: Any
             if each.in_forward and id(each.holder) in self._known and not graph:
-                continue  # `HiddenState` sees it
-            if isinstance(value, Tensor):
-                mark: Any = _mark_of_tensor(value)
+                # `HiddenState` sees it, but that a list has grown.
+                mark = len(value) if isinstance(value, list | deque | set) else None
+            elif isinstance(value, Tensor):
+                mark = _mark_of_tensor(value)
             else:
                 mark = None if value is MISSING else reader.text(value)
             if mark is not None:

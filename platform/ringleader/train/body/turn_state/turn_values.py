@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
-from ringleader.train.between_calls.objects.program_objects import files_of, held_by, objects_in
+from ringleader.train.between_calls.objects.program_objects import files_of, held_by, is_users, objects_in
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, in_reach
 from ringleader.train.source.carrying_hooks import read_as_left
@@ -56,6 +56,7 @@ class TurnValues:
     ) -> None:
         self._reader = _MarkReader(held)
         self._known = known
+        self._looks = 0
         self._values = [TurnValue(each.name, each.line, _value_of(each)) for each in attributes]
         called = set(_names_of_functions(held))
         for frame in running_frames():
@@ -73,12 +74,15 @@ class TurnValues:
 
     def _marks(self) -> dict[str, str]:
         self._reader.begin()
+        self._looks += 1
         found: dict[str, str] = {}
         for each in self._values:
             value = each.read()
             if value is MISSING or isinstance(value, nn.Module) or id(value) in self._known:
                 continue
             told = self._reader.text(value)
+            if told is None and type(value).__module__ == "itertools":
+                told = str(self._looks)  # to read one is to go on with it
             if told is not None:
                 found.setdefault(each.name, told)
         return found
@@ -120,11 +124,8 @@ def _variable(frame: FrameType, name: str) -> Callable[[], Any]:
 def _of_functions(frame: FrameType, text: SourceText, called: Collection[str]) -> Iterator[TurnValue]:
     """What functions in reach of a function have in their closures, their defaults and as globals."""
     named = [(("", name), value) for name, value in in_reach(frame).items()]
-    functions = [
-        each.value
-        for each in objects_in(named, lambda value: isinstance(value, nn.Module), depth=MOST_DEPTH)
-        if isinstance(each.value, FunctionType)
-    ]
+    objects = objects_in(named, lambda value: isinstance(value, nn.Module), depth=MOST_DEPTH)
+    functions = [function for each in objects for function in _functions_in(each.value)]
     files = {file for each in functions for file in files_of(each)}
     flows = JoinedFlows([text, *(other for other in map(text_of, files) if other is not None)])
     for function in functions:
@@ -134,6 +135,14 @@ def _of_functions(frame: FrameType, text: SourceText, called: Collection[str]) -
             if name not in called and flows.in_losses(key):
                 place = f"{Path(function.__code__.co_filename).name}:{line}"
                 yield TurnValue(name, place, _held_value(function, name))
+
+
+def _functions_in(value: Any) -> Iterator[FunctionType]:
+    """A function, or the methods of an object's class."""
+    if isinstance(value, FunctionType):
+        yield value
+    elif is_users(value):
+        yield from (each for each in vars(type(value)).values() if isinstance(each, FunctionType))
 
 
 def _held_value(function: FunctionType, name: str) -> Callable[[], Any]:
