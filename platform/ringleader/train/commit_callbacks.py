@@ -5,6 +5,7 @@ Examined are the object that a bound method belongs to, variables around a neste
 around the first calls of each callback.
 """
 
+import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,6 +14,8 @@ from typing import Any
 
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.source.loop_bodies import text_of
+from ringleader.train.source.program_scope import name_of
+from ringleader.train.source.value_flow import HARMLESS
 from ringleader.train.state.training_state import TrainingState
 
 LOOKS = 3
@@ -91,12 +94,16 @@ def _reached(callback: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_only_shown(callback: Any, name: str) -> bool:
-    """Whether nothing that affects training reads a variable around the callback, by the text of its file."""
+    """Whether a variable around the callback is printed or logged, and nothing that affects training reads it, by the
+    text of its file."""
     if not isinstance(callback, FunctionType) or "." in name:
         return False
     code = callback.__code__
     text = text_of(code.co_filename)
-    return text is not None and not text.flows.may_matter(text.scope_at(code.co_firstlineno).key(name))
+    if text is None or text.flows.may_matter(text.scope_at(code.co_firstlineno).key(name)):
+        return False
+    shown = (n for n in ast.walk(text.tree) if isinstance(n, ast.Call) and name_of(n.func) in HARMLESS)
+    return any(isinstance(part, ast.Name) and part.id == name for call in shown for part in ast.walk(call))
 
 
 def _attributes(name: str, value: Any, kept: set[int]) -> Iterator[tuple[str, Any]]:

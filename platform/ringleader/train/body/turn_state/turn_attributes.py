@@ -16,6 +16,7 @@ from typing import Any
 from ringleader.train.between_calls.objects.program_objects import attributes_of, is_users
 from ringleader.train.between_calls.objects.program_objects import objects_in as reached
 from ringleader.train.source.current_line import BELOW
+from ringleader.train.source.dataset_caches import reads_rows
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.source.statement_order import Loop
 from ringleader.train.source.turn_order import CarriedAttribute, TurnUses, read_for_losses, uses_in
@@ -76,9 +77,13 @@ class TurnAttributes:
         self.passing = uses.passing
         held = {id(holder): (name, holder) for name, holder in objects}.values()
         self.handed_on = list(_held(uses.carried, held, texts))
-        # What forwards leave in torch's own layers is seen in other ways.
-        own = [each for each in held if not type(each[1]).__module__.startswith("torch.")]
+        # What forwards leave in torch's own layers, and data sets keep of rows, is seen in other ways.
+        own = [each for each in held if not _is_seen_elsewhere(type(each[1]))]
         self.read = list(_held(read, own, texts))
+
+
+def _is_seen_elsewhere(kind: Any) -> bool:
+    return kind.__module__.startswith("torch.") or reads_rows(kind)
 
 
 def _held(
