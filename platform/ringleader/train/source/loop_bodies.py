@@ -203,7 +203,7 @@ class SourceText:
         loop = path[-1]
         assert isinstance(loop, Loop)
         self.turns.append((loop, uses_in(loop, [self.flows], [self.together_with(scope.name)])))
-        if self._adds_up(path, scope):
+        if _adds_up(path, scope):
             self.adding |= _lines_of_header(loop)
         for key, line in scope.changed_by([*given(loop), *loop.body]):
             self.inside.add(key)
@@ -261,21 +261,6 @@ class SourceText:
                 outside.remove(line)
         return _first_behind(path, key[1], set(outside))
 
-    def _adds_up(self, path: Sequence[ast.AST], scope: ProgramScope) -> bool:
-        loop = path[-1]
-        assert isinstance(loop, Loop)
-        inside = [node for statement in loop.body for node in ast.walk(statement)]
-        sums = {key[1].lstrip(".") for key in scope.added_by(inside)}
-        around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
-        known = {id(node) for node in inside}
-        return any(
-            id(node) not in known
-            and isinstance(node, ast.Name | ast.Attribute)
-            and isinstance(node.ctx, ast.Load)
-            and getattr(node, "id", getattr(node, "attr", "")) in sums
-            for node in ast.walk(around)
-        )
-
     def _over_batches(self, loop: ast.AST, top: ast.AST) -> bool:
         assert isinstance(loop, Loop)
         if isinstance(loop, ast.While):  # over an iterator, by next(…)
@@ -324,6 +309,23 @@ def _read_text(file: str) -> SourceText | None:
         return SourceText(source, file) if source else None
     except (SyntaxError, ValueError, RecursionError):
         return None
+
+
+def _adds_up(path: Sequence[ast.AST], scope: ProgramScope) -> bool:
+    """Whether the body adds to what lines outside of it read: a mean is a sum by a count."""
+    loop = path[-1]
+    assert isinstance(loop, Loop)
+    inside = [node for statement in loop.body for node in ast.walk(statement)]
+    sums = {key[1].lstrip(".") for key in scope.added_by(inside)}
+    around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
+    known = {id(node) for node in inside}
+    return any(
+        id(node) not in known
+        and isinstance(node, ast.Name | ast.Attribute)
+        and isinstance(node.ctx, ast.Load)
+        and getattr(node, "id", getattr(node, "attr", "")) in sums
+        for node in ast.walk(around)
+    )
 
 
 def _is_prepared(loop: ast.For | ast.AsyncFor, names: set[str], top: ast.AST) -> bool:

@@ -98,9 +98,9 @@ class ValueFlow:
             self._scope.look_for_containers(top)
             self.callbacks += [(self._scope.name, name) for name in _callbacks(top)]
             self._statement(top)
-        self._matters = self._reached({MATTERS})
-        self._in_turns = self._reached({MATTERS} | {("()", name) for name in GIVING})
-        in_losses = self._reached({LOSS} | {("()", name) for name in OF_TURNS})
+        self._matters = _reached(self.loads, {MATTERS})
+        self._in_turns = _reached(self.loads, {MATTERS} | {("()", name) for name in GIVING})
+        in_losses = _reached(self.loads, {LOSS} | {("()", name) for name in OF_TURNS})
         self._lines_in_losses: dict[Key, list[int]] = defaultdict(list)
         for load in self.loads:
             if load.key != load.into and load.into in in_losses:
@@ -112,14 +112,14 @@ class ValueFlow:
 
     def may_matter(self, key: Key) -> bool:
         """Whether it matters where any function's result may: the text does not show who calls a module's forward."""
-        return key in self._reached({MATTERS} | {("()", name) for name in self.functions.keys() - TEXTS})
+        results = {("()", name) for name in self.functions.keys() - TEXTS}
+        return key in _reached(self.loads, {MATTERS} | results)
 
     def matter_in_turns_at(self, key: Key) -> list[int]:
         """The lines in which the variable is read for something that matters, also for what a model or a data set
         gives: its methods are not called by their names."""
-        return [
-            load.line for load in self.loads if load.key == key != load.into and load.into in self._in_turns
-        ]
+        reads = (load for load in self.loads if load.key == key != load.into)
+        return [load.line for load in reads if load.into in self._in_turns]
 
     def matter_at(self, key: Key) -> list[int]:
         """The lines in which the variable is read for something that matters."""
@@ -128,18 +128,6 @@ class ValueFlow:
     def in_losses_at(self, key: Key) -> list[int]:
         """The lines in which the variable is read for the losses of turns."""
         return self._lines_in_losses.get(key, [])
-
-    def _reached(self, ends: set[Key]) -> set[Key]:
-        """All keys that flow into these, found against the direction of the flow."""
-        sources: dict[Key, set[Key]] = defaultdict(set)
-        for load in self.loads:
-            sources[load.into].add(load.key)
-        found, new = set(ends), list(ends)
-        while new:
-            more = sources[new.pop()] - found
-            found |= more
-            new += more
-        return found
 
     def _statements(self, statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
@@ -197,9 +185,8 @@ class ValueFlow:
         if is_property(node):
             self.loads.append(VariableRead(("()", node.name), node.lineno, ("", f".{node.name}")))
         elif hidden or (node.decorator_list and not _trains(node)):
-            self.loads.append(
-                VariableRead(("()", node.name), node.lineno, MATTERS)
-            )  # who calls it is not to be seen
+            # Who calls it is not to be seen.
+            self.loads.append(VariableRead(("()", node.name), node.lineno, MATTERS))
         self._statements(node.body)
         self._function = before
 
@@ -325,21 +312,37 @@ class ValueFlow:
         inside = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
         keys = {key for key, _ in self._scope.changed_by(inside)}
         ends = any(_ends_a_turn(each) for statement in inside for each in ast.walk(statement))
-        return keys | ({MATTERS} if any(map(self._acts, inside)) else set()) | ({LOSS} if ends else set())
+        acts = any(_acts(each, self._scope) for each in inside)
+        return keys | ({MATTERS} if acts else set()) | ({LOSS} if ends else set())
 
-    def _acts(self, statement: ast.stmt) -> bool:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue | ast.Yield):
+
+def _reached(loads: Sequence[VariableRead], ends: set[Key]) -> set[Key]:
+    """All keys that flow into these by the reads, found against the direction of the flow."""
+    sources: dict[Key, set[Key]] = defaultdict(set)
+    for load in loads:
+        sources[load.into].add(load.key)
+    found, new = set(ends), list(ends)
+    while new:
+        more = sources[new.pop()] - found
+        found |= more
+        new += more
+    return found
+
+
+def _acts(statement: ast.stmt, scope: ProgramScope) -> bool:
+    """Whether it does anything but set the function's own variables, or add to its containers."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue | ast.Yield):
+            return True
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            added = scope.added(node.value)
+            if name_of(node.value.func) not in HARMLESS and added not in scope.containers:
                 return True
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                added = self._scope.added(node.value)
-                if name_of(node.value.func) not in HARMLESS and added not in self._scope.containers:
-                    return True
-            if not isinstance(node, ast.Attribute | ast.Subscript) or not isinstance(node.ctx, ast.Store):
-                continue
-            if not self._scope.is_own(node):
-                return True
-        return False
+        if not isinstance(node, ast.Attribute | ast.Subscript) or not isinstance(node.ctx, ast.Store):
+            continue
+        if not scope.is_own(node):
+            return True
+    return False
 
 
 def _ends_a_turn(node: ast.AST) -> bool:
