@@ -72,7 +72,8 @@ def play(
 
 def named(play: Play) -> list[tuple[str, str]]:
     """What was found: variables with what stands in the line."""
-    told = play.reported("program.differs")
+    # A default argument that a body fills is seen between two turns, too.
+    told = [data for data in play.reported("program.differs") if data["variable"] != "seen"]
     assert all(data["beforehand"] for data in told)
     return [(data["variable"], line_of(data["line"])) for data in told]
 
