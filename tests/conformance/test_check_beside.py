@@ -110,9 +110,10 @@ def test_what_a_body_keeps_for_itself_is_found_while_the_job_runs(
     told = play(HIDDEN[name], tmp_path, **MODES[mode])
     assert told.outcome == "succeeded", (told.reason, told.message)
     assert ("loop body", LINE) in named(told)
-    assert {("loop body" in end.reproducible_why, end.reproducible) for end in told.finished.values()} == {
-        (True, False)
-    }
+    whys = [end.reproducible_why for end in told.finished.values()]
+    # Who has seen the default argument change tells of that.
+    assert all("loop body" in why or "seen (" in why for why in whys)
+    assert {end.reproducible for end in told.finished.values()} == {False}
 
 
 @pytest.mark.parametrize(
