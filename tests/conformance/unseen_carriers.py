@@ -397,3 +397,16 @@ def meter_with_a_property_that_is_shown(session: Session) -> None:
         session.step(loss)
         meter.update(loss.item())
         print(f"{meter.mean:.3f} {list(meter.losses)[-1]:.3f}")
+
+
+@harmless
+def penalty_of_large_weights_in_a_list(session: Session) -> None:
+    net = session.model(nn.Sequential(nn.Linear(6, 8192), nn.Linear(8192, 3)))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=1e-4))
+    weights = list(net.parameters())
+    named = dict(net.named_parameters())
+    first = net[0].weight.detach()
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        penalty = sum(weight.pow(2).mean() for weight in weights)
+        loss = F.cross_entropy(torch.func.functional_call(net, named, (x,)), y)
+        session.step(loss + 1e-4 * (penalty + first.abs().mean()))

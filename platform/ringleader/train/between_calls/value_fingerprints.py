@@ -169,12 +169,17 @@ class ValueReader:
             return "ended"
         return f"{frame.f_lasti}{self._items(list(frame.f_locals.values()), depth, '()')}"
 
-    def _tensor(self, tensor: Tensor) -> str | None:
+    def _is_compared(self, tensor: Tensor) -> bool:
+        """Whether it is no part of what a step commits, and can be read."""
         # A subclass may run code of its own where it is read, or have no memory.
         if tensor.layout is not torch.strided or tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
-            return None
-        if tensor.untyped_storage()._cdata in self._storages:
-            self.met_weights = True
+            return False
+        held = tensor.untyped_storage()._cdata in self._storages
+        self.met_weights |= held
+        return not held
+
+    def _tensor(self, tensor: Tensor) -> str | None:
+        if not self._is_compared(tensor):
             return None
         version = version_of(tensor)
         known = self._known.get(id(tensor))

@@ -23,8 +23,8 @@ from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
-MOST_BYTES = 1 << 20
-"""The bound of the arrays that are read at one look, and of a tensor that is not told by its version."""
+MOST_BYTES, READ_BYTES = 1 << 20, 1 << 16
+"""The bound of all that is read at one look, and of a tensor; a larger one is told by its version."""
 MOST_DEPTH = 2
 
 
@@ -99,9 +99,9 @@ class _MarkReader(ValueReader):
         self._left_bytes = MOST_BYTES
 
     def _tensor(self, tensor: Tensor) -> str | None:
-        if tensor.device.type == "cpu" and tensor.nbytes <= MOST_BYTES >> 4:
+        if tensor.device.type == "cpu" and tensor.nbytes <= READ_BYTES:
             return super()._tensor(tensor)
-        return f"{id(tensor)} {version_of(tensor)}"
+        return f"{id(tensor)} {version_of(tensor)}" if self._is_compared(tensor) else None
 
 
 def _value_of(each: HeldAttribute) -> Callable[[], Any]:
