@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ringleader.home_folder import group_warning, make_home
+from ringleader.home_folder import home_warning, make_home
 from ringleader_api.alerting.sender import Alerting
 from ringleader_api.backend import Backend
 from ringleader_api.clock import Clock, utc_now
@@ -84,7 +84,7 @@ class _Foundation:
 def build(settings: Settings, backend: Backend, now: Clock = utc_now) -> Control:
     """Open the home folder and the database, and assemble the parts. Raises HomeExposed."""
     make_home(settings.home)
-    if warning := group_warning(settings.home):
+    if warning := home_warning(settings.home):
         log.warning("home.shared", warning=warning)
     base = _foundation(settings, backend, now)
     intake = Intake(

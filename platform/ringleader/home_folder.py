@@ -5,6 +5,7 @@ import os
 import pwd
 import stat
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from ringleader.errors import RingleaderError
@@ -12,8 +13,10 @@ from ringleader.errors import RingleaderError
 ACCESS_LIST = "system.posix_acl_access"
 NAMED_USER, OWNING_GROUP, NAMED_GROUP = 0x02, 0x04, 0x08
 WRITE = 0o2
-ALL = ("0", "0", str(1 << 32))
+ALL = ("0", "0", str((1 << 32) - 1))
 """The accounts of a process that is in no user namespace, as /proc/self/uid_map has them."""
+OVERFLOW = Path("/proc/sys/kernel/overflowuid")
+"""The number that stands in a user namespace for accounts that have none there."""
 
 
 class HomeExposed(RingleaderError):
@@ -45,30 +48,32 @@ def make_home(home: Path) -> None:
         raise _unusable(f"{home} belongs to {whose}, and this process may not read and write it.")
     for place in _way(home):
         if not _trusted(owner := place.lstat().st_uid):
-            raise _exposed(place, home, _user(owner), f"chown -h {os.geteuid()} {place}")
+            # Of a folder above nothing is proposed: it may be that account's own home.
+            cure = f"chown -h {os.geteuid()} {place}" if place.is_symlink() or place.samefile(home) else ""
+            raise _exposed(place, home, _user(owner), cure)
         found = place.stat()
         # In a sticky folder, as /tmp, others cannot move what is not theirs; into the home itself they could put files.
         if not place.is_symlink() and not (found.st_mode & stat.S_ISVTX and not place.samefile(home)):
             _refuse_writers(place, found, home)
     with os.scandir(home) as entries:
         for entry in entries:
-            # Who could write there before may have left a token, or a database.
-            if not _trusted(owner := entry.stat(follow_symlinks=False).st_uid):
-                raise _exposed(
-                    Path(entry.path), home, _user(owner), f"rm -r {entry.path}, unless you know it"
-                )
+            with suppress(FileNotFoundError):  # another process writes there, too
+                _refuse_left(Path(entry.path), entry.stat(follow_symlinks=False).st_uid)
 
 
-def group_warning(home: Path) -> str:
-    """What is to be said of a home that a group may write to of which this machine knows no other account, as a volume
-    of Kubernetes; else nothing."""
+def home_warning(home: Path) -> str:
+    """What is to be said of a home that a group may write to of which this machine knows no other account, or that is
+    an unknown account's, as a volume of a container; else nothing."""
     found = home.stat()
-    if not found.st_mode & stat.S_IWGRP or found.st_gid in (0, os.getegid()):
+    owners = {place.lstat().st_uid: place for place in _way(home)}
+    unknown = [uid for uid in owners if uid not in (0, os.geteuid()) and not _is_known(uid)]
+    if found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid()):
+        who = f"the group {_group(found.st_gid)} may write to {home}: what runs with that group"
+    elif unknown:
+        who = f"{_user(unknown[0])}, unknown here, owns {owners[unknown[0]]}: what runs as that account"
+    else:
         return ""
-    return (
-        f"the group {_group(found.st_gid)} may write to {home}: what runs with that group, wherever the folder is "
-        "mounted, controls this stack."
-    )
+    return f"{who}, wherever the folder is mounted, controls this stack."
 
 
 def _way(home: Path) -> list[Path]:
@@ -86,15 +91,37 @@ def _way(home: Path) -> list[Path]:
 
 
 def _trusted(uid: int) -> bool:
-    """Whether an account is root's, this process's, or none that can be in its user namespace."""
-    if uid in (0, os.geteuid()):
+    """Whether an account is root's, this process's, or none of this machine, or of its user namespace."""
+    # The number of a host's account, in a container that root has started, is unknown there.
+    if uid in (0, os.geteuid()) or not _is_known(uid):
         return True
     # In a container that root did not start, the host's folders show a number that stands for every account outside.
     known = Path("/proc/self/uid_map")  # on Linux
     ranges = (
-        [line.split() for line in known.read_text(encoding="ascii").splitlines()] if known.exists() else [ALL]
+        [line.split() for line in known.read_text(encoding="ascii").splitlines()]
+        if known.exists()
+        else [list(ALL)]
     )
+    if ranges != [list(ALL)] and uid == int(OVERFLOW.read_text(encoding="ascii")):
+        return True
     return not any(int(first) <= uid < int(first) + int(length) for first, _, length in ranges)
+
+
+def _is_known(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
+def _refuse_left(entry: Path, owner: int) -> None:
+    """Raises HomeExposed for what another account owns in the home: who could write there before may have left it."""
+    if not _trusted(owner):
+        raise HomeExposed(
+            f"{entry} belongs to {_user(owner)}, who may have put it into this home as a token or a database.",
+            hint=f"Run rm -r {entry}; or, if you know it, chown -hR {os.geteuid()} {entry}.",
+        )
 
 
 def _refuse_writers(place: Path, found: os.stat_result, home: Path) -> None:
@@ -155,7 +182,8 @@ def _unusable(message: str) -> HomeUnusable:
 def _exposed(place: Path, home: Path, who: str, cure: str) -> HomeExposed:
     return HomeExposed(
         f"{place} can be changed by {who}, who could replace the token and the database in {home}.",
-        hint=f"Run {cure}; or set RINGLEADER_HOME to a folder to which only you can write.",
+        hint=(f"Run {cure}; or set" if cure else "Set")
+        + " RINGLEADER_HOME to a folder to which only you can write.",
     )
 
 

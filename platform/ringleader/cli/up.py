@@ -22,7 +22,7 @@ from ringleader.cli.stack.stack import DEFAULT_CPUS, ForeignCluster, running, ta
 from ringleader.cli.submit import EXIT_DETACHED, JOB_FILE, await_end
 from ringleader.client import Client, profile
 from ringleader.errors import RingleaderError
-from ringleader.home_folder import group_warning
+from ringleader.home_folder import home_warning
 
 DETACH_DEADLINE_S = 240.0
 
@@ -226,7 +226,7 @@ def _show(session: CommandSession, home: Home) -> None:
         **services,
     }
     session.show({**answer, "pid": said.get("pid"), "services": services}, pairs(shown))
-    if warning := group_warning(home.root):
+    if warning := home_warning(home.root):
         session.note(f"warning: {warning}")
 
 
