@@ -118,26 +118,26 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def lent_gradients(optimizer: Optimizer) -> Iterator[None]:
-    """Give all parameters a gradient where one alone has one, as on a server that has no other: a step that goes by
-    several shows only so. The others step in copies, and are as they were afterwards."""
+    """Give another parameter a gradient where one alone has one, as on a server that has no other: a step that goes by
+    several shows only so. The other one, the smallest, steps in a copy, and is as it was afterwards."""
     trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     others = [p for p in trained if p.grad is None]
-    if len(trained) - len(others) != 1:
+    if not others or len(trained) - len(others) != 1:
         yield
         return
-    own = [(p, p.data, copy.deepcopy(optimizer.state[p]) if p in optimizer.state else None) for p in others]
-    for parameter, data, _ in own:
-        # Whoever reads the weights here never sees what is made of them.
-        parameter.data = data.clone()
-        parameter.grad = torch.zeros_like(parameter)
+    other = min(others, key=Tensor.numel)
+    data, state = other.data, optimizer.state.get(other)
     try:
+        if state is not None:
+            optimizer.state[other] = copy.deepcopy(state)
+        other.data = data.clone()
+        other.grad = torch.zeros_like(other)
         yield
     finally:
-        for parameter, data, state in own:
-            parameter.data, parameter.grad = data, None
-            optimizer.state.pop(parameter, None)
-            if state is not None:
-                optimizer.state[parameter] = state
+        other.data, other.grad = data, None
+        optimizer.state.pop(other, None)
+        if state is not None:
+            optimizer.state[other] = state
 
 
 def finding_of(optimizer: Optimizer) -> VariableFinding:
