@@ -113,8 +113,9 @@ def test_what_cannot_be_called_with_a_session_alone_is_refused(text: str, told: 
             "import no_such_package.part",
             "Put no_such_package in working_dir, list its package in requirements",
         ),
-        ("raise ValueError(1)", "Fix the module: importing it runs its code"),
-        ("raise SystemExit", "Fix the module"),
+        ("import torch.no_such_part", "torch is there, without torch.no_such_part: another version"),
+        ("raise ValueError(1)", "Fix the line above: importing the module runs its code"),
+        ("raise SystemExit", "Fix the line above"),
     ],
 )
 def test_what_helps_where_a_module_cannot_be_imported_is_said(text: str, hint: str, tmp_path: Path) -> None:

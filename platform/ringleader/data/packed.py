@@ -129,7 +129,9 @@ class PackedSource:
     def _key(self) -> str:
         """The name of the index: of that of the documents, where they have one."""
         told = getattr(self._documents, "index_key", str)()
-        return digest_of("packed", told, self._column) if told else ""
+        # With what a wrapper of a source, which may read other tokens from the same files, says of itself.
+        rows = self._documents
+        return digest_of("packed", told, type(rows).__qualname__, rows.digest, self._column) if told else ""
 
     def _index(self) -> Facts:
         counts = [len(self._tokens(block)[0]) for block in range(len(self._documents.block_rows))]

@@ -72,9 +72,13 @@ class WorkerResult:
 
 def _hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
-        name = (error.name or "it").partition(".")[0]
+        name, _, inner = (error.name or "it").partition(".")
+        if inner and importlib.util.find_spec(name) is not None:
+            return (
+                f"{name} is there, without {error.name}: another version may have it, or the name is wrong."
+            )
         return f"Put {name} in working_dir, list its package in requirements, or install it on the nodes."
-    return "Fix the module: importing it runs its code outside of functions and classes."
+    return "Fix the line above: importing the module runs its code outside of functions and classes."
 
 
 def load_function(entrypoint: str, path: Path | None = None) -> TrainingFunction:

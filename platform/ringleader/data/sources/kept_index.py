@@ -151,7 +151,8 @@ def _alone(lock: Path, silent_s: float) -> Iterator[bool]:
         if beat.ident is not None:
             beat.join()
         # Said, and not left to the end of the file: a process that was forked meanwhile has it open too.
-        fcntl.flock(place, fcntl.LOCK_UN)
+        with suppress(OSError):
+            fcntl.flock(place, fcntl.LOCK_UN)
         os.close(place)
 
 
@@ -160,9 +161,13 @@ def _got(place: int, silent_s: float) -> bool:
     heard, since = -1, monotonic()
     # Asked again and again, as a wait inside `flock` would have no deadline.
     while monotonic() - since < silent_s:
-        with suppress(BlockingIOError):
+        try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
+        except BlockingIOError:
+            pass
+        except OSError:  # a file system without locks
+            return False
         if (now := os.fstat(place).st_mtime_ns) != heard:
             heard, since = now, monotonic()
         sleep(AGAIN_S)
@@ -211,13 +216,14 @@ def _read(kept: Path) -> Facts | None:
             stored = file.read()
     except OSError:
         return None
-    if stored[:DIGEST_BYTES] != _digest(kept, stored[DIGEST_BYTES:]):
+    table = memoryview(stored)[DIGEST_BYTES:]
+    if stored[:DIGEST_BYTES] != _digest(kept, table):
         return None
-    batch = pa.ipc.open_file(pa.py_buffer(stored[DIGEST_BYTES:])).get_batch(0)
+    batch = pa.ipc.open_file(pa.py_buffer(table)).get_batch(0)
     return {name: column.flatten() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
-def _digest(kept: Path, stored: bytes | pa.Buffer) -> bytes:
+def _digest(kept: Path, stored: memoryview | pa.Buffer) -> bytes:
     # With its name: an index under the name of another one is none.
     return hashlib.blake2b(stored, digest_size=DIGEST_BYTES, key=kept.name.encode()).digest()
 
