@@ -62,8 +62,8 @@ def test_states_are_told_each_time_up_to_twenty_at_once() -> None:
         events = [Happened("job.failed", NOON, {})] * times
         return judge_within_bounds(AlertCondition(state="failed"), {}, look(0, events=events)).fired
 
-    assert [one.message for one in told(20)] == ["is failed"] * 20
-    assert [one.message for one in told(500)] == ["is failed"] * 19 + ["is failed (and 480 more)"]
+    assert [one.message for one in told(20)] == ["has failed"] * 20
+    assert [one.message for one in told(500)] == ["has failed"] * 19 + ["has failed (and 480 more)"]
 
 
 def test_the_data_of_lost_workers_is_bounded() -> None:

@@ -213,8 +213,7 @@ class ValueFlow:
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
         match node:
             case ast.Name(id=name) if name not in self._hidden:
-                key = self._scope.key(name)
-                self._flow(key, node.lineno, into)
+                self._flow(key := self._scope.key(name), node.lineno, into)
                 if name in self.functions:
                     self._passed_on(name, key, node.lineno, into)
             case ast.Attribute(value=value, attr=attr):
@@ -279,10 +278,11 @@ class ValueFlow:
                 self._expression(keyword.value, {(scope.name, keyword.arg)} if keyword.arg else {MATTERS})
 
     def _is_known(self, function: ast.expr) -> bool:
-        """Whether it may be a function of the program. The session's methods are not, whatever else has their names;
-        and what is loaded may go into a model."""
+        """Whether it may be a function of the program: no method of the session's, whatever else has its name, and no
+        property. What is loaded may go into a model."""
         sessions = isinstance(function, ast.Attribute) and name_of(function.value) == "session"
-        return not sessions and name_of(function) != LOADS and name_of(function) in self.functions
+        found = () if sessions or name_of(function) == LOADS else self.functions.get(name_of(function), ())
+        return not all(is_property(each) for each, _ in found)
 
     def _hiding(self, names: list[str], nodes: Sequence[ast.AST], into: set[Key]) -> None:
         self._hidden += names

@@ -21,7 +21,7 @@ from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.turn_state.turn_attributes import MISSING, TurnAttributes, in_reach
 from ringleader.train.body.turn_state.turn_values import TurnValues
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.rows.random_streams import own_generators
+from ringleader.train.rows.random_streams import generators_of, own_generators
 from ringleader.train.source.current_line import running_frames
 from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.state.hidden_state import looked_at
@@ -195,6 +195,7 @@ def _known(held: TrainingState, dataset: Any) -> Iterator[Any]:
     for model in held.models:
         yield from model.modules()
         yield from model.parameters()
+    yield from (generator for _, generator in generators_of(held.models))
     for owner in (dataset, *(optimizer for optimizer, _ in held.optimizers)):
         yield from (generator for _, generator in own_generators(owner))
     for kept in held.kept.values():
