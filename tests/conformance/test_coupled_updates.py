@@ -2,7 +2,6 @@
 keep the bits of one process there."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +104,11 @@ APART: dict[str, Make] = {
 
 
 class Program:
-    def __init__(self, name: str, make: Callable[[], nn.Module] = norm_free) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.make = make
 
     def __call__(self, session: Session) -> None:
-        net = session.model(self.make())
+        net = session.model(norm_free())
         (COUPLED | APART)[self.name](session, net)
         for _ in range(EPOCHS):
             epoch(session, net, rows())
@@ -135,22 +133,3 @@ def test_what_goes_by_each_parameter_keeps_the_bits_of_one_process(name: str, tm
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert {end.reproducible_why for end in play.finished.values()} == {""}
     assert play.digest == alone.digest
-
-
-@pytest.mark.parametrize("name", COUPLED)
-def test_it_is_named_also_where_each_server_has_a_single_parameter(name: str, tmp_path: Path) -> None:
-    play = Cast(
-        in_mode(SERVERS), Program(name, partial(nn.Linear, 6, 3)), FaultPlan(), artifacts=tmp_path
-    ).play()
-    assert play.outcome == "succeeded", (play.reason, play.message)
-    whys = {end.reproducible_why for end in play.finished.values()}
-    assert all("goes by several parameters at once" in why for why in whys)
-
-
-@pytest.mark.parametrize("name", APART)
-def test_a_single_parameter_of_a_server_keeps_the_bits_of_one_process(name: str, tmp_path: Path) -> None:
-    program = Program(name, partial(nn.Linear, 6, 3))
-    alone, _ = run_local(in_mode(SERVERS), program, tmp_path / "alone")
-    play = Cast(in_mode(SERVERS), program, FaultPlan(), artifacts=tmp_path).play()
-    assert play.outcome == "succeeded", (play.reason, play.message)
-    assert ({end.reproducible_why for end in play.finished.values()}, play.digest) == ({""}, alone.digest)

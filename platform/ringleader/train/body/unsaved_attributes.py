@@ -25,7 +25,7 @@ from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.saved_settings import SavedSettings
 from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.source.optimizer_attributes import CURE, HOW, text_of_steps
-from ringleader.train.state.coupled_updates import CoupledUpdates, finding_of, lent_gradients
+from ringleader.train.state.coupled_updates import CoupledUpdates, finding_of
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.optimizers.own_attributes import COMMITTED, AttributePath, SeenAttribute
 from ringleader.train.state.training_state import TrainingState
@@ -71,11 +71,8 @@ class UnsavedAttributes:
             with self._compared(optimizer, number):
                 yield
             return
-        with (
-            self._compared(optimizer, number),
-            lent_gradients(optimizer),
-            CoupledUpdates(optimizer) as coupled,
-        ):
+        coupled = CoupledUpdates(optimizer)
+        with self._compared(optimizer, number), coupled:
             yield
         if coupled.found:
             self._find([finding_of(optimizer)])

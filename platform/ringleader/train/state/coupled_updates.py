@@ -5,10 +5,8 @@ other weights than in one process. Seen are the operations of one step, with the
 or a state is changed by what was computed from another parameter.
 """
 
-import copy
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from inspect import unwrap
 from math import inf
 from pathlib import Path
@@ -114,30 +112,6 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = tensor.data_ptr()
         at = bisect_right(self._spans, (place, inf, 0)) - 1
         return self._spans[at][2] if at >= 0 and self._spans[at][0] <= place < self._spans[at][1] else None
-
-
-@contextmanager
-def lent_gradients(optimizer: Optimizer) -> Iterator[None]:
-    """Give another parameter a gradient where one alone has one, as on a server that has no other: a step that goes by
-    several shows only so. The other one, the smallest, steps in a copy, and is as it was afterwards."""
-    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    others = [p for p in trained if p.grad is None]
-    if not others or len(trained) - len(others) != 1:
-        yield
-        return
-    other = min(others, key=Tensor.numel)
-    data, state = other.data, optimizer.state.get(other)
-    try:
-        if state is not None:
-            optimizer.state[other] = copy.deepcopy(state)
-        other.data = data.clone()
-        other.grad = torch.zeros_like(other)
-        yield
-    finally:
-        other.data, other.grad = data, None
-        optimizer.state.pop(other, None)
-        if state is not None:
-            optimizer.state[other] = state
 
 
 def finding_of(optimizer: Optimizer) -> VariableFinding:
