@@ -93,16 +93,16 @@ def test_a_resize_starts_the_trainer_anew_in_the_new_world_from_its_checkpoint(
         home,
         ingest,
         package,
-        "resized",
+        "resized-trainer",
         params={"epochs": 4, "gate": str(gate)},
         max_failures=0,
         **JOB,
     )
     until(run, "the gate", lambda: "at the gate" in lines(run))
     wait_for(
-        "a checkpoint", (home / "checkpoints/resized/hosted/run/checkpoint_manager_snapshot.json").exists
+        "a checkpoint", (home / "checkpoints/resized-trainer/hosted/run/checkpoint_manager_snapshot.json").exists
     )
-    cluster.resize("resized", 1, 1, 1)
+    cluster.resize("resized-trainer", 1, 1, 1)
     until(run, "the new world", lambda: any(line.startswith("of 1 from epoch") for line in lines(run)))
     gate.touch()
     outcome = run.outcome()
