@@ -100,7 +100,8 @@ def test_a_resize_starts_the_trainer_anew_in_the_new_world_from_its_checkpoint(
     )
     until(run, "the gate", lambda: "at the gate" in lines(run))
     wait_for(
-        "a checkpoint", (home / "checkpoints/resized-trainer/hosted/run/checkpoint_manager_snapshot.json").exists
+        "a checkpoint",
+        (home / "checkpoints/resized-trainer/hosted/run/checkpoint_manager_snapshot.json").exists,
     )
     cluster.resize("resized-trainer", 1, 1, 1)
     until(run, "the new world", lambda: any(line.startswith("of 1 from epoch") for line in lines(run)))
