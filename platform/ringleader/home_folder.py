@@ -13,8 +13,10 @@ from ringleader.errors import RingleaderError
 ACCESS_LIST = "system.posix_acl_access"
 NAMED_USER, OWNING_GROUP, NAMED_GROUP = 0x02, 0x04, 0x08
 WRITE = 0o2
-ALL = ("0", "0", str((1 << 32) - 1))
-"""The accounts of a process that is in no user namespace, as /proc/self/uid_map has them."""
+NUMBERS = Path("/proc/self/uid_map")
+"""The accounts of this process's user namespace, on Linux."""
+ALL = ["0", "0", str((1 << 32) - 1)]
+"""What is there of a process that is in none but the machine's."""
 OVERFLOW = Path("/proc/sys/kernel/overflowuid")
 """The number that stands in a user namespace for accounts that have none there."""
 
@@ -95,16 +97,13 @@ def _trusted(uid: int) -> bool:
     # The number of a host's account, in a container that root has started, is unknown there.
     if uid in (0, os.geteuid()) or not _is_known(uid):
         return True
-    # In a container that root did not start, the host's folders show a number that stands for every account outside.
-    known = Path("/proc/self/uid_map")  # on Linux
-    ranges = (
-        [line.split() for line in known.read_text(encoding="ascii").splitlines()]
-        if known.exists()
-        else [list(ALL)]
-    )
-    if ranges != [list(ALL)] and uid == int(OVERFLOW.read_text(encoding="ascii")):
-        return True
-    return not any(int(first) <= uid < int(first) + int(length) for first, _, length in ranges)
+    # In a container that root did not start, one number stands for every account outside, the host's root among them.
+    return _is_namespace() and uid == int(OVERFLOW.read_text(encoding="ascii"))
+
+
+def _is_namespace() -> bool:
+    """Whether this process sees the accounts of a user namespace, and not the machine's."""
+    return NUMBERS.exists() and NUMBERS.read_text(encoding="ascii").split() != ALL
 
 
 def _is_known(uid: int) -> bool:

@@ -142,15 +142,10 @@ class PackageEnvironments:
     def _sweep(self, ours: str) -> None:
         """Remove what installers that were killed have left, of this environment and of others."""
         for left in self.place.glob("*.part-*"):
-            turn = self._open(f"{left.name.partition('.')[0]}.install")
-            try:
-                if not left.name.startswith(ours):  # of ours the lock is held by this process
-                    fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if left.name.startswith(ours):  # this process holds its lock
                 shutil.rmtree(left, ignore_errors=True)
-            except BlockingIOError:
-                continue
-            finally:
-                os.close(turn)
+            else:
+                self._remove_unused(left, f"{left.name.partition('.')[0]}.install")
 
     def _prune(self, but: str) -> None:
         """Remove the environments that have not been used for longest, but for those in use."""
@@ -159,15 +154,19 @@ class PackageEnvironments:
         ]
         # One less: the folder that was left out above stays too.
         for folder in sorted(folders, key=lambda f: f.stat().st_mtime, reverse=True)[self.keep - 1 :]:
-            descriptor = self._open(f"{folder.name}.lock")
-            try:
-                # Whoever uses it holds it shared: then this fails, and the folder stays.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            except BlockingIOError:
-                continue
-            finally:
-                os.close(descriptor)
+            # Whoever uses it holds the lock, shared.
+            self._remove_unused(folder, f"{folder.name}.lock")
+
+    def _remove_unused(self, folder: Path, lock: str) -> None:
+        """Remove a folder, unless a process holds that lock."""
+        descriptor = self._open(lock)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
 
 
 def _take(descriptor: int, kind: int, since: float) -> None:

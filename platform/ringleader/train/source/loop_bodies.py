@@ -119,9 +119,10 @@ class SourceText:
     def read_first(self, line: int) -> dict[Key, int]:
         """The variables that go into losses as the turns of the loop around that line find them, each with a line."""
         loop = self.loop_at(line)
-        return (
-            {} if loop is None else dict(read_first(self._paths[loop][0], self.flows, self._paths[loop][1]))
-        )
+        if loop is None:
+            return {}
+        path, scope = self._paths[loop]
+        return dict(read_first(path, self.flows, scope))
 
     def only_shown(self, key: Key) -> bool:
         """Whether bodies change the variable, a meter for example, and nothing that matters reads it from them."""
@@ -203,6 +204,7 @@ class SourceText:
         loop = path[-1]
         assert isinstance(loop, Loop)
         self.turns.append((loop, uses_in(loop, [self.flows], [self.together_with(scope.name)])))
+        self._paths[loop] = path, scope
         if _adds_up(path, scope):
             self.adding |= _lines_of_header(loop)
         for key, line in scope.changed_by([*given(loop), *loop.body]):
@@ -213,7 +215,6 @@ class SourceText:
             if read and key not in self.escapes:
                 self.escapes[key] = EscapingName(key, line, read, scope.name)
 
-        self._paths[loop] = path, scope
         for carry in carried(path, self.flows, scope):
             if not self._is_kept(carry.key, scope):
                 self.inside.add(carry.key)
