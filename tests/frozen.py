@@ -6,7 +6,7 @@ from pathlib import Path
 
 import spares
 
-from ringleader.train.source.loop_bodies import text_of
+from ringleader.program_text.loop_bodies import text_of
 
 text_of(str(Path(__file__).parent / "conformance" / "programs.py"))
 spares.look_through()

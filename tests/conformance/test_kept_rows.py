@@ -12,8 +12,8 @@ from cast import Cast
 from programs import epoch, network, rows, sgd
 from test_check_beside import TWO, job
 
+from ringleader.program_text.dataset_caches import kept_rows
 from ringleader.train import Session
-from ringleader.train.source.dataset_caches import kept_rows
 
 EPOCHS = 3
 

@@ -18,10 +18,10 @@ from torch.utils.data import TensorDataset
 
 from ringleader import Session
 from ringleader.errors import StepMisuse
+from ringleader.program_text.loop_bodies import SourceText
 from ringleader.spec import JobSpec
 from ringleader.train.body.setting_numbers import leaves
 from ringleader.train.local import run_local
-from ringleader.train.source.loop_bodies import SourceText
 
 torch.set_num_threads(1)
 BATCH = 16

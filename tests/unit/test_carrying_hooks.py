@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from ringleader.program_text.carrying_hooks import carried_by
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import run_local
-from ringleader.train.source.carrying_hooks import carried_by
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")

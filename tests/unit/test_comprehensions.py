@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from ringleader.parsing import parse
-from ringleader.train.source.loop_bodies import SourceText, name_apart
+from ringleader.program_text.loop_bodies import SourceText, name_apart
 
 
 @pytest.mark.parametrize(

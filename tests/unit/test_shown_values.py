@@ -7,7 +7,7 @@ import torch
 from test_unkept_state import LENGTH, found
 from torch import Tensor, nn
 
-from ringleader.train.source.loop_bodies import SourceText
+from ringleader.program_text.loop_bodies import SourceText
 
 BODY = """
 def train(session):

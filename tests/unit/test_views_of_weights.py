@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from ringleader.parsing import parse
+from ringleader.program_text.augmented_names import AugmentedNames
+from ringleader.program_text.value_flow import ValueFlow
 from ringleader.train import Session
 from ringleader.train.between_calls.value_fingerprints import ValueReader
-from ringleader.train.source.augmented_names import AugmentedNames
-from ringleader.train.source.value_flow import ValueFlow
 from ringleader.train.state.training_state import TrainingState
 
 torch.set_num_threads(1)

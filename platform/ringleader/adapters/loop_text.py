@@ -6,8 +6,8 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-from ringleader.train.body.dry_turn import CodeLine
-from ringleader.train.source.loop_bodies import text_of
+from ringleader.program_text.current_line import CodeLine
+from ringleader.program_text.loop_bodies import text_of
 
 NO_VALUE = object()
 

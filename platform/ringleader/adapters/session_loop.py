@@ -12,16 +12,15 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from ringleader.errors import StepMisuse
+from ringleader.program_text.counted_loops import check_not_counted
+from ringleader.program_text.current_line import CodeLine, running_frames
 from ringleader.train import Session
 from ringleader.train.best_weights import best_of
 from ringleader.train.body.call_checks import CLIP_NORM
-from ringleader.train.body.dry_turn import CodeLine
 from ringleader.train.dataset_loops import LoopRequest
 from ringleader.train.rows.dataset_copies import bring
 from ringleader.train.rows.order.batch_sizes import steps_in_epoch
 from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset, to_device
-from ringleader.train.source.counted_loops import check_not_counted
-from ringleader.train.source.current_line import running_frames
 
 NOTHING = object()
 

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.program_scope import name_of
+from ringleader.program_text.value_flow import HARMLESS
 from ringleader.train.between_calls.value_fingerprints import ValueReader
-from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.program_scope import name_of
-from ringleader.train.source.value_flow import HARMLESS
 from ringleader.train.state.training_state import TrainingState
 
 LOOKS = 3

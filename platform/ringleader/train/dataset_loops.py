@@ -9,13 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from ringleader.errors import NonFiniteLoss
+from ringleader.program_text.current_line import CodeLine
 from ringleader.train.between_calls.loop_names import warn_of_bodies
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.behind_step import leaves_behind_step
 from ringleader.train.body.body_checks import BodyChecks
 from ringleader.train.body.call_checks import CLIP_NORM
-from ringleader.train.body.dry_turn import CodeLine, DryTurn
+from ringleader.train.body.dry_turn import DryTurn
 from ringleader.train.body.step_loops import StepLoops
 from ringleader.train.body.unready_gradient import reads_gradients
 from ringleader.train.call_sequence import CallSequence

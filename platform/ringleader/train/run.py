@@ -20,6 +20,7 @@ from ringleader.errors import (
     RingleaderError,
 )
 from ringleader.parsing import parse
+from ringleader.program_text.current_line import line_raising
 from ringleader.spec import JobSpec
 from ringleader.spec.job import MAX_WHY
 from ringleader.spec.program.adoption import Choice, choice_of, framework_of
@@ -34,7 +35,6 @@ from ringleader.train.program_check.background import CheckWorkspace
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.session import Session
-from ringleader.train.source.current_line import line_raising
 from ringleader.train.state.fingerprints import weights_sha256
 
 WEIGHTS = "weights.safetensors"

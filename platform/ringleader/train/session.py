@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ringleader.errors import RingleaderError
+from ringleader.program_text.counted_loops import check_not_counted
+from ringleader.program_text.current_line import calling_place
 from ringleader.spec import JobSpec
 from ringleader.train.best_weights import best_of
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.body_checks import BodyChecks
-from ringleader.train.body.dry_turn import calling_place
 from ringleader.train.body.phases import Phases, numbered
 from ringleader.train.call_sequence import CallSequence
 from ringleader.train.dataset_loops import DatasetLoops, LoopRequest
@@ -31,7 +32,6 @@ from ringleader.train.rows.order.batch_sizes import steps_ahead
 from ringleader.train.rows.order.skipped_steps import KeptSteps
 from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
 from ringleader.train.session_base.registrations import Registrations
-from ringleader.train.source.counted_loops import check_not_counted
 from ringleader.train.state.optimizers.schedules import give_back
 
 

@@ -15,6 +15,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ringleader.program_text.current_line import running_frames
+from ringleader.program_text.dataset_caches import kept_rows, reads_rows
+from ringleader.program_text.loop_bodies import SourceText, text_of
+from ringleader.program_text.program_scope import Key
 from ringleader.train.between_calls.boundaries import MODELS, CallBoundary
 from ringleader.train.between_calls.data_parts import data_parts
 from ringleader.train.between_calls.findings import BODY_CURE
@@ -28,10 +32,6 @@ from ringleader.train.between_calls.objects.program_objects import (
     values_of,
 )
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
-from ringleader.train.source.current_line import running_frames
-from ringleader.train.source.dataset_caches import kept_rows, reads_rows
-from ringleader.train.source.loop_bodies import SourceText, text_of
-from ringleader.train.source.program_scope import Key
 from ringleader.train.state.optimizers.own_attributes import COMMITTED, OF_TORCH
 from ringleader.train.state.training_state import TrainingState
 

@@ -11,9 +11,9 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from ringleader.train.source.current_line import BELOW
-from ringleader.train.source.dataset_caches import changed_in_reads, file_of
-from ringleader.train.source.loop_bodies import text_of
+from ringleader.program_text.current_line import BELOW
+from ringleader.program_text.dataset_caches import changed_in_reads, file_of
+from ringleader.program_text.loop_bodies import text_of
 
 MOST_DEPTH = 4
 SMALL_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ringleader.train.source.carrying_hooks import carried_by
+from ringleader.program_text.carrying_hooks import carried_by
 
 
 def outputs_of_hooks(models: Iterable[nn.Module]) -> Iterator[Any]:

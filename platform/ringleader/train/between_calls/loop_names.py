@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+from ringleader.program_text.current_line import running_frames
+from ringleader.program_text.loop_bodies import EscapingName, SourceText, text_of
+from ringleader.program_text.program_scope import Key
 from ringleader.train.between_calls.findings import (
     BODY_CURE,
     CARRIED_ADVICE,
@@ -19,9 +22,6 @@ from ringleader.train.between_calls.findings import (
     VariableFinding,
 )
 from ringleader.train.job_warnings import JobWarnings
-from ringleader.train.source.current_line import running_frames
-from ringleader.train.source.loop_bodies import EscapingName, SourceText, text_of
-from ringleader.train.source.program_scope import Key
 
 
 def warn_of_bodies(warnings: JobWarnings, models: Sequence[torch.nn.Module]) -> None:

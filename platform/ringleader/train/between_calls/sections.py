@@ -17,6 +17,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ringleader.comm.shared_weights import point_at
+from ringleader.program_text.assigned_names import assigned_now
+from ringleader.program_text.current_line import calling_line, running_frames
+from ringleader.program_text.loop_bodies import text_of
 from ringleader.train.between_calls.boundaries import (
     MODELS,
     OPTIMIZERS,
@@ -36,9 +39,6 @@ from ringleader.train.between_calls.findings import NO_HARM
 from ringleader.train.between_calls.tensor_access import TensorAccess
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.exchange_layout import ExchangeLayout
-from ringleader.train.source.assigned_names import assigned_now
-from ringleader.train.source.current_line import calling_line, running_frames
-from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.state.optimizers.state_loading import put_states
 from ringleader.train.state.training_state import TrainingState
 

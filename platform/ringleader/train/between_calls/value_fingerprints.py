@@ -29,9 +29,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ringleader.program_text.current_line import BELOW
 from ringleader.train.between_calls.boundaries import storages_of
 from ringleader.train.between_calls.hook_outputs import outputs_of_hooks
-from ringleader.train.source.current_line import BELOW
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.optimizers.served_state import ClosedState
 from ringleader.train.state.parameters.tensor_version import version_of

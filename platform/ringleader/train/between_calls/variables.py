@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ringleader.errors import CallMismatch, ExchangeBroken
+from ringleader.program_text.current_line import running_frames
 from ringleader.train.between_calls.call_variables import NOTHING, CallVariables, Texts
 from ringleader.train.between_calls.files.program_files import ProgramFiles
 from ringleader.train.between_calls.findings import (
@@ -27,7 +28,6 @@ from ringleader.train.between_calls.text_comparison import TextComparison, numbe
 from ringleader.train.generation.agreement import BRANCH_ON
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.job_warnings import JobWarnings
-from ringleader.train.source.current_line import running_frames
 
 CALLS = 64
 """The number of session calls, the newest ones, whose variables are kept."""

@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from ringleader.train.body.dry_turn import CodeLine
-from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.step_items import method_calls
+from ringleader.program_text.current_line import CodeLine
+from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.step_items import method_calls
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)

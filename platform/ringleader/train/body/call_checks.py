@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ringleader.errors import StepMisuse
+from ringleader.program_text.current_line import calling_line, line_of_turn_matching, running_place
 from ringleader.train.body.unready_gradient import UnreadyGradient
-from ringleader.train.source.current_line import calling_line, line_of_turn_matching, running_place
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.optimizers.served_state import ServedOptimizerStates

@@ -4,30 +4,19 @@ The training function runs in them too, and lines behind the loop may use names 
 once, on the first rows of the first batch, with the weights that the loop ended with.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import torch
 
+from ringleader.program_text.current_line import CodeLine, running_frames
+from ringleader.program_text.loop_bodies import text_of
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.order.batch_sizes import present_shards
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Slice, load, to_device
-from ringleader.train.source.current_line import running_frames
-from ringleader.train.source.loop_bodies import text_of
-
-CodeLine = tuple[CodeType, int]
-"""The place of a loop in the program: the code of its function and the line."""
-
-
-def calling_place(above: int) -> CodeLine:
-    """The place that called the function that is so many frames above the caller of this one."""
-    frame = sys._getframe(above + 2)
-    return frame.f_code, frame.f_lineno
 
 
 class DryTurn:

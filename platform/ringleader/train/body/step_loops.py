@@ -15,12 +15,13 @@ from itertools import chain
 from typing import Any
 
 from ringleader.errors import StepMisuse
+from ringleader.program_text.current_line import CodeLine
 from ringleader.train.between_calls.derived_weights import compute, derived_of
 from ringleader.train.between_calls.loop_names import missed_lines
 from ringleader.train.between_calls.session_calls import FinishedCall
 from ringleader.train.body.autocast import Autocast
 from ringleader.train.body.body_checks import BodyChecks
-from ringleader.train.body.dry_turn import CodeLine, DryTurn
+from ringleader.train.body.dry_turn import DryTurn
 from ringleader.train.call_sequence import CallSequence
 from ringleader.train.evaluation import Evaluation, EvaluationPlace, EvaluationRequest
 from ringleader.train.generation.agreement import BRANCH_ON

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from ringleader.train.source.current_line import line_of_turn_matching
+from ringleader.program_text.current_line import line_of_turn_matching
 from ringleader.train.state.training_state import TrainingState
 
 SWITCHES = r"\.(train|eval|requires_grad_)\(|\.(training|requires_grad) = "

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from ringleader.train.body.dry_turn import CodeLine
-from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.program_scope import name_of
+from ringleader.program_text.current_line import CodeLine
+from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.program_scope import name_of
 
 Refusal = Callable[[], None]
 """Raises, naming the line that runs."""

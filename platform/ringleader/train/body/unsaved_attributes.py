@@ -6,7 +6,7 @@ dicts, other optimizers and objects of the program in attributes hold, nor what 
 where a step reads the attribute.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import getsourcefile
 from pathlib import Path
@@ -19,18 +19,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ringleader.errors import StepMisuse
+from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.optimizer_attributes import text_of_steps
 from ringleader.spec import JobSpec
 from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.saved_settings import SavedSettings
-from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.optimizer_attributes import CURE, HOW, text_of_steps
 from ringleader.train.state.coupled_updates import CoupledUpdates, finding_of
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.optimizers.own_attributes import COMMITTED, AttributePath, SeenAttribute
 from ringleader.train.state.training_state import TrainingState
 
 Seen = dict[AttributePath, SeenAttribute]
+
+HOW = "is carried from one step of the optimizer to the next, but is not in its state_dict"
+CURE = (
+    "keep it in self.state[parameter], as torch's own optimizers do, or in a parameter group: plain attributes are "
+    "lost in a worker that joins and after a pause"
+)
 
 
 class UnsavedAttributes:
@@ -53,7 +59,9 @@ class UnsavedAttributes:
         """Find by the text of its `step` what an optimizer that is registered will lose."""
         if self._matters and not self._travel:
             text = text_of_steps(type(optimizer))
-            self._find(each for each in text.carried() if not text.made_once(_name(each)))
+            for name, line in text.carried():
+                if not text.made_once(name):
+                    self._find(optimizer, name, line)
 
     @contextmanager
     def watched(self, optimizer: Optimizer) -> Iterator[None]:
@@ -75,7 +83,7 @@ class UnsavedAttributes:
         with self._compared(optimizer, number), coupled:
             yield
         if coupled.found:
-            self._find([finding_of(optimizer)])
+            self._variables.find(finding_of(optimizer))
 
     @contextmanager
     def _compared(self, optimizer: Optimizer, number: int) -> Iterator[None]:
@@ -102,7 +110,7 @@ class UnsavedAttributes:
             deleted |= dict.fromkeys(self._own.deleted(optimizer), optimizer)
         for path, owner in deleted.items():
             if _may_read(optimizer, owner, path[-1]):
-                self._find([_finding(type(optimizer), path[0])])
+                self._find(optimizer, path[0], _line_setting(type(optimizer), path[0]))
         if lost:
             saved = _Saved(optimizer, in_rounds=self._in_rounds, in_parts=self._in_parts)
             lost = {path: seen for path, seen in lost.items() if not saved.has(seen.value)}
@@ -110,19 +118,18 @@ class UnsavedAttributes:
 
     def _name_lost(self, optimizer: Optimizer, before: Seen, lost: Seen) -> None:
         text = text_of_steps(type(optimizer))
-        for finding in text.carried():
-            seen = lost.get((name := _name(finding),))
+        for name, line in text.carried():
+            seen = lost.get((name,))
             if seen is not None and (not text.made_once(name) or _has_values(seen.value)):
-                self._find([finding])
+                self._find(optimizer, name, line)
         for path, seen in lost.items():
             shown = seen.owner is optimizer and text.known
             changed = seen.changed_inside(before.get(path)) if shown else seen.changed(before.get(path))
             if changed and _may_read(optimizer, seen.owner, path[-1]):
-                self._find([_finding(type(optimizer), path[0])])
+                self._find(optimizer, path[0], _line_setting(type(optimizer), path[0]))
 
-    def _find(self, findings: Iterable[VariableFinding]) -> None:
-        for finding in findings:
-            self._variables.find(finding)
+    def _find(self, optimizer: Optimizer, name: str, line: str) -> None:
+        self._variables.find(VariableFinding(f"{type(optimizer).__name__}.{name}", line, CURE, HOW))
 
 
 def _refuse_changed(optimizer: Optimizer, groups: list[tuple[SavedSettings, dict[str, Any]]]) -> None:
@@ -179,12 +186,9 @@ def _may_read(optimizer: Optimizer, owner: Any, name: str) -> bool:
     return any(text_of_steps(kind).may_read(name) for kind in {type(optimizer), type(owner)})
 
 
-def _name(finding: VariableFinding) -> str:
-    return finding.variable.rpartition(".")[2]
-
-
-def _finding(kind: type[Optimizer], name: str) -> VariableFinding:
+def _line_setting(kind: type[Optimizer], name: str) -> str:
+    """ "file:line" of what sets an attribute."""
     file = getsourcefile(kind) or ""
     text = text_of(file)
     line = text.line_of(("", f".{name}"), 0) if text is not None else 0
-    return VariableFinding(f"{kind.__name__}.{name}", f"{Path(file).name}:{line}", CURE, HOW)
+    return f"{Path(file).name}:{line}"

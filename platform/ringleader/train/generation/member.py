@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ringleader.errors import CallMismatch, ExchangeBroken
+from ringleader.program_text.current_line import line_setting
 from ringleader.train.between_calls.objects.step_functions import StepFunctions
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.step_lines import StepLines
@@ -36,7 +37,6 @@ from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.modes.local_sgd.outer_step import OuterStep
 from ringleader.train.program_check.background import BackgroundCheck
 from ringleader.train.rows.file_digests import FileDigests
-from ringleader.train.source.current_line import line_setting
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import HiddenState
 from ringleader.train.state.parameters.trained import TrainedParameters

@@ -16,8 +16,8 @@ import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.data import Subset
 
+from ringleader.program_text.loop_bodies import text_of
 from ringleader.train.rows.random_streams import Generator
-from ringleader.train.source.loop_bodies import text_of
 
 BODY, DATA = "loop body", "data set"
 HOW = "draws other random numbers when it runs again on the same rows"

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from ringleader.landlock import confine
+from ringleader.program_text.current_line import calling_line
 from ringleader.train.between_calls.files.written_files import CACHES, WRITING
-from ringleader.train.source.current_line import calling_line
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DEVICES = tuple(Path("/dev", name) for name in ("null", "zero", "full", "random", "urandom"))

@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from ringleader.program_text.current_line import BELOW
 from ringleader.train.between_calls.findings import VariableFinding
-from ringleader.train.source.current_line import BELOW
 
 HOW = "goes by several parameters at once, and each parameter server has a part of them"
 CURE = "use sync.servers: 1, or sync: ring; instead of clip_grad_norm_ session.optimizer(optimizer, clip_norm=1.0)"

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ringleader.program_text.current_line import BELOW
+from ringleader.program_text.loop_bodies import text_of
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.source.current_line import BELOW
-from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.state.parameters.tensor_version import version_of
 
 IN_A_ROW = 3

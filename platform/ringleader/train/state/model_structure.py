@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
 from torch.optim import Optimizer
 
 from ringleader.errors import StepMisuse
-from ringleader.train.source.current_line import calling_line, line_matching
+from ringleader.program_text.current_line import calling_line, line_matching
 from ringleader.train.state.training_state import TrainingState
 
 NEW_VALUES = (

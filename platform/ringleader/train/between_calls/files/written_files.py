@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ringleader.train.source.current_line import line_calling
+from ringleader.program_text.current_line import line_calling
 
 WRITING = frozenset("wax+")
 """The letters of modes in which a file is opened to write."""

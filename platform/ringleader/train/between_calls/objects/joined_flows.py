@@ -4,9 +4,9 @@ import ast
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 
-from ringleader.train.source.loop_bodies import SourceText
-from ringleader.train.source.program_scope import Key
-from ringleader.train.source.value_flow import ValueFlow
+from ringleader.program_text.loop_bodies import SourceText
+from ringleader.program_text.program_scope import Key
+from ringleader.program_text.value_flow import ValueFlow
 
 
 class JoinedFlows:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ringleader.train.source.current_line import BELOW, INSTALLED, PACKAGES
-from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.program_scope import Key, ProgramScope
+from ringleader.program_text.current_line import BELOW, INSTALLED, PACKAGES
+from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.program_scope import Key, ProgramScope
 
 MOST_DEPTH = 4
 MANY = 64

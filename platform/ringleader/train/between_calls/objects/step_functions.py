@@ -15,6 +15,9 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.program_scope import Key
+from ringleader.program_text.value_flow import MATTERS
 from ringleader.train.between_calls.call_variables import alike_values
 from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
@@ -23,9 +26,6 @@ from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.program_scope import Key
-from ringleader.train.source.value_flow import MATTERS
 from ringleader.train.state.training_state import TrainingState
 
 HOW = "is not what the others have, and what runs with each step goes by it"

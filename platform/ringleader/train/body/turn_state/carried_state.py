@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ringleader.program_text.current_line import running_frames
+from ringleader.program_text.loop_bodies import SourceText, text_of
 from ringleader.train.between_calls.call_variables import place_of
 from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
 from ringleader.train.between_calls.hook_outputs import carried_of_hooks
@@ -22,8 +24,6 @@ from ringleader.train.body.turn_state.turn_attributes import MISSING, TurnAttrib
 from ringleader.train.body.turn_state.turn_values import TurnValues
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.random_streams import generators_of, own_generators
-from ringleader.train.source.current_line import running_frames
-from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState

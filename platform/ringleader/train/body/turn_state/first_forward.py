@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ringleader.program_text.guarded_writes import decides_a_write
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.body.turn_state.program_values import program_values
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.source.guarded_writes import decides_a_write
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.hidden_state import SeenValue, may_matter, unkept_values

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from ringleader.program_text.current_line import running_frames
+from ringleader.program_text.loop_bodies import text_of
 from ringleader.train.between_calls.objects.program_objects import attributes_of
 from ringleader.train.body.turn_state.turn_attributes import in_reach, objects_in
-from ringleader.train.source.current_line import running_frames
-from ringleader.train.source.loop_bodies import text_of
 from ringleader.train.state.hidden_state import MANY, unkept_values
 from ringleader.train.state.training_state import TrainingState
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ringleader.program_text.current_line import BELOW
+from ringleader.program_text.dataset_caches import reads_rows
+from ringleader.program_text.loop_bodies import SourceText, text_of
+from ringleader.program_text.statement_order import Loop
+from ringleader.program_text.turn_order import CarriedAttribute, TurnUses, read_for_losses, uses_in
 from ringleader.train.between_calls.objects.program_objects import attributes_of, is_users
 from ringleader.train.between_calls.objects.program_objects import objects_in as reached
-from ringleader.train.source.current_line import BELOW
-from ringleader.train.source.dataset_caches import reads_rows
-from ringleader.train.source.loop_bodies import SourceText, text_of
-from ringleader.train.source.statement_order import Loop
-from ringleader.train.source.turn_order import CarriedAttribute, TurnUses, read_for_losses, uses_in
 
 MOST_DEPTH = 3
 MISSING = object()

@@ -13,13 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ringleader.program_text.carrying_hooks import read_as_left
+from ringleader.program_text.current_line import BELOW, running_frames
+from ringleader.program_text.loop_bodies import SourceText, text_of
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
 from ringleader.train.between_calls.objects.program_objects import files_of, held_by, is_users, objects_in
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, in_reach
-from ringleader.train.source.carrying_hooks import read_as_left
-from ringleader.train.source.current_line import BELOW, running_frames
-from ringleader.train.source.loop_bodies import SourceText, text_of
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 

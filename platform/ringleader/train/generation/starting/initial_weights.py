@@ -12,6 +12,7 @@ from ringleader.checkpoint.manifest import BeginningUnreadable, CheckpointUnread
 from ringleader.checkpoint.snapshot import checkpoint_at
 from ringleader.checkpoint.weights_file import SUFFIX, weights_at
 from ringleader.elastic import Plan
+from ringleader.program_text.current_line import running_place
 from ringleader.spec.job import JOB_ID
 from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.variables import ProgramVariables
@@ -19,7 +20,6 @@ from ringleader.train.generation.saving.saver import CheckpointSaver, joined
 from ringleader.train.generation.starting.initial_optimizers import take_optimizers
 from ringleader.train.job_warnings import JobWarnings
 from ringleader.train.matched_weights import MatchedWeights, told
-from ringleader.train.source.current_line import running_place
 from ringleader.train.state.training_state import TrainingState
 
 FEW = 0.5

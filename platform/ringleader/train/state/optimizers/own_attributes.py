@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from ringleader.checkpoint.pieces import take_apart
-from ringleader.train.source.current_line import BELOW
+from ringleader.program_text.current_line import BELOW
 from ringleader.train.state.optimizers.attribute_values import (
     DeletedAttribute,
     FilledValues,

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 import ringleader
 from ringleader.errors import StepMisuse
-from ringleader.train.source.current_line import calling_line
+from ringleader.program_text.current_line import calling_line
 from ringleader.train.state.training_state import TrainingState
 
 State = MutableMapping[Any, dict[str, Any]]

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from types import CodeType
 
-from ringleader.train.source.program_scope import Key
-from ringleader.train.source.statement_order import span
-from ringleader.train.source.value_flow import ValueFlow
+from ringleader.program_text.program_scope import Key
+from ringleader.program_text.statement_order import span
+from ringleader.program_text.value_flow import ValueFlow
 
 LOOPS = ast.For | ast.AsyncFor | ast.While
 

@@ -6,8 +6,8 @@ A loop over slices has what one worker computes, and the loops around it have wh
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from ringleader.train.source.program_scope import Definition, Function, ProgramScope, name_of
-from ringleader.train.source.statement_order import COMPREHENSIONS, Loop
+from ringleader.program_text.program_scope import Definition, Function, ProgramScope, name_of
+from ringleader.program_text.statement_order import COMPREHENSIONS, Loop
 
 Functions = Mapping[str, Sequence[tuple[Function, ProgramScope]]]
 

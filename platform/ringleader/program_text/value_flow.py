@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ringleader.train.source.program_scope import Definition, Function, Key, ProgramScope, name_of
+from ringleader.program_text.program_scope import Definition, Function, Key, ProgramScope, name_of
 
 MATTERS: Key = ("", "")
 LOSS: Key = ("", "step()")

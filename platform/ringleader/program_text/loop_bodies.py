@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from ringleader.parsing import parse
-from ringleader.train.source.augmented_names import AugmentedNames
-from ringleader.train.source.carried_names import carried, is_of_loop, read_by_a_later_step, read_first
-from ringleader.train.source.program_scope import (
+from ringleader.program_text.augmented_names import AugmentedNames
+from ringleader.program_text.carried_names import carried, is_of_loop, read_by_a_later_step, read_first
+from ringleader.program_text.program_scope import (
     OF_COMPREHENSION,
     Function,
     Key,
@@ -22,10 +22,10 @@ from ringleader.train.source.program_scope import (
     ProgramScope,
     has_own,
 )
-from ringleader.train.source.statement_order import COMPREHENSIONS, Loop, binds, blocks, first, given, span
-from ringleader.train.source.step_items import ends_turns, goes_over_slices, method_calls
-from ringleader.train.source.turn_order import TurnUses, uses_in
-from ringleader.train.source.value_flow import ValueFlow
+from ringleader.program_text.statement_order import COMPREHENSIONS, Loop, binds, blocks, first, given, span
+from ringleader.program_text.step_items import ends_turns, goes_over_slices, method_calls
+from ringleader.program_text.turn_order import TurnUses, uses_in
+from ringleader.program_text.value_flow import ValueFlow
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ringleader.train.source.current_line import BELOW
-from ringleader.train.source.loop_bodies import SourceText, text_of
-from ringleader.train.source.program_scope import ADDS, Function
+from ringleader.program_text.current_line import BELOW
+from ringleader.program_text.loop_bodies import SourceText, text_of
+from ringleader.program_text.program_scope import ADDS, Function
 
 READS = frozenset({"__getitem__", "__getitems__"})
 DRAWS = re.compile(

@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from ringleader.errors import StepMisuse
-from ringleader.train.body.dry_turn import CodeLine
-from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.statement_order import span
+from ringleader.program_text.current_line import CodeLine
+from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.statement_order import span
 
 LOOPS = frozenset(["batches", "steps"])
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])

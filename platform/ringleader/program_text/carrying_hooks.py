@@ -10,10 +10,10 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from ringleader.train.source.current_line import BELOW
-from ringleader.train.source.loop_bodies import text_of
-from ringleader.train.source.program_scope import ADDS, Key
-from ringleader.train.source.statement_order import first
+from ringleader.program_text.current_line import BELOW
+from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.program_scope import ADDS, Key
+from ringleader.program_text.statement_order import first
 
 _ANEW = frozenset(["copy_", "fill_", "zero_"])
 """Methods that change a tensor in place and leave nothing of what it was."""

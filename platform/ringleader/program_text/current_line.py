@@ -9,18 +9,28 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from traceback import walk_tb
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
 import ringleader
-from ringleader.train.source.loop_bodies import text_of
+from ringleader.program_text.loop_bodies import text_of
 
 PACKAGES = (str(Path(ringleader.__file__).parent), str(Path(torch.__file__).parent))
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 BELOW = (*PACKAGES, *INSTALLED, "<frozen ")
 """Prefixes of files that hold no line of a program."""
-_RUN = str(Path(__file__).parents[1] / "run.py")
+_RUN = str(Path(ringleader.__file__).parent / "train" / "run.py")
+
+
+CodeLine = tuple[CodeType, int]
+"""A place in the program: the code of its function and the line."""
+
+
+def calling_place(above: int) -> CodeLine:
+    """The place that called the function that is so many frames above the caller of this one."""
+    frame = sys._getframe(above + 2)
+    return frame.f_code, frame.f_lineno
 
 
 def running_frames() -> Iterator[FrameType]:

@@ -13,15 +13,9 @@ from weakref import WeakKeyDictionary
 from torch.optim import Optimizer
 
 from ringleader.parsing import parse
-from ringleader.train.between_calls.findings import VariableFinding
-from ringleader.train.source.statement_order import binds, first
-from ringleader.train.source.value_flow import HARMLESS
+from ringleader.program_text.statement_order import binds, first
+from ringleader.program_text.value_flow import HARMLESS
 
-HOW = "is carried from one step of the optimizer to the next, but is not in its state_dict"
-CURE = (
-    "keep it in self.state[parameter], as torch's own optimizers do, or in a parameter group: plain attributes are "
-    "lost in a worker that joins and after a pause"
-)
 _ADDING = frozenset(("append", "appendleft", "extend", "add", "insert", "update", "clear"))
 """Methods that change a container, and tell nothing of it, where their result is dropped."""
 
@@ -46,7 +40,6 @@ class StepText:
     """
 
     def __init__(self, kind: type[Any]) -> None:
-        self._name = kind.__name__
         self.known = True
         self.functions = list(self._reached(kind))
 
@@ -59,13 +52,13 @@ class StepText:
         """Whether a step may go on from that attribute."""
         return not self.known or name in self.read
 
-    def carried(self) -> Iterator[VariableFinding]:
-        """The attributes that a function changes and reads before it has set them."""
+    def carried(self) -> Iterator[tuple[str, str]]:
+        """Each attribute that a function changes and reads before it has set it, with "file:line"."""
         for function in self.functions:
             for name, line in _carried(function.tree):
                 if self.may_read(name):
                     place = f"{function.file.rpartition('/')[2]}:{function.begin + line - 1}"
-                    yield VariableFinding(f"{self._name}.{name}", place, CURE, HOW)
+                    yield name, place
 
     def made_once(self, name: str) -> bool:
         """Whether the attribute is only set where it is missing."""

@@ -1,1 +1,0 @@
-"""The program's source text: which of its variables affect training."""
