@@ -5,6 +5,7 @@ import os
 import pwd
 import stat
 import struct
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +37,9 @@ class HomeUnusable(RingleaderError):
 def make_home(home: Path) -> None:
     """Make RINGLEADER_HOME, unless it exists.
 
+    Of a file server that gives what this process makes to another account ("squashes" it), that account's folders and
+    files are as good as one's own; `home_warning` says so.
+
     Raises:
         HomeUnusable: it cannot be made, or this process's account may not read and write it.
         HomeExposed: an account besides root's and this process's can write to it, can move it away, or has left files
@@ -48,8 +52,9 @@ def make_home(home: Path) -> None:
     if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
         whose = _user(home.stat().st_uid)
         raise _unusable(f"{home} belongs to {whose}, and this process may not read and write it.")
+    stand_in = _stand_in(home)
     for place in _way(home):
-        if not _trusted(owner := place.lstat().st_uid):
+        if not _trusted(owner := place.lstat().st_uid) and (owner, place.lstat().st_dev) != stand_in:
             # Of a folder above nothing is proposed: it may be that account's own home.
             cure = f"chown -h {os.geteuid()} {place}" if place.is_symlink() or place.samefile(home) else ""
             raise _exposed(place, home, _user(owner), cure)
@@ -60,13 +65,20 @@ def make_home(home: Path) -> None:
     with os.scandir(home) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):  # another process writes there, too
-                _refuse_left(Path(entry.path), entry.stat(follow_symlinks=False).st_uid)
+                found = entry.stat(follow_symlinks=False)
+                if (found.st_uid, found.st_dev) != stand_in:
+                    _refuse_left(Path(entry.path), found.st_uid)
 
 
 def home_warning(home: Path) -> str:
     """What is to be said of a home that a group may write to of which this machine knows no other account, or that is
-    an unknown account's, as a volume of a container; else nothing."""
+    an unknown account's, as a volume of a container, or where another account owns what is made; else nothing."""
     found = home.stat()
+    if (stand_in := _stand_in(home)) is not None:
+        return (
+            f"the server of {home} makes {_user(stand_in[0])} the owner of what is made there (it squashes accounts): "
+            "what runs as that account, on any machine that mounts the folder, controls this stack."
+        )
     owners = {place.lstat().st_uid: place for place in _way(home)}
     unknown = [uid for uid in owners if uid not in (0, os.geteuid()) and not _is_known(uid)]
     if found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid()):
@@ -90,6 +102,24 @@ def _way(home: Path) -> list[Path]:
                 if place.is_symlink():
                     ends.append(place.parent / place.readlink())
     return way
+
+
+def _stand_in(home: Path) -> tuple[int, int] | None:
+    """The account that a file server puts in this process's place, and the device where it does; None: there is none.
+
+    It shows in a new file, which belongs to whoever made it anywhere else, and in the folder, which could be another
+    account's trap if it were not that account's as well.
+    """
+    folder = home.stat()
+    if _trusted(folder.st_uid):
+        return None
+    try:
+        with tempfile.TemporaryFile(dir=home) as made:
+            found = os.fstat(made.fileno())
+    except OSError as error:
+        raise _unusable(f"no file can be made in {home} ({error.strerror}).") from None
+    alike = (found.st_uid, found.st_dev) == (folder.st_uid, folder.st_dev)
+    return (found.st_uid, found.st_dev) if alike else None
 
 
 def _trusted(uid: int) -> bool:

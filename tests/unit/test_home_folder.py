@@ -159,6 +159,59 @@ def test_a_home_of_an_account_that_is_unknown_here_is_used_with_a_warning(place:
     assert bool(home_warning(home)) is not of_a_file
 
 
+def squashed(home: Path, account: int) -> str:
+    """What `make_home` and `home_warning` say in a process whose new files belong to that account, and to no other:
+    Linux lets root have what a file server does to all, for calls on files alone."""
+    code = f"""
+import ctypes, encodings.ascii, pathlib, sys  # before: that account may not look where it lies
+from ringleader.home_folder import HomeExposed, HomeUnusable, home_warning, make_home
+ctypes.CDLL(None).setfsuid({account})
+try:
+    make_home(home := pathlib.Path(sys.argv[1]))
+    (home / "token").write_text("made here")
+    make_home(home)
+    print("taken:", home_warning(home))
+except (HomeExposed, HomeUnusable) as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", code, str(home)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+@needs_root
+@pytest.mark.parametrize("above", [0, NOBODY], ids=["below root's", "below that account's"])
+def test_a_home_of_a_server_that_squashes_owners_is_used_with_a_warning(above: int) -> None:
+    """As with `root_squash` and `all_squash` of NFS: what this process makes there belongs to nobody."""
+    with open_folder() as folder:
+        home = made(made(folder / "above", 0o755, above) / "home", 0o700, NOBODY)
+        said = squashed(home, NOBODY)
+        assert said.startswith(
+            f"taken: the server of {home} makes the account nobody the owner of what is made"
+        ), said
+        assert [path.name for path in home.iterdir()] == ["token"]
+        with pytest.raises(HomeExposed, match="the account nobody"):
+            make_home(home)  # its own files are its own here
+
+
+@needs_root
+@pytest.mark.parametrize("place", ["above", "above/home", "above/home/token"])
+def test_what_a_third_account_owns_where_owners_are_squashed_is_refused(place: str) -> None:
+    third = next(entry for entry in pwd.getpwall() if entry.pw_uid not in (0, NOBODY))
+    with open_folder() as folder:
+        home = made(made(folder / "above", 0o755, NOBODY) / "home", 0o700, NOBODY)
+        (home / "token").write_text("of a stranger")
+        os.chown(home / "token", NOBODY, -1)
+        os.chown(folder / place, third.pw_uid, -1)
+        if place == "above/home":
+            home.chmod(0o777)
+        said = squashed(home, NOBODY)
+        assert f"{folder / place} " in said
+        assert f"the account {third.pw_name}" in said
+        os.chown(folder / place, NOBODY, -1)
+        home.chmod(0o777)
+        assert f"{home} can be changed by every account" in squashed(home, NOBODY), "its rights still count"
+
+
 @needs_root
 @pytest.mark.parametrize(("tag", "who"), [(0x02, "the account nobody"), (0x08, "the group")])
 def test_an_access_list_that_lets_others_write_is_seen(tag: int, who: str, tmp_path: Path) -> None:
