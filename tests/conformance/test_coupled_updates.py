@@ -2,6 +2,7 @@
 keep the bits of one process there."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,12 @@ APART: dict[str, Make] = {
 
 
 class Program:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, make: Callable[[], nn.Module] = norm_free) -> None:
         self.name = name
+        self._make = make
 
     def __call__(self, session: Session) -> None:
-        net = session.model(norm_free())
+        net = session.model(self._make())
         (COUPLED | APART)[self.name](session, net)
         for _ in range(EPOCHS):
             epoch(session, net, rows())
@@ -124,6 +126,16 @@ def test_what_goes_by_several_parameters_is_named_on_servers_with_parts(name: st
         in_mode(SERVERS | {"servers": 1}), Program(name), FaultPlan(), artifacts=tmp_path / "one"
     ).play()
     assert {end.reproducible_why for end in one.finished.values()} == {""}
+
+
+@pytest.mark.parametrize("name", ["clipping", "normalised"])
+def test_it_is_named_where_each_server_has_one_parameter(name: str, tmp_path: Path) -> None:
+    """No step there shows it: a server has one gradient."""
+    program = Program(name, partial(nn.Linear, 6, 3))
+    play = Cast(in_mode(SERVERS), program, FaultPlan(), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    whys = {end.reproducible_why for end in play.finished.values()}
+    assert all("goes by several parameters at once" in why for why in whys)
 
 
 @pytest.mark.parametrize("name", APART)

@@ -25,8 +25,9 @@ from ringleader.spec import JobSpec
 from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.saved_settings import SavedSettings
-from ringleader.train.state.coupled_updates import CoupledUpdates, finding_of
+from ringleader.train.state.coupled_updates import CoupledUpdates, finding_of, is_of_program
 from ringleader.train.state.hidden_state import looked_at
+from ringleader.train.state.optimizers.lone_steps import is_coupled
 from ringleader.train.state.optimizers.own_attributes import COMMITTED, AttributePath, SeenAttribute
 from ringleader.train.state.training_state import TrainingState
 
@@ -56,12 +57,15 @@ class UnsavedAttributes:
         self._steps: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
 
     def add(self, optimizer: Optimizer) -> None:
-        """Find by the text of its `step` what an optimizer that is registered will lose."""
+        """Find by the text of its `step` what an optimizer that is registered will lose, and by steps of copies whether
+        servers with parts make others."""
         if self._matters and not self._travel:
             text = text_of_steps(type(optimizer))
             for name, line in text.carried():
                 if not text.made_once(name):
                     self._find(optimizer, name, line)
+            if is_of_program(optimizer) and is_coupled(optimizer):
+                self._variables.find(finding_of(optimizer))
 
     @contextmanager
     def watched(self, optimizer: Optimizer) -> Iterator[None]:

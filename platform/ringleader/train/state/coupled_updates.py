@@ -56,10 +56,9 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def matters(cls, optimizer: Optimizer) -> bool:
         """Whether more than an optimizer of torch's, or of ours, steps there."""
-        known = type(optimizer).__module__.startswith(("torch.", "ringleader."))
         # The session has a hook of its own before the step.
         hooks = len(optimizer._optimizer_step_pre_hooks) > 1 or bool(optimizer._optimizer_step_post_hooks)
-        return hooks or not known
+        return hooks or is_of_program(optimizer)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -112,6 +111,11 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = tensor.data_ptr()
         at = bisect_right(self._spans, (place, inf, 0)) - 1
         return self._spans[at][2] if at >= 0 and self._spans[at][0] <= place < self._spans[at][1] else None
+
+
+def is_of_program(optimizer: Optimizer) -> bool:
+    """Whether its class is none of torch's, nor of ours."""
+    return not type(optimizer).__module__.startswith(("torch.", "ringleader."))
 
 
 def finding_of(optimizer: Optimizer) -> VariableFinding:
