@@ -17,6 +17,7 @@ from ringleader.elastic import Meeting, Plan
 from ringleader.runtime.messages import (
     AttemptLaunch,
     Heartbeat,
+    IndexAnswer,
     MemberTask,
     ParkMessage,
     ProcessIdentity,
@@ -45,6 +46,9 @@ class Hears:
 
     asked = 0
 
+    def __init__(self) -> None:
+        self.indexes: dict[str, bytes] = {}
+
     def parked(self, park_message: ParkMessage) -> None:
         say(
             "parked",
@@ -69,6 +73,13 @@ class Hears:
         if self.asked > 1:
             threading.Event().wait(60)
         return SecretsAnswer({"HF_TOKEN": "hf_value"})
+
+    def index(self, worker: str, name: str) -> IndexAnswer:
+        return IndexAnswer("made", self.indexes[name]) if name in self.indexes else IndexAnswer("make")
+
+    def index_made(self, worker: str, name: str, index: bytes | None) -> None:
+        say("index_made", worker=worker, size=len(index or b""))
+        self.indexes[name] = index or b""
 
 
 def say(kind: str, **values: Any) -> None:

@@ -210,6 +210,7 @@ SHARED = {
             "runtime_supervisors",
             "runtime_leaving",
             "runtime_nodes",
+            "nodes_index",
             "leasing_faults",
         )
     ),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from faults import FaultPlan
+from safetensors.torch import load_file
 from test_compiled import CPU, cache, network, train
 from test_leaving import RING, job, rows
 from threaded_cast import ThreadedCast
@@ -19,6 +20,7 @@ from ringleader.train import Session
 from ringleader.train.device.compiled_calls import CompiledCalls
 from ringleader.train.device.compiled_forward import CACHE, compile_forward
 from ringleader.train.local import run_local
+from ringleader.train.run import WEIGHTS
 
 torch.set_num_threads(1)
 __all__ = ["cache"]
@@ -184,3 +186,25 @@ def test_a_joiner_compiles_before_it_is_counted(cache: Path) -> None:
     assert joiners[:turns] == [("compiling", 1)] * turns
     assert turns > 0
     assert {what for what, _ in joiners[turns:]} == {"turn"}
+
+
+def test_weights_lead_from_a_compiled_model_to_one_that_is_not_and_back(cache: Path) -> None:
+    """By the names that the model has, in the file and in what a job begins with."""
+    quick: dict[str, Any] = {"debug": {"check": False}}
+
+    def kept(compiled: bool) -> Any:
+        def train(session: Session) -> None:
+            net = session.model(network(), compile=compiled)
+            session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(net(x), y))
+
+        return train
+
+    run_local(job(RING, **quick), kept(True), cache / "compiled")
+    first = cache / "compiled" / WEIGHTS
+    assert load_file(first).keys() == network().state_dict().keys()
+    for compiled in (False, True):
+        _, sink = run_local(job(RING, init_from=str(first), **quick), kept(compiled), cache / str(compiled))
+        told = next(data for kind, data in sink.events if kind == "weights.loaded")
+        assert (told["taken"], told["not_taken"]) == (len(network().state_dict()), "")

@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import resource
 import signal
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -19,9 +21,10 @@ from counted_files import SCHEME, CountedFiles, count_files, openers, settle
 from forks import processes
 from waiting import wait_for
 
+from ringleader import index_group
 from ringleader.data import ArrowSource, JsonlSource, Packed, WebDatasetSource
 from ringleader.data.sources import kept_index
-from ringleader.data.sources.kept_index import Facts, index_key, kept_facts
+from ringleader.data.sources.kept_index import Facts, by_threads, index_key, kept_facts
 from ringleader.data.sources.parquet import ParquetSource
 from ringleader.data.sources.source import Source
 from ringleader.files import INDEXES, SCRATCH, own_indexes
@@ -318,3 +321,166 @@ def test_a_maker_that_takes_long_is_waited_for(maker: tuple[Any, Connection]) ->
     lock = own_indexes() / "ab.lock"
     since = lock.stat().st_mtime_ns
     wait_for("a sign of life", lambda: lock.stat().st_mtime_ns > since, 4 * kept_index.BEAT_S)
+
+
+class Nodes:
+    """A group of nodes that are folders of this process: who asks for an index that is not there is to make it."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, bytes | None] = {}
+
+    def take(self, name: str) -> bytes | None:
+        return self.made.get(name)
+
+    def give(self, name: str, index: bytes | None) -> None:
+        self.made[name] = index
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    group = Nodes()
+    monkeypatch.setattr(index_group, "_groups", {os.getpid(): group})
+    return group
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *PACKED])
+def test_a_set_is_read_once_in_a_group_of_nodes(
+    kind: str, folder: Path, nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = (KINDS | PACKED)[kind]
+    first = make(f"{SCHEME}{folder}")
+    opened = {file: len(openers(file)) for file in files_of(folder, kind)}
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "another"))
+    again = make(f"{SCHEME}{folder}")
+    assert {file: len(openers(file)) for file in opened} == opened
+    assert (again.digest, again.block_rows.tolist()) == (first.digest, first.block_rows.tolist())
+    nodes.made.clear()
+    make(f"{SCHEME}{folder}")  # the other node keeps what it was handed
+    assert {file: len(openers(file)) for file in opened} == opened
+
+
+def test_an_index_that_was_damaged_on_its_way_is_made_again(nodes: Nodes) -> None:
+    made: list[int] = []
+    nodes.made["ab"] = b"x" * 200
+    assert kept_facts(lambda: "ab", counted(made, 1)) == facts(1)
+    whole = nodes.made["ab"]
+    assert whole is not None
+    assert made == [1]
+    nodes.made["cd"] = whole  # the index of another set is none of this one
+    assert kept_facts(lambda: "cd", counted(made, 2)) == facts(2)
+
+
+def test_the_others_hear_of_an_index_that_could_not_be_made(nodes: Nodes) -> None:
+    def fail() -> Facts:
+        raise ValueError("no file")
+
+    names = iter(["ef", "gh"])
+    with pytest.raises(ValueError, match="no file"):
+        kept_facts(lambda: "ab", fail)
+    kept_facts(lambda: next(names), lambda: facts(1))  # of files that change
+    assert nodes.made == {"ab": None, "ef": None}
+
+
+def test_where_nothing_can_be_kept_the_group_has_it(nodes: Nodes, full: None) -> None:
+    made: list[int] = []
+    assert [kept_facts(lambda: "ab", counted(made, n)) for n in (1, 2)] == [facts(1)] * 2
+    assert list(own_indexes().glob("*.arrow*")) == []
+
+
+@pytest.fixture
+def full() -> Iterator[None]:
+    """No file of this process can grow, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_told_once_and_used_again_when_there_is_room(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made: list[int] = []
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        for number in (1, 2):
+            assert kept_facts(lambda: "ab", counted(made, number)) == facts(number)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert capsys.readouterr().err.count(f"no index of files can be kept in {own_indexes()} (") == 1
+    kept_facts(lambda: "ab", counted(made, 3))
+    kept_facts(lambda: "ab", counted(made, 4))
+    assert made == [1, 2, 3]
+
+
+def test_where_nothing_can_be_kept_processes_look_through_files_at_the_same_time() -> None:
+    fork = processes()
+    together = fork.Barrier(2)
+    here, there = fork.Pipe()
+    (first_here, first_there), *others = [fork.Pipe() for _ in range(3)]
+    first = fork.Process(target=_in_scratch, args=(os.environ[SCRATCH], _unkept, first_there, there, None))
+    waiting = [
+        fork.Process(target=_in_scratch, args=(os.environ[SCRATCH], _unkept, theirs, there, together))
+        for _, theirs in others
+    ]
+    first.start()
+    assert first_here.poll(GUARD_S)
+    assert first_here.recv() == "making"
+    for process in waiting:
+        process.start()
+    for ours, _ in others:
+        assert ours.poll(GUARD_S)
+        assert ours.recv() == "asks"
+    here.send("go on")
+    for ours, _ in others:
+        assert ours.poll(GUARD_S)
+        assert ours.recv() == "made"
+    for process in (first, *waiting):
+        process.join(GUARD_S)
+
+
+def _unkept(said: Connection, go: Connection, together: Any) -> None:
+    def make() -> Facts:
+        if together is None:
+            said.send("making")
+            go.recv()
+        else:
+            together.wait(GUARD_S)  # for another process that makes it too
+        return facts(1)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    if together is not None:
+        said.send("asks")
+    kept_facts(lambda: "ab", make)
+    said.send("made")
+
+
+def test_what_is_found_by_threads_comes_in_its_order_and_of_errors_the_first() -> None:
+    together = threading.Barrier(2)
+
+    def find(number: int) -> int:
+        if number < 2:
+            together.wait(GUARD_S)
+        if number in (30, 60):
+            raise ValueError(f"no {number}")
+        return number
+
+    assert list(by_threads(find, 29)) == list(range(29))
+    with pytest.raises(ValueError, match="no 30"):
+        list(by_threads(find, 99))
+    assert list(by_threads(find, 0)) == []
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "tar", "packed"])
+def test_many_threads_look_through_files(kind: str, folder: Path) -> None:
+    class Threads(CountedFiles):
+        def _open(self, path: str, mode: str = "rb", **named: Any) -> Any:
+            opened.setdefault(Path(path).name, set()).add(threading.get_ident())
+            return super()._open(path, mode, **named)
+
+    opened: dict[str, set[int]] = {}
+    fsspec.register_implementation("counted", Threads, clobber=True)
+    (KINDS | PACKED)[kind](f"{SCHEME}{folder}")
+    assert {file.name for file in files_of(folder, kind)} == opened.keys()
+    *_, last = opened.values()
+    assert threading.get_ident() not in last

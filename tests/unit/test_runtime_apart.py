@@ -82,6 +82,19 @@ def test_a_member_under_another_account_trains_and_has_its_secrets():
 
 
 @needs_accounts
+def test_a_member_under_another_account_takes_and_gives_indexes_of_files() -> None:
+    first = """from ringleader.index_group import joined
+    print(joined().take("ab12"))
+    joined().give("ab12", bytes([0, 255]))
+    print(joined().take("ab12"))"""
+    with acting(TRAINS.format(first=first)) as actor:
+        said = list(heard_to_the_end(actor))
+    lines = [one["text"] for one in said if one["kind"] == "line" and one["text"].startswith(("None", "b'"))]
+    assert lines == ["None", repr(bytes([0, 255]))]
+    assert {"kind": "index_made", "worker": "w0", "size": 2} in said
+
+
+@needs_accounts
 def test_a_member_under_another_account_hashes_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     with acting(TRAINS.format(first="print('hash', hash('a word'))")) as actor:

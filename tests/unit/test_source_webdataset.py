@@ -6,14 +6,18 @@ import json
 import os
 import pickle
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from counted_files import SCHEME, count_files, settle
 
 from ringleader.data.sources.source import Source
 from ringleader.data.sources.webdataset import WebDatasetSource
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
+from ringleader.files import SCRATCH, own_indexes
 
 
 def tar(path: Path, members: list[tuple[str, bytes]], form: int = tarfile.PAX_FORMAT) -> Path:
@@ -163,3 +167,34 @@ def test_another_member_gives_another_digest(tmp_path: Path) -> None:
     digest = WebDatasetSource(tar(tmp_path / "a.tar", members(0, 1))).digest
     assert WebDatasetSource(tar(tmp_path / "b.tar", members(0, 1))).digest == digest
     assert WebDatasetSource(tar(tmp_path / "b.tar", members(0, 2))).digest != digest
+
+
+def test_keys_and_places_of_a_kept_index_take_no_memory_of_who_opens_the_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
+    samples = [(f"{n:06}-{'k' * 200}.{ending}", b"1") for n in range(2000) for ending in ("cls", "txt")]
+    (tmp_path / "tars").mkdir()
+    tar(tmp_path / "tars" / "a.tar", samples, tarfile.GNU_FORMAT)
+    settle(tmp_path / "tars")
+    count_files()
+    path = f"{SCHEME}{tmp_path}/tars/a.tar"
+    first = WebDatasetSource(path)
+    (index,) = own_indexes().glob("*.arrow")
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    again = WebDatasetSource(path)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert index.stat().st_size > 400_000
+    assert most_bytes < 100_000
+    assert pa.total_allocated_bytes() - before < 100_000
+    assert (again.digest, everything(again)) == (first.digest, everything(first))
+
+
+def test_the_digest_is_that_of_earlier_versions(tmp_path: Path) -> None:
+    """A job goes on only with files of the digest that it began with."""
+    assert (
+        WebDatasetSource(tar(tmp_path / "a.tar", members(0, 1, 2))).digest
+        == "924c9aeb8109dcc50fb907e446558332"
+    )

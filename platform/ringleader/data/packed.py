@@ -12,7 +12,7 @@ from torch import Tensor
 from ringleader.data.columns import is_list
 from ringleader.data.file_dataset import CACHE_BYTES, FileDataset
 from ringleader.data.sources.files import digest_of
-from ringleader.data.sources.kept_index import Facts, kept_facts, numbers
+from ringleader.data.sources.kept_index import Facts, by_threads, kept_facts, numbers
 from ringleader.data.sources.source import Source, columns_of
 from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
@@ -134,7 +134,8 @@ class PackedSource:
         return digest_of("packed", told, type(rows).__qualname__, rows.digest, self._column) if told else ""
 
     def _index(self) -> Facts:
-        counts = [len(self._tokens(block)[0]) for block in range(len(self._documents.block_rows))]
+        blocks = len(self._documents.block_rows)
+        counts = list(by_threads(lambda block: len(self._tokens(block)[0]), blocks))
         return {"counts": pa.array(counts, pa.int64())}
 
     def _between(self, block: int, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:

@@ -302,6 +302,19 @@ class SecretsAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexAnswer:
+    """The supervisor's answer to a worker that asks for an index of files.
+
+    Attributes:
+        state: "made", and here is the `index`; "makes", another node's worker is making it; "make", and hand it over;
+            "own", make it for this node alone.
+    """
+
+    state: Literal["made", "makes", "make", "own"]
+    index: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The end of a worker's run. `result`: the fields of `train.run.WorkerResult`, where it finished."""
 

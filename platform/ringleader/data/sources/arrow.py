@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow as pa
 
 from ringleader.data.sources.files import digest_of, inside, open_uri, read_text, reading, size_of, stamp_of
-from ringleader.data.sources.kept_index import Facts, index_key, kept_facts, numbers, packed_schema, schema_in
+from ringleader.data.sources.kept_index import (
+    Facts,
+    by_threads,
+    index_key,
+    kept_facts,
+    numbers,
+    packed_schema,
+    schema_in,
+)
 from ringleader.data.sources.open_files import OpenFiles, PerProcess
 from ringleader.data.sources.paths import AnyPath, files_in, paths_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
@@ -87,7 +95,8 @@ class ArrowSource:
     def _index(self) -> Facts:
         """Where record batches lie, by looking into all files."""
         self.schema = self._schema(0)
-        found = [place for file in range(len(self.paths)) for place in self._places_in(file)]
+        files = by_threads(lambda file: list(self._places_in(file)), len(self.paths))
+        found = [place for places in files for place in places]
         places = np.array(found, np.int64).reshape(-1, 5)
         places = places[places[:, 4] > 0]
         if not len(places):

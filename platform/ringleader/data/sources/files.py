@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,10 @@ class SourceFiles:
         if found.size != size:
             raise FileUnreadable(uri, f"it ends {size - found.size} bytes before byte {offset + size}")
         return found
+
+    def use(self, number: int) -> AbstractContextManager[pa.NativeFile]:
+        """An open file, for one thread and wherever it was left."""
+        return self._opened.get().use(number)
 
     def _open_files(self) -> OpenFiles[pa.NativeFile]:
         return OpenFiles(self._open or (lambda number: open_uri(self.uris[number])), self._most)

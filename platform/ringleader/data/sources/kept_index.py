@@ -1,26 +1,33 @@
-"""The index of a set of files, which says where its blocks lie: made by one process of a node, and kept there for all
-others that read the set, joiners and later jobs among them."""
+"""The index of a set of files, which says where its blocks lie: made by one process of a group, handed to its other
+nodes, and kept on each for all others that read the set, joiners and later jobs among them."""
 
 import fcntl
 import hashlib
 import os
+import secrets
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep, time_ns
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ringleader.data.sources.paths import resolve
-from ringleader.files import INDEXES, not_private, own_indexes
+from ringleader.files import INDEXES, SCRATCH, not_private, own_indexes
+from ringleader.index_group import joined
 
+Found = TypeVar("Found")
 Facts = dict[str, pa.Array]
 """By name what an index says, as arrays of any lengths."""
-FORMAT = 1
+FORMAT = 2
 """To be raised when sources cut files into other blocks, or keep other facts: what is kept then is made anew."""
 SETTLED_NS = 2 * 10**9
 """The age of a file's last change from which another one cannot have the same time."""
@@ -29,6 +36,8 @@ BEAT_S, AGAIN_S = 1.0, 0.02
 MOST_BYTES = 1 << 30
 DIGEST_BYTES = 16
 THREADS = 8
+KEEPS, KEEPS_NOTHING = 0o600, 0o700
+"""The mode of a lock: whether what was made behind it could be kept. A full disk takes a mode, and no byte."""
 
 
 def index_key(uris: Sequence[str], *asked: object) -> str:
@@ -55,8 +64,8 @@ def kept_facts(
     silent_s: float = SILENT_S,
     most_bytes: int = MOST_BYTES,
 ) -> Facts:
-    """The index of a key: the one that this node keeps, else one that is made now. One process makes it, while others
-    wait; each makes its own where that one is silent, or no folder is to be had.
+    """The index of a key: the one that this node keeps or another one of the group has, else one that is made now. One
+    process makes it, while others wait; each makes its own where that one is silent, or nothing can be kept.
 
     Args:
         key: says the name, see `index_key`; asked again behind `make`, so that none is kept of files that change.
@@ -69,20 +78,26 @@ def kept_facts(
     if (given := os.environ.get(INDEXES)) and (found := _read(Path(given) / f"{name}.arrow")) is not None:
         return found
     if (folder := _folder()) is None:
-        return make()
+        return _of_group(name, key, make)[0]
     kept = folder / f"{name}.arrow"
-    if (found := _used(kept)) is not None:
-        return found
-    # A lock for many names: files of locks stay, and there are no more than these.
-    with _alone(folder / f"{name[:2]}.lock", silent_s) as alone:
-        if alone and (found := _used(kept)) is not None:
-            return found
-        made = make()
-        if alone and key() == name:
-            with suppress(OSError):  # no room: others make it too
-                _write(kept, made)
-                _make_room(folder, kept, most_bytes)
-    return made
+    return _used(kept) or _of_node(kept, key, make, silent_s, most_bytes)
+
+
+def by_threads(find: Callable[[int], Found], count: int) -> Iterator[Found]:
+    """What is found in each of so many files or blocks, in their order, by several threads; few are ahead of who takes
+    it."""
+    waiting: deque[Future[Found]] = deque()
+    with ThreadPoolExecutor(max(1, min(THREADS, count))) as pool:
+        try:
+            for number in range(count):
+                waiting.append(pool.submit(find, number))
+                if len(waiting) == 2 * THREADS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:  # who takes them may have failed
+            for each in waiting:
+                each.cancel()
 
 
 def numbers(facts: Facts, name: str, width: int = 0) -> np.ndarray:
@@ -101,13 +116,64 @@ def schema_in(facts: Facts) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(facts["schema"][0].as_py()))
 
 
+def _of_node(
+    kept: Path, key: Callable[[], str], make: Callable[[], Facts], silent_s: float, most_bytes: int
+) -> Facts:
+    """The index that another process of this node is making, else the group's, kept from then on."""
+    # A lock for many names: files of locks stay, and there are no more than these.
+    lock = kept.with_name(f"{kept.name[:2]}.lock")
+    with _alone(lock, silent_s) as alone:
+        if alone and (found := _used(kept)) is not None:
+            return found
+        if not alone and not _keeps_nothing(lock):  # who makes it is silent
+            return make()
+        made, stored = _of_group(kept.stem, key, make)
+        if stored is None or not _keep(kept, lock, stored, most_bytes):
+            return made
+    # Its memory is the system's, and not this process's.
+    return _read(kept) or made
+
+
+def _of_group(name: str, key: Callable[[], str], make: Callable[[], Facts]) -> tuple[Facts, bytes | None]:
+    """The index that another node has made, else one that is made now and handed to the others; and what is to be kept
+    of it: None of files that have changed meanwhile."""
+    group = joined()
+    given = group.take(name) if group is not None else None
+    if given is not None and (found := _facts_in(given, name)) is not None:
+        return found, given
+    stored = None
+    try:
+        made = make()
+        if key() == name:
+            stored = _stored(made, name)
+    finally:  # also where it failed: the others wait
+        if group is not None:
+            group.give(name, stored)
+    return made, stored
+
+
 def _folder() -> Path | None:
     """The folder of indexes, which belongs to this account alone; None where there is none to be had."""
     own = own_indexes()
-    with suppress(OSError):
+    why = "it belongs to another account, or is open to others"
+    try:
         if not any(not_private(folder) for folder in (own.parent, own)):
             return own
+    except OSError as error:
+        why = str(error)
+    _say_unkept(own, why)
     return None
+
+
+@cache  # said once by a process
+def _say_unkept(folder: Path, why: str) -> None:
+    with suppress(OSError):  # what is printed may go to the same disk
+        print(
+            f"ringleader: no index of files can be kept in {folder} ({why}): each process of this node looks through "
+            f"them for itself. Make room there, or have {SCRATCH} name a folder of the node's own disk.",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _state_of(uri: str) -> tuple[int, ...] | None:
@@ -132,10 +198,11 @@ def _state_of(uri: str) -> tuple[int, ...] | None:
 @contextmanager
 def _alone(lock: Path, silent_s: float) -> Iterator[bool]:
     """Run the block in one process at a time, which gives signs of life meanwhile; False where another one is silent,
-    or there are no locks."""
+    nothing can be kept, or there are no locks."""
     try:
-        place = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:
+        place = os.open(lock, os.O_RDWR | os.O_CREAT, KEEPS)
+    except OSError as error:
+        _say_unkept(lock.parent, error.strerror or str(error))
         yield False
         return
     over = Event()
@@ -161,6 +228,8 @@ def _got(place: int, silent_s: float) -> bool:
     heard, since = -1, monotonic()
     # Asked again and again, as a wait inside `flock` would have no deadline.
     while monotonic() - since < silent_s:
+        if _marked(os.fstat(place)):  # waiting for one another would gain nobody anything
+            return False
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
@@ -181,19 +250,45 @@ def _beat(lock: Path, over: Event) -> None:
             os.utime(lock)
 
 
-def _write(kept: Path, facts: Facts) -> None:
-    """Write an index under another name, and rename it: a reader sees a whole one or none."""
+def _marked(lock: os.stat_result) -> bool:
+    return lock.st_mode & KEEPS_NOTHING == KEEPS_NOTHING
+
+
+def _keeps_nothing(lock: Path) -> bool:
+    """Whether the last index behind a lock could not be kept, or there can be no such file."""
+    return not os.access(lock, os.W_OK) or _marked(lock.stat())
+
+
+def _keep(kept: Path, lock: Path, stored: bytes, most_bytes: int) -> bool:
+    """Keep an index, and remove what is too much. Returns whether there was room for it, which the lock says too."""
+    mode = KEEPS
+    try:
+        _write(kept, stored)
+        _make_room(kept.parent, kept, most_bytes)
+    except OSError as error:
+        mode = KEEPS_NOTHING
+        _say_unkept(kept.parent, error.strerror or str(error))
+    with suppress(OSError):
+        lock.chmod(mode)
+    return mode == KEEPS
+
+
+def _stored(facts: Facts, name: str) -> bytes:
+    """An index as it is kept and handed over: its digest, then an Arrow file."""
     lists = [pa.LargeListArray.from_arrays([0, len(each)], each) for each in facts.values()]
     table = pa.RecordBatch.from_arrays(lists, list(facts))
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_batch(table)
-    stored = out.getvalue()
-    partial = kept.with_name(f"{kept.name}.partial")
+    file = memoryview(out.getvalue())
+    return b"".join((_digest(file, name), file))
+
+
+def _write(kept: Path, stored: bytes) -> None:
+    """Write an index under another name, and rename it: a reader sees a whole one or none."""
+    partial = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(_digest(kept, stored))
-            file.write(stored)
+        partial.write_bytes(stored)
         partial.replace(kept)
     finally:
         partial.unlink(missing_ok=True)
@@ -208,24 +303,29 @@ def _used(kept: Path) -> Facts | None:
 
 
 def _read(kept: Path) -> Facts | None:
-    """The index in a file; None where there is none, another account has written it, or the disk has lost a part."""
+    """The index in a file, mapped into memory; None where there is none, another account has written it, or the disk
+    has lost a part."""
     try:
-        with kept.open("rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.getuid():
-                return None
-            stored = file.read()
+        if kept.stat().st_uid != os.getuid():
+            return None
+        with pa.memory_map(str(kept)) as file:
+            return _facts_in(file.read_buffer(), kept.stem)
     except OSError:
         return None
-    table = memoryview(stored)[DIGEST_BYTES:]
-    if stored[:DIGEST_BYTES] != _digest(kept, table):
+
+
+def _facts_in(stored: pa.Buffer | bytes, name: str) -> Facts | None:
+    """What an index says, without a copy; None where a byte of it is another one, or it is that of another name."""
+    digest, table = memoryview(stored)[:DIGEST_BYTES], memoryview(stored)[DIGEST_BYTES:]
+    if bytes(digest) != _digest(table, name):
         return None
     batch = pa.ipc.open_file(pa.py_buffer(table)).get_batch(0)
     return {name: column.flatten() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
-def _digest(kept: Path, stored: memoryview | pa.Buffer) -> bytes:
+def _digest(stored: memoryview, name: str) -> bytes:
     # With its name: an index under the name of another one is none.
-    return hashlib.blake2b(stored, digest_size=DIGEST_BYTES, key=kept.name.encode()).digest()
+    return hashlib.blake2b(stored, digest_size=DIGEST_BYTES, key=name.encode()).digest()
 
 
 def _make_room(folder: Path, newest: Path, most_bytes: int) -> None:

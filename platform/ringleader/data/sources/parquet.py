@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +12,20 @@ import pyarrow.parquet as pq
 
 from ringleader.data.copies import CopyFailed, NodeCopies
 from ringleader.data.sources.arrow_copy import ENDING, ArrowCopy, digest_of, facts_of, footer_of
-from ringleader.data.sources.kept_index import Facts, index_key, kept_facts, numbers, packed_schema, schema_in
+from ringleader.data.sources.kept_index import (
+    Facts,
+    by_threads,
+    index_key,
+    kept_facts,
+    numbers,
+    packed_schema,
+    schema_in,
+)
 from ringleader.data.sources.open_files import OpenFiles, PerProcess
 from ringleader.data.sources.paths import AnyPath, files_in, reaching, resolve
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
 from ringleader.data.uris import said
 
-INDEX_THREADS = 8
 WIDE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 """By type of text, the one whose values may have more than 2 GB together."""
 
@@ -171,8 +177,7 @@ class ParquetSource:
         self._open_files = PerProcess(self._files)
 
     def _footers(self) -> list[Footer]:
-        with ThreadPoolExecutor(min(INDEX_THREADS, len(self.paths))) as pool:
-            return list(pool.map(_footer, self.paths))
+        return list(by_threads(lambda file: _footer(self.paths[file]), len(self.paths)))
 
     def _files(self) -> "OpenFiles[_OpenFile | ArrowCopy]":
         return OpenFiles(

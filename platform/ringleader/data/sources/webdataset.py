@@ -12,9 +12,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ringleader.data.sources.files import SourceFiles, digest_of, open_uri, reading
+from ringleader.data.sources.files import SourceFiles, digest_of, reading
 from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
-from ringleader.data.sources.kept_index import Facts, index_key, kept_facts, numbers, packed_schema, schema_in
+from ringleader.data.sources.kept_index import (
+    Facts,
+    by_threads,
+    index_key,
+    kept_facts,
+    numbers,
+    packed_schema,
+    schema_in,
+)
 from ringleader.data.sources.paths import AnyPath, files_in
 from ringleader.data.sources.source import columns_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
@@ -63,8 +71,7 @@ class WebDatasetSource:
         self._take(facts)
         self.schema: pa.Schema = schema_in(facts)
         self.block_rows = self._blocks[:, 2] - self._blocks[:, 1]
-        told = (self.schema, self._keys.to_pylist(), self._members, self._blocks)
-        self.digest = digest_of("webdataset", *told)
+        self.digest: str = facts["digest"][0].as_py()
 
     def index_key(self) -> str:
         """The name under which a node keeps what was found in the files; empty where it keeps nothing."""
@@ -73,29 +80,35 @@ class WebDatasetSource:
     def _index(self) -> Facts:
         """Where samples lie, by the headers of all tars; and their types."""
         index = _SampleIndex()
-        for file, uri in enumerate(self._files.uris):
-            for name, begins, size in _members(uri, self._files, file):
-                index.add(file, uri, name, begins, size)
+        uris = self._files.uris
+        tars = by_threads(lambda file: list(_members(uris[file], self._files, file)), len(uris))
+        for file, members in enumerate(tars):
+            for name, begins, size in members:
+                index.add(file, uris[file], name, begins, size)
         if not index.keys:
             raise FileUnreadable(self._files.uris[0], "it has no samples", "Name tars with samples.")
-        members = index.members()
-        blocks = np.array(list(_cut(members, index.files, *self._most)), np.int64)
+        places = index.members()
+        blocks = np.array(list(_cut(places, index.files, *self._most)), np.int64)
         facts = {
             "extensions": pa.array(list(index.extensions), pa.string()),
             "keys": pa.array(index.keys, pa.string()),
-            "members": pa.array(members.reshape(-1)),
+            "members": pa.array(places.reshape(-1)),
             "blocks": pa.array(blocks.reshape(-1)),
         }
         # Members with JSON are read by what has been found so far.
         self._take(facts)
         columns = [(name, self._type(name)) for name in self._extensions]
-        return facts | {"schema": packed_schema(pa.schema([(KEY, pa.string()), *columns]))}
+        schema = pa.schema([(KEY, pa.string()), *columns])
+        # Here, and not by each who opens the set: keys take several times their memory as Python's texts.
+        digest = digest_of("webdataset", schema, index.keys, places, blocks)
+        return facts | {"schema": packed_schema(schema), "digest": pa.array([digest])}
 
     def _take(self, facts: Facts) -> None:
         self._extensions: list[str] = facts["extensions"].to_pylist()
+        # These two, which grow with the samples, stay in the index's file.
         self._keys = facts["keys"]
         # (samples, extensions, 2): where the contents begin, and their size; -1 where there is no such member.
-        self._members = numbers(facts, "members").reshape(-1, len(self._extensions), 2)
+        self._members = facts["members"].to_numpy().reshape(-1, len(self._extensions), 2)
         # (blocks, 3): file, first sample, end.
         self._blocks = numbers(facts, "blocks", 3)
 
@@ -216,7 +229,8 @@ def _members(uri: str, files: SourceFiles, number: int) -> Iterator[tuple[str, i
         FileUnreadable: it is compressed, truncated, or has a damaged header.
     """
     size = files.size(number)
-    with reading(uri), open_uri(uri) as file:
+    with reading(uri), files.use(number) as file:
+        file.seek(0)
         try:
             # Uncompressed alone: this class does not look for anything else.
             with tarfile.TarFile(fileobj=file, mode="r") as tar:

@@ -18,12 +18,13 @@ from ringleader.elastic.events import Returned
 from ringleader.elastic.instructions import SAVED, End
 from ringleader.elastic.state import Membership
 from ringleader.runtime.hosted.store_actor import TorchStores
-from ringleader.runtime.messages import AttemptLaunch, Heartbeat, ParkMessage, SecretsAnswer
+from ringleader.runtime.messages import AttemptLaunch, Heartbeat, IndexAnswer, ParkMessage, SecretsAnswer
 from ringleader.runtime.nodes.notices import DrainNotices, draining_nodes
 from ringleader.runtime.records.record_log import RecordLog
 from ringleader.runtime.supervisor import attempt_registry
 from ringleader.runtime.supervisor.attempt import MEMBERSHIP, Attempt
 from ringleader.runtime.supervisor.fault_injection import FaultOutcome
+from ringleader.runtime.supervisor.index_book import IndexBook
 from ringleader.runtime.supervisor.placement import BundlePlaces, remove_leftovers
 from ringleader.runtime.supervisor.system_sampler import SystemSampler
 from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
@@ -67,6 +68,7 @@ class Supervisor:
         self._attempt = Attempt(launch, self._meeting)
         self._record_log = RecordLog(launch, self._attempt.status)
         self._secret_cache = SecretCache(launch)
+        self._index_book = IndexBook(lambda: self._worker_group.identities() if self._worker_group else ())
         # Not here: Ray lets calls in only once this constructor has returned.
         threading.Thread(target=self._live, name="attempt", daemon=True).start()
 
@@ -94,6 +96,12 @@ class Supervisor:
         if handed is not None:
             self._record_log.hide(handed.values.values())
         return handed
+
+    def index(self, worker: str, name: str) -> IndexAnswer:
+        return self._index_book.ask(worker, name)
+
+    def index_made(self, worker: str, name: str, index: bytes | None) -> None:
+        self._index_book.made(worker, name, index)
 
     # --- control plane --------------------------------------------------------------------------------------------
 

@@ -188,6 +188,11 @@ class AccountMember:
                 self._ask(number, lambda: self._supervisor_link.beat(self._of_here(beat)))
             case "secrets":
                 self._ask(values[0], self._supervisor_link.secrets)
+            case "index":
+                number, name = values
+                self._ask(number, lambda: self._supervisor_link.index(worker, name))
+            case "index_made":
+                self._supervisor_link.index_made(worker, *values)
             case _:
                 raise plain_values.NotPlain(f"{kind!r} at this time")
 

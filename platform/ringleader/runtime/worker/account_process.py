@@ -19,6 +19,7 @@ from ringleader.runtime.messages import (
     GONE_S,
     WORKER_THREADS,
     Heartbeat,
+    IndexAnswer,
     MemberTask,
     ParkMessage,
     ProcessIdentity,
@@ -114,6 +115,13 @@ class _Line:
     def secrets(self) -> SecretsAnswer | None:
         answer: SecretsAnswer | None = self._ask("secrets")
         return answer
+
+    def index(self, worker: str, name: str) -> IndexAnswer | None:
+        answer: IndexAnswer | None = self._ask("index", name)
+        return answer
+
+    def index_made(self, worker: str, name: str, index: bytes | None) -> None:
+        self.say("index_made", name, index)
 
     # --------------------------------------------------------------------------------------------------------------
 

@@ -25,9 +25,11 @@ from ringleader.comm.transports.meeting import (
 )
 from ringleader.elastic import Meeting, ParkReport, Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
+from ringleader.index_group import join
 from ringleader.runtime.messages import Attendance, MemberTask, ParkMessage, ProcessIdentity, RunEnded
 from ringleader.runtime.nodes.environment import rays_sockets
 from ringleader.runtime.nodes.node_scratch import copies_of, private_scratch
+from ringleader.runtime.worker.handed_indexes import HandedIndexes
 from ringleader.runtime.worker.job_secrets import secrets_of
 from ringleader.runtime.worker.output_capture import captured, told_before_exit
 from ringleader.runtime.worker.package_install import environment_of
@@ -103,6 +105,7 @@ class MemberProcess:
     def _train(self, package: bytes | None) -> RunEnded:
         secrets = secrets_of(self._task, self._supervisor_link)
         self._reporter.lines.hide(secrets.values())
+        join(HandedIndexes(self._task.worker, self._supervisor_link))
         where = f"node {self._identity.host} ({self._task.role} {self._task.worker})"
         device = device_of(self._task.spec, where, server=self._task.role == "server")
         return _train(

@@ -23,10 +23,13 @@ _KINDS: dict[str, TypeAdapter[Any]] = {
     "in_sync": TypeAdapter(tuple[int]),
     "beat": TypeAdapter(tuple[int, Heartbeat], config=_PLAIN),
     "secrets": TypeAdapter(tuple[int]),
+    "index": TypeAdapter(tuple[int, str]),
+    "index_made": TypeAdapter(tuple[str, bytes | None], config=_PLAIN),
     "attendance": TypeAdapter(tuple[int, Attendance]),
     "ended": TypeAdapter(tuple[RunEnded]),
 }
-"""The types of a frame's values, by kind. The first number of `beat`, `secrets` and `attendance` names the question."""
+"""The types of a frame's values, by kind. The first number of `beat`, `secrets`, `index` and `attendance` names the
+question."""
 
 
 class NotPlain(Exception):

@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from ringleader.runtime.messages import GONE_S, Heartbeat, ParkMessage, SecretsAnswer
+from ringleader.runtime.messages import GONE_S, Heartbeat, IndexAnswer, ParkMessage, SecretsAnswer
 
 UNKNOWN = -1
 """The answer to a heartbeat where there is no supervisor any more, or one that does not count this worker in."""
@@ -26,6 +26,13 @@ class SupervisorLink(Protocol):
 
     def secrets(self) -> SecretsAnswer | None:
         """The environment variables that the job's secrets become; None without an answer."""
+
+    def index(self, worker: str, name: str) -> IndexAnswer | None:
+        """Ask for the index of files of that name; None without an answer."""
+
+    def index_made(self, worker: str, name: str, index: bytes | None) -> None:
+        """Hand over the index that the worker was to make, an empty one where it is too large; None where it made none.
+        Not answered."""
 
 
 class RayLink:
@@ -64,3 +71,16 @@ class RayLink:
         except (RayError, ConnectionError):  # it is coming back
             return None
         return handed
+
+    def index(self, worker: str, name: str) -> IndexAnswer | None:
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            found: IndexAnswer = ray.get(self._handle.index.remote(worker, name), timeout=GONE_S)
+        except (RayError, ConnectionError):
+            return None
+        return found
+
+    def index_made(self, worker: str, name: str, index: bytes | None) -> None:
+        self._handle.index_made.remote(worker, name, index)
