@@ -96,7 +96,7 @@ def _waves(parameter: Tensor, number: int, size: float) -> Tensor:
 
 def _copied(optimizer: Optimizer, stand_ins: dict[nn.Parameter, nn.Parameter]) -> Optimizer:
     """A copy without hooks and without states, over the stand-ins alone."""
-    spare = nn.Parameter(torch.zeros(1))
+    spare = nn.Parameter(torch.zeros(1, dtype=torch.float32))
     known: dict[int, Any] = {
         id(p): stand_ins.get(p, spare) for group in optimizer.param_groups for p in group["params"]
     }
