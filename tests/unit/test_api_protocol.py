@@ -518,7 +518,7 @@ def test_the_served_process_waits_for_nobody_longer_than_the_pages_say(tmp_path:
     served = config_of(app, settings).http  # type: ignore[arg-type]
     assert isinstance(served, partial)
     assert "head_s" not in served.keywords
-    assert (protocol.HEAD_S, body_limit.STALL_S, body_limit.SHORT_S) == (10.0, 10.0, 10.0)
+    assert (protocol.HEAD_S, body_limit.TURN_S, body_limit.UPLOAD_TURN_S) == (10.0, 10.0, 60.0)
 
 
 def chunked(sizes: list[int], target: bytes = b"/api/v1/jobs") -> bytes:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import socket
 import time
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -157,7 +159,7 @@ def test_a_strangers_cookies_are_read_in_no_time_however_they_are_quoted(
 def test_a_body_that_does_not_go_on_is_given_up_and_its_connection_closed(
     here: Stage, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(body_limit, "STALL_S", 0.01)
+    monkeypatch.setattr(body_limit, "TURN_S", 0.01)
     app = stage(here.home).client.app
     token = here.client.headers["Authorization"].removeprefix("Bearer ")
     request = Request("POST", path, token)
@@ -165,34 +167,90 @@ def test_a_body_that_does_not_go_on_is_given_up_and_its_connection_closed(
     assert (b"connection", b"close") in [(k.lower(), v) for k, v in request.told[0]["headers"]]
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("POST", "/api/v1/login"), ("POST", "/api/v1/jobs"), ("PUT", f"/api/v1/packages/{'0' * 64}")],
-    ids=["a log-in", "a job", "an upload"],
-)
-def test_a_body_that_comes_byte_by_byte_has_an_end_too(
-    here: Stage, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+MOST_BYTES = 64 << 20
+PACKAGE = f"/api/v1/packages/{'0' * 64}"
+DRIBBLED = {
+    "a log-in": ("POST", "/api/v1/login", 8000),
+    "a job": ("POST", "/api/v1/jobs", 8000),
+    "records": ("POST", f"/api/v1/jobs/job_{'0' * 26}/ingest", 1 << 20),
+    "an upload": ("PUT", PACKAGE, 8000),
+    "a large upload": ("PUT", PACKAGE, MOST_BYTES),
+    "an upload of any size": ("PUT", PACKAGE, None),
+    "to MLflow": ("POST", "/mlflow/ajax-api/2.0/mlflow/runs/log-batch", MOST_BYTES),
+    "of any size to MLflow": ("POST", "/mlflow/ajax-api/2.0/mlflow/runs/log-batch", None),
+}
+
+
+class Dribbled(Request):
+    """A body of `at_once` bytes, and then a byte each two milliseconds."""
+
+    def __init__(self, method: str, path: str, token: str, length: int | None, at_once: int = 1) -> None:
+        super().__init__(method, path, token, length or 0)
+        if length is None:
+            told = [name for name in self.scope["headers"] if name[0] != b"content-length"]
+            self.scope["headers"] = [*told, (b"transfer-encoding", b"chunked")]
+        self._at_once = at_once
+
+    async def receive(self) -> dict[str, Any]:
+        self.asked += 1
+        await asyncio.sleep(0.002)
+        size = self._at_once if self.asked == 1 else 1
+        return {"type": "http.request", "body": b"[" * size, "more_body": self.asked < 8000}
+
+
+@pytest.fixture
+def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Before an MLflow that reads whatever it is sent; a piece of any body has to come in a fifth of a second."""
+    monkeypatch.setattr(body_limit, "TURN_S", 0.2)
+    monkeypatch.setattr(body_limit, "UPLOAD_TURN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mlflow:
+        url = f"http://127.0.0.1:{mlflow.getsockname()[1]}/mlflow"
+        here = stage(tmp_path, mlflow_url=url)
+        # Which the application makes at its start, on the event loop of then.
+        here.client.app.state.mlflow = httpx.AsyncClient(base_url=url, trust_env=False)  # type: ignore[attr-defined]
+        yield here
+
+
+def bearer(here: Stage) -> str:
+    return str(here.client.headers["Authorization"]).removeprefix("Bearer ")
+
+
+@pytest.mark.parametrize(("method", "path", "length"), DRIBBLED.values(), ids=DRIBBLED)
+def test_a_body_that_comes_byte_by_byte_is_given_up_whatever_was_announced(
+    short: Stage, method: str, path: str, length: int | None
 ) -> None:
-    for name in ("SHORT_S", "WHOLE_S", "UPLOAD_STALL_S"):
-        monkeypatch.setattr(body_limit, name, 0.2)
-    monkeypatch.setattr(body_limit, "SLOWEST_BYTES_PER_S", 1 << 50)
-    app = stage(here.home).client.app
-
-    class Dribbled(Request):
-        async def receive(self) -> dict[str, Any]:
-            self.asked += 1
-            await asyncio.sleep(0.002)
-            return {"type": "http.request", "body": b"[", "more_body": self.asked < 8000}
-
-    request = Dribbled(method, path, here.client.headers["Authorization"].removeprefix("Bearer "), 8000)
-    assert request.answered_by(app) == 408
+    """A bound by the largest size allowed let whoever announced nothing dribble for hours."""
+    token = short.cluster.alive[short.running(), 1].ingest_token if "ingest" in path else bearer(short)
+    if "ingest" in path:
+        path = path.replace("job_" + "0" * 26, next(iter(short.cluster.alive))[0])
+    request = Dribbled(method, path, token, length)
+    assert request.answered_by(short.client.app) == 408
     assert 1 < request.asked < 8000
     told = json.loads(request.told[1]["body"])
-    assert (told["code"], told["detail"]) == (
-        "request_timeout",
-        "the request body did not arrive within 0.2 s",
-    )
+    assert told["code"] == "request_timeout"
+    assert told["detail"].endswith("in 0.2 s; expected are 3276 bytes, or all that is left of it")
     assert (b"connection", b"close") in [(k.lower(), v) for k, v in request.told[0]["headers"]]
+
+
+def test_what_came_fast_earns_no_time_to_dribble(short: Stage) -> None:
+    request = Dribbled("PUT", PACKAGE, bearer(short), MOST_BYTES, at_once=32 << 20)
+    assert request.answered_by(short.client.app) == 408
+    assert 1 < request.asked < 8000
+
+
+@pytest.mark.parametrize("length", [60_000, None], ids=["announced", "of any size"])
+def test_a_slow_link_that_keeps_sending_has_its_upload_taken(short: Stage, length: int | None) -> None:
+    """100 KB a second, for three times as long as a piece may take."""
+
+    class Slow(Dribbled):
+        async def receive(self) -> dict[str, Any]:
+            self.asked += 1
+            await asyncio.sleep(0.01)
+            return {"type": "http.request", "body": b"x" * 1000, "more_body": self.asked < 60}
+
+    request = Slow("PUT", PACKAGE, bearer(short), length)
+    assert request.answered_by(short.client.app) == 422, "another hash: all of it was read"
+    assert request.asked == 60
 
 
 def wrong_bodies() -> list[tuple[str, str]]:

@@ -20,24 +20,22 @@ INGEST_BYTES = 2 << 20
 """A supervisor posts a quarter of a megabyte at once; only a single record may be larger. It skips a record that is
 refused, posts the others, and says so in its log."""
 PROXY_BYTES = 64 << 20
-STALL_S, UPLOAD_STALL_S = 10.0, 60.0
-"""The seconds allowed for the next bytes of a body; an upload over an unsteady network gets more."""
-SHORT_S, WHOLE_S = 10.0, 60.0
-"""The seconds allowed for a whole body of some KiB, and of a MiB or two: one that comes byte by byte never stalls."""
-SLOWEST_BYTES_PER_S = 4096
-"""The rate below which an upload as large as it may be is given up; what has come is kept, and gone on with."""
+TURN_S, UPLOAD_TURN_S = 10.0, 60.0
+"""The seconds in which the next piece of a body has to arrive; an upload over an unsteady network gets more."""
+LEAST_BYTES_PER_S = 16 << 10
+"""The size of such a piece is what comes in that time at this rate. Less is enough where it is all that is left: a
+body thus takes as long as its own size at this rate and one piece more, however large it might have been."""
 
 
 class BodyBounds(NamedTuple):
-    """The most bytes of a body, and the seconds that may be waited for the next of them, and for all together."""
+    """The most bytes of a body, and the seconds for each piece of it."""
 
     most_bytes: int
-    stall_s: float
-    whole_s: float
+    turn_s: float
 
-    @classmethod
-    def of_upload(cls, most_bytes: int) -> "BodyBounds":
-        return cls(most_bytes, UPLOAD_STALL_S, UPLOAD_STALL_S + most_bytes / SLOWEST_BYTES_PER_S)
+    @property
+    def piece_bytes(self) -> int:
+        return int(self.turn_s * LEAST_BYTES_PER_S)
 
 
 class BodyLimit:
@@ -51,26 +49,24 @@ class BodyLimit:
     def __init__(self, app: ASGIApp, package_bytes: int) -> None:
         self._app = app
         self._bounds = [
-            (re.compile(r"/api/v1/login"), BodyBounds(LOGIN_BYTES, STALL_S, SHORT_S)),
+            (re.compile(r"/api/v1/login"), BodyBounds(LOGIN_BYTES, TURN_S)),
             # Anybody known makes some, without any role.
-            (re.compile(r"/api/v1/tokens"), BodyBounds(TOKEN_BYTES, STALL_S, SHORT_S)),
-            (
-                re.compile(r"/api/v1/jobs/job_[0-9A-Z]{26}/ingest"),
-                BodyBounds(INGEST_BYTES, STALL_S, WHOLE_S),
-            ),
+            (re.compile(r"/api/v1/tokens"), BodyBounds(TOKEN_BYTES, TURN_S)),
+            (re.compile(r"/api/v1/jobs/job_[0-9A-Z]{26}/ingest"), BodyBounds(INGEST_BYTES, TURN_S)),
             (
                 re.compile(r"/api/v1/(jobs(/[^/]+)?|sweeps|secrets/[^/]+/[^/]+)"),
-                BodyBounds(JSON_BYTES, STALL_S, WHOLE_S),
+                BodyBounds(JSON_BYTES, TURN_S),
             ),
-            (re.compile(r"/api/v1/packages/[^/]+"), BodyBounds.of_upload(package_bytes)),
-            (re.compile(r"/mlflow/.*"), BodyBounds.of_upload(PROXY_BYTES)),
+            (re.compile(r"/api/v1/packages/[^/]+"), BodyBounds(package_bytes, UPLOAD_TURN_S)),
+            (re.compile(r"/mlflow/.*"), BodyBounds(PROXY_BYTES, UPLOAD_TURN_S)),
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit, stall_s, whole_s = self._bounds_at(scope["path"])
+        bounds = self._bounds_at(scope["path"])
+        limit = bounds.most_bytes
         # Before the body is asked for: with `Expect: 100-continue` the client then sends none of it.
         if _announced(Headers(scope=scope)) > limit:
             number = scope.get(REQUEST_ID, "")
@@ -78,30 +74,30 @@ class BodyLimit:
                 scope, receive, send
             )
             return
-        seen, whole, waited_s = 0, False, 0.0
+        seen, piece, whole, waited_s = 0, 0, False, 0.0
 
         # Content-Length may be absent (chunked) or wrong, so the bytes are counted whatever it announced.
         async def counted() -> Message:
-            nonlocal seen, whole, waited_s
+            nonlocal seen, piece, whole, waited_s
             if whole:  # whoever asks then waits for the client to go
                 return await receive()
-            # Only the waits count: what the application does between two pieces is not the client's time.
-            began, left_s = current_time(), whole_s - waited_s
-            with move_on_after(min(stall_s, left_s)) as waited:
+            # Only the waits count: what the application does between two reads is not the client's time.
+            began = current_time()
+            with move_on_after(bounds.turn_s - waited_s) as waited:
                 message = await receive()
             if waited.cancelled_caught:
-                raise TooSlow(
-                    f"no more of the request body arrived for {stall_s:g} s"
-                    if stall_s < left_s
-                    else f"the request body did not arrive within {whole_s:g} s"
-                )
+                raise _too_slow(piece, bounds)
             waited_s += current_time() - began
-            seen += len(message.get("body", b""))
+            arrived = len(message.get("body", b""))
+            seen, piece = seen + arrived, piece + arrived
             whole = not message.get("more_body", False)
             if seen > limit:
                 # Raised inside the application's own `receive`, so that its error handlers answer; nothing was sent
                 # yet.
                 raise TooLarge(limit)
+            if piece >= bounds.piece_bytes:
+                # From zero, whatever was beyond it: what came fast earns no time in which nothing comes.
+                piece, waited_s = 0, 0.0
             return message
 
         await self._app(scope, counted, send)
@@ -109,7 +105,15 @@ class BodyLimit:
     def _bounds_at(self, path: str) -> BodyBounds:
         """The bounds of a body at that address."""
         found = (bounds for address, bounds in self._bounds if address.fullmatch(path))
-        return next(found, BodyBounds(SMALL_BYTES, STALL_S, WHOLE_S))
+        return next(found, BodyBounds(SMALL_BYTES, TURN_S))
+
+
+def _too_slow(came_bytes: int, bounds: BodyBounds) -> TooSlow:
+    came = f"{came_bytes} bytes" if came_bytes else "no more"
+    return TooSlow(
+        f"{came} of the request body arrived in {bounds.turn_s:g} s; expected are {bounds.piece_bytes} bytes, or all "
+        "that is left of it"
+    )
 
 
 def _announced(headers: Headers) -> float:
