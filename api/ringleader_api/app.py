@@ -41,6 +41,7 @@ from ringleader_api.routes import (
     page,
     sweeps,
 )
+from ringleader_api.routes.bodies.queries import KnownQuery
 from ringleader_api.routes.dependencies import refusals
 from ringleader_api.routes.users import audit, login, projects, secrets, tokens, users
 from ringleader_api.settings import Settings
@@ -110,7 +111,7 @@ def _add_routes(app: FastAPI) -> None:
         docs,
     )
     for part in ours:
-        app.include_router(part.router, prefix=API)
+        app.include_router(part.router, prefix=API, dependencies=[KnownQuery])
     app.include_router(health.router)
     app.include_router(health.router, prefix=API, include_in_schema=False)
     app.include_router(login.form)

@@ -12,6 +12,7 @@ HINTS = {
     "bad_label": "Write label=key=value, or label=!key, and repeat it for each label.",
     "bad_login": 'Send {"token": "…"} as JSON, or use the form at /login.',
     "bad_param": "Write param=key=value, or param=!key, and repeat it for each key of the job file's `params`.",
+    "bad_query": "Use the parameters that the route has: /api/v1/docs lists the routes.",
     "bad_range": "Request a range that lies within the file.",
     "bad_request": "Check the request against /api/v1/openapi.json.",
     "bad_sort": "Sort by a column of jobs or by metric:NAME:last, with a leading - for descending order.",

@@ -130,5 +130,6 @@ def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
     }
     # Who reads JSON can also meet a body that is torn, or too large.
     with_body = (400, 413) if 415 in codes else ()
-    shown = sorted({401, 403, 429, *with_body, *codes})
+    # A query can be wrong everywhere: one that a route does not have is refused.
+    shown = sorted({401, 403, 422, 429, *with_body, *codes})
     return {code: {"description": words.get(code, "Refused."), **body} for code in shown}
