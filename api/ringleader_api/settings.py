@@ -18,7 +18,10 @@ from ringleader_api.alerting.mail import MailServer, Security
 from ringleader_api.scheduling import Limits, Reach
 
 PREFIX = "RINGLEADER_"
-Seconds = Annotated[float, Field(gt=0)]
+# Bounded: sums with a time of day must not overflow, and infinity has no end.
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+PauseSeconds = Annotated[float, Field(ge=0, le=1e9)]
+KeptDays = Annotated[float, Field(gt=0, le=365_000)]
 
 
 class SettingsInvalid(RingleaderError):
@@ -101,7 +104,7 @@ class Settings(BaseModel):
     requests_per_s: Seconds = 1000.0
     streams_per_user: Annotated[int, Field(ge=1)] = 1000
     tick_s: Seconds = 0.3
-    vanish_after_s: Annotated[float, Field(ge=0)] = 1.0
+    vanish_after_s: PauseSeconds = 1.0
     start_timeout_s: Seconds = 300.0
     silent_after_s: Seconds = 15.0
     frozen_after_s: Seconds = 60.0
@@ -115,8 +118,8 @@ class Settings(BaseModel):
     smtp_user: str = ""
     smtp_password: Annotated[str, Field(repr=False)] = ""
     smtp_from: Annotated[str, Field(pattern=rf"{MAIL}|^$")] = ""
-    jobs_kept_days: Annotated[float, Field(gt=0)] | None = None
-    packages_kept_days: Annotated[float, Field(gt=0)] = 1.0
+    jobs_kept_days: KeptDays | None = None
+    packages_kept_days: KeptDays = 1.0
     logs_kept: Annotated[int, Field(ge=1)] = 20_000
     logs_kept_bytes: Annotated[int, Field(ge=1)] = 32 << 20
     packages_per_user: Annotated[int, Field(ge=1)] = 1000
@@ -126,9 +129,9 @@ class Settings(BaseModel):
     run_as_folder: Path | None = None
     allow_faults: bool = False
     warm_per_node: Annotated[int, Field(ge=0)] = 3
-    autoscale_cpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    autoscale_gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    autoscale_cool_down_s: Annotated[float, Field(ge=0)] = 60.0
+    autoscale_cpus: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    autoscale_gpus: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    autoscale_cool_down_s: PauseSeconds = 60.0
     autoscale_patience_s: Seconds = 120.0
 
     @model_validator(mode="after")

@@ -205,6 +205,18 @@ def test_a_malformed_database_url_is_named_and_nothing_of_it_shown(tmp_path: Pat
     assert not [part for part in ("hun", "ter2", "54x2") if part in str(refused.value)]
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-1", "1e300"])
+@pytest.mark.parametrize(
+    "name", ["LEASE_S", "TICK_S", "VANISH_AFTER_S", "JOBS_KEPT_DAYS", "PACKAGES_KEPT_DAYS", "AUTOSCALE_CPUS"]
+)
+def test_a_number_without_an_end_is_refused_by_the_name_of_its_variable(
+    tmp_path: Path, name: str, number: str
+) -> None:
+    environ = {"RINGLEADER_HOME": str(tmp_path), f"RINGLEADER_{name}": number}
+    with pytest.raises(SettingsInvalid, match=f"RINGLEADER_{name}"):
+        Settings.from_env(environ)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org"])
 def test_binding_beyond_loopback_has_to_be_allowed(tmp_path: Path, host: str) -> None:
     environ = {"RINGLEADER_HOME": str(tmp_path), "RINGLEADER_HOST": host}

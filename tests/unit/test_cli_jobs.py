@@ -229,6 +229,29 @@ def test_options_that_mean_nothing_together_are_wrong_usage(
     assert "--wait" in err
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "-1", "1e999"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("submit", "FILE", "--wait", "--timeout"),
+        ("wait", "digits-1", "--timeout"),
+        ("cancel", "digits-1", "--grace-s"),
+        ("chaos", "digits-1", "--seed", "1", "--every-s"),
+        ("chaos", "digits-1", "--seed", "1", "--for-s"),
+        ("project", "share", "research", "--weight"),
+        ("project", "share", "research", "--gpus"),
+        ("token", "create", "ci", "--expires"),
+    ],
+    ids=lambda command: " ".join(command[:1] + command[-1:]),
+)
+def test_a_number_that_is_none_is_wrong_usage(
+    api: FakeApi, run: Run, job_file: str, command: tuple[str, ...], number: str
+) -> None:
+    code, out, err = run(*(job_file if part == "FILE" else part for part in command), number)
+    assert (code, out, api.seen) == (2, "", [])
+    assert f"Invalid value for '{command[-1]}'" in err
+
+
 def test_a_job_that_is_unclear_or_unknown_is_an_error_that_says_what_to_do(run: Run) -> None:
     code, out, err = run("describe", "job_0")
     assert (code, out) == (1, "")

@@ -1,6 +1,7 @@
 """A job's handle: waiting, changing, reading, and feeds that survive what happens to the connection."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from fake_api import (
 )
 
 from ringleader.client import Client, Job, SystemSeries, Worker, feed
+from ringleader.client.http import NotSendable
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, WaitTimeout
 from ringleader.wire.states import State
 
@@ -69,6 +71,24 @@ def test_wait_raises_the_reason_and_the_last_log_lines(api: FakeApi, job: Job) -
 def test_wait_that_times_out_says_where_the_job_is(job: Job) -> None:
     with pytest.raises(WaitTimeout, match="running at step 7"):
         job.wait(timeout=0)
+
+
+@pytest.mark.parametrize("timeout", [math.nan, math.inf, -1])
+def test_a_wait_without_a_time_to_end_is_refused(job: Job, timeout: float) -> None:
+    with pytest.raises(
+        ValueError, match=r"timeout is .*: expected a number of seconds of at least 0, or None"
+    ):
+        job.wait(timeout=timeout)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_cannot_be_sent_is_refused_before_anything_is(
+    api: FakeApi, job: Job, number: float
+) -> None:
+    api.seen.clear()
+    with pytest.raises(NotSendable, match=r"POST /jobs/.*/cancel cannot be sent .* Give finite numbers"):
+        job.cancel(grace_s=number)
+    assert api.seen == []
 
 
 def test_wait_bears_a_restart_of_the_control_plane(api: FakeApi, job: Job) -> None:

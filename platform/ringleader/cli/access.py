@@ -1,31 +1,19 @@
 """Commands on access: whoami, token, user, project, secret, audit."""
 
-import re
 import sys
 from collections.abc import Sequence
 from itertools import islice
-from math import inf
 
 import click
 
 from ringleader.cli.output import CommandSession, ago, pairs, table, with_output
+from ringleader.cli.terminal.numbers import FiniteRange, limit_of, sent_limit, span_s
 from ringleader.wire.access import EVERY, ProjectView, Role, TokenView, UserView
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 ROLE = click.Choice([role.value for role in Role])
 PROJECT = click.option(
     "--project", default=EVERY, show_default=True, help="The project; * means all projects."
 )
-
-
-def _seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """Parse a span such as `90d`, into seconds."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d+)([smhd])", text)
-    if match is None:
-        raise click.BadParameter("expected a number with a unit s, m, h or d, for example 90d.")
-    return float(int(match[1]) * _SECONDS[match[2]])
 
 
 def _roles(_context: click.Context, _option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
@@ -37,20 +25,6 @@ def _roles(_context: click.Context, _option: click.Parameter, given: Sequence[st
         # For its error alone: click names the choices, as for any other argument.
         ROLE.convert(role, _option, _context)
     return roles
-
-
-def _limit(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
-    """Parse a number, or `none` for no limit, which is infinity here."""
-    if text is None or text == "none":
-        # None means that the option was not given.
-        return None if text is None else inf
-    try:
-        limit = float(text)
-    except ValueError:
-        limit = -1.0
-    if not 0 <= limit < inf:
-        raise click.BadParameter("expected a number of at least 0, or none for no limit.")
-    return limit
 
 
 @click.command()
@@ -78,7 +52,7 @@ def token() -> None:
 )
 @click.option(
     "--expires",
-    callback=_seconds,
+    callback=span_s,
     metavar="90d",
     help="Lifetime in s, m, h or d; unlimited by default. Required if you logged in through an identity provider.",
 )
@@ -214,25 +188,18 @@ def list_projects(session: CommandSession) -> None:
     session.show([p.model_dump(mode="json") for p in found], lambda: table(header, map(_project_row, found)))
 
 
-def _number(limit: float) -> float | None:
-    """The limit as the control plane takes it: workers and GPUs are whole numbers, no limit is None."""
-    if limit == inf:
-        return None
-    return int(limit) if limit.is_integer() else limit
-
-
 @project.command("share")
 @click.argument("name")
 @click.option(
     "--weight",
-    type=click.FloatRange(min=0.001, max=1000),
+    type=FiniteRange(min=0.001, max=1000),
     help="Share of the cluster relative to other projects; 1 for a new project.",
 )
 @click.option(
-    "--workers", callback=_limit, metavar="N|none", help="Most workers and parameter servers at a time."
+    "--workers", callback=limit_of, metavar="N|none", help="Most workers and parameter servers at a time."
 )
-@click.option("--cpus", callback=_limit, metavar="N|none", help="Most CPUs at a time.")
-@click.option("--gpus", callback=_limit, metavar="N|none", help="Most GPUs at a time.")
+@click.option("--cpus", callback=limit_of, metavar="N|none", help="Most CPUs at a time.")
+@click.option("--gpus", callback=limit_of, metavar="N|none", help="Most GPUs at a time.")
 @with_output
 def share_project(
     session: CommandSession,
@@ -248,7 +215,7 @@ def share_project(
     Options that are left out keep their values. A lower quota takes surplus workers back, but ends no job.
     """
     limits = {"workers": workers, "cpus": cpus, "gpus": gpus}
-    quota = {kind: _number(limit) for kind, limit in limits.items() if limit is not None}
+    quota = {kind: sent_limit(most) for kind, most in limits.items() if most is not None}
     if weight is None and not quota:
         raise click.UsageError("expected at least one of --weight, --workers, --cpus and --gpus.")
     made = session.client().access.share_out(name, weight=weight, quota=quota or None)

@@ -5,6 +5,7 @@ import click
 from ringleader.cli.find import find_job
 from ringleader.cli.output import CommandSession, number, pairs, with_output
 from ringleader.cli.terminal.completion import JOB
+from ringleader.cli.terminal.numbers import FiniteRange
 from ringleader.client.chaos import Act, Chaos, Toll
 from ringleader.client.records import as_json
 from ringleader.errors import RingleaderError, WaitTimeout
@@ -29,11 +30,11 @@ class FaultUnknown(RingleaderError):
     "--acts", type=click.IntRange(min=1), default=10, help="Number of faults to inject (default 10)."
 )
 @click.option(
-    "--every-s", type=click.FloatRange(min=0.1), default=5.0, help="Mean seconds between faults (default 5)."
+    "--every-s", type=FiniteRange(min=0.1), default=5.0, help="Mean seconds between faults (default 5)."
 )
 @click.option(
     "--for-s",
-    type=click.FloatRange(min=0.1, max=600),
+    type=FiniteRange(min=0.1, max=600),
     default=15.0,
     help="Seconds for which a worker is slow (default 15).",
 )

@@ -12,6 +12,7 @@ from ringleader.cli.output import CommandSession, ago, number, pairs, table, wit
 from ringleader.cli.terminal.completion import JOB, JobName, states
 from ringleader.cli.terminal.exchange_text import exchange_text, way_text
 from ringleader.cli.terminal.listing import groups_text, jobs_text, steps
+from ringleader.cli.terminal.numbers import SECONDS
 from ringleader.cli.terminal.system_text import uses_text
 from ringleader.client import Event, Job
 from ringleader.errors import SpecInvalid
@@ -128,7 +129,7 @@ def label(session: CommandSession, job: str, labels: tuple[str, ...]) -> None:
 
 @click.command()
 @JOB
-@click.option("--grace-s", type=click.FloatRange(min=0), help="Seconds that the current step gets to finish.")
+@click.option("--grace-s", type=SECONDS, help="Seconds that the current step gets to finish.")
 @with_output
 def cancel(session: CommandSession, job: str, grace_s: float | None) -> None:
     """Cancel JOB."""

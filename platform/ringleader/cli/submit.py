@@ -14,6 +14,7 @@ from ringleader.cli.jobs import framework_text, why_text
 from ringleader.cli.output import CommandSession, pairs, with_output
 from ringleader.cli.terminal.completion import JOB
 from ringleader.cli.terminal.listing import steps
+from ringleader.cli.terminal.numbers import SECONDS
 from ringleader.client import Job
 from ringleader.errors import WaitTimeout
 from ringleader.spec import JobSpec
@@ -43,7 +44,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @FOLLOW
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     help="With --wait or --follow: give up waiting after this many seconds.",
 )
 @click.option("--dry-run", is_flag=True, help="Show whether the job would start now, without submitting it.")
@@ -164,7 +165,7 @@ def told_bits(spec: JobSpec) -> str:
 @click.command()
 @JOB
 @FOLLOW
-@click.option("--timeout", type=click.FloatRange(min=0), help="Give up waiting after this many seconds.")
+@click.option("--timeout", type=SECONDS, help="Give up waiting after this many seconds.")
 @with_output
 def wait(session: CommandSession, job: str, *, logs: bool, timeout: float | None) -> int:
     """Wait until JOB ends; the exit code says how it ended.

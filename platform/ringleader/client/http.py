@@ -1,5 +1,6 @@
 """Requests to the REST API: one credential, deadlines, retries of what may be repeated, problems as errors."""
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 import httpx
 
 from ringleader.client.profile import Profile
-from ringleader.errors import ApiProblem, ApiUnreachable
+from ringleader.errors import ApiProblem, ApiUnreachable, RingleaderError
 
 BASE = "/api/v1"
 DEADLINE_S = 30.0  # for one answer
@@ -20,6 +21,12 @@ _BUSY = frozenset({429, 502, 503, 504})
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "PATCH"})  # PATCH is a merge-patch: twice is once
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+
+
+class NotSendable(RingleaderError, ValueError):
+    """A request holds what JSON in UTF-8 cannot carry."""
+
+    code = "not_sendable"
 
 
 class Api:
@@ -76,16 +83,23 @@ class Api:
         Raises:
             ApiProblem: the API refused.
             ApiUnreachable: no answer before the deadline.
+            NotSendable: `json` holds nan, infinity or half a character.
         """
         may_repeat = method in _REPEATABLE if repeatable is None else repeatable
-        request = self._http.build_request(
-            method,
-            BASE + path,
-            json=json,
-            content=content,
-            params=_given(params),
-            headers=dict(headers or {}),
-        )
+        try:
+            request = self._http.build_request(
+                method,
+                BASE + path,
+                json=json,
+                content=content,
+                params=_given(params),
+                headers=dict(headers or {}),
+            )
+        except ValueError as error:
+            raise NotSendable(
+                f"{method} {path} cannot be sent ({error}).",
+                hint="Give finite numbers, and text that can be encoded as UTF-8.",
+            ) from None
         return self._until_answered(lambda: self._http.send(request), may_repeat)
 
     def body(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[bytes]:
@@ -162,6 +176,18 @@ def pauses() -> Iterator[float]:
         # With jitter, so that clients do not all try at the same moments.
         yield pause_s * (0.5 + random.random() / 2)  # noqa: S311 (jitter)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def over_at(timeout: float | None) -> float | None:
+    """When a wait of `timeout` seconds from now is over, on the monotonic clock; None: never. Raises ValueError."""
+    if timeout is None:
+        return None
+    # `nan` is neither greater nor smaller than the time: such a wait would have no end.
+    if not 0 <= timeout < math.inf:
+        raise ValueError(
+            f"timeout is {timeout!r}: expected a number of seconds of at least 0, or None to wait until the end."
+        )
+    return time.monotonic() + timeout
 
 
 def _problem(response: httpx.Response) -> ApiProblem:

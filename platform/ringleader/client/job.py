@@ -10,7 +10,7 @@ from typing import Any, Self
 from urllib.parse import quote, urljoin
 
 from ringleader.client import feed
-from ringleader.client.http import Api
+from ringleader.client.http import Api, over_at
 from ringleader.client.records import Event, LogLine, Point, Result, SystemSeries, Worker
 from ringleader.client.transfers import fetch
 from ringleader.errors import ApiProblem, ApiUnreachable, JobFailed, RingleaderError, WaitTimeout
@@ -89,7 +89,7 @@ class Job:
         Raises:
             WaitTimeout: it has not ended in time. The job goes on.
         """
-        give_up_at = time.monotonic() + timeout if timeout is not None else None
+        give_up_at = over_at(timeout)
         last_seen, pause_s = time.monotonic(), _FIRST_POLL_S
         while True:
             reached = _reached(self, last_seen, outage_s)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from ringleader.client.http import Api
+from ringleader.client.http import Api, over_at
 from ringleader.errors import RingleaderError, WaitTimeout
 from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import with_framework
@@ -79,7 +79,7 @@ class Sweep:
         Raises:
             WaitTimeout: as `wait`.
         """
-        give_up_at = time.monotonic() + timeout if timeout is not None else None
+        give_up_at = over_at(timeout)
         while True:
             yield self.refresh().view
             if self.view.state.ended:
