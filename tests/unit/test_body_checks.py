@@ -395,3 +395,13 @@ def test_a_metric_that_is_no_number_is_named(value: Any, what: str) -> None:
         x, y = next(session.batches(rows()))
         with pytest.raises(StepMisuse, match=f"the metric 'note' is .*{what}.*numbers or tensors"):
             session.step(F.cross_entropy(net(x), y), note=value)
+
+
+@pytest.mark.parametrize("name", ["samples_per_s", "world_size", "exchange_fraction", "comm_bytes"])
+def test_a_metric_that_every_step_has_is_refused_and_not_overwritten(name: str) -> None:
+    with local_session(job("ring")) as session:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        x, y = next(session.batches(rows()))
+        with pytest.raises(StepMisuse, match=f"the metric '{name}', which Ringleader measures itself"):
+            session.step(F.cross_entropy(net(x), y), **{name: 1.0})

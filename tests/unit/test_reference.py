@@ -17,6 +17,7 @@ import ringleader
 from ringleader.cli.main import cli
 from ringleader.comm.transports.nccl import OURS
 from ringleader.spec import JobSpec
+from ringleader.train.body.turns import STEP_METRICS
 from ringleader.train.program_check.sandbox import CACHES
 from ringleader.wire.states import Reason
 from ringleader_api.hints import HINTS
@@ -148,6 +149,8 @@ def test_no_word_that_looks_like_an_event_is_unknown(scripts: Scripts) -> None:
 
 def test_every_metric_is_described(scripts: Scripts, pages: dict[str, str]) -> None:
     assert set(scripts.metrics.recorded()) == scripts.metrics.WORDS.keys()
+    # A program's own `lr` takes the place of ours, and Python takes no second `loss`.
+    assert STEP_METRICS | {"loss", "lr"} == scripts.metrics.WORDS.keys()
     families = {family.name for family in scripts.metrics.families()}
     telemetry = (ROOT / "api" / "ringleader_api" / "telemetry.py").read_text(encoding="utf-8")
     assert families == set(re.findall(r'"(ringleader_\w+)"', telemetry))

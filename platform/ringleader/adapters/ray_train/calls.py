@@ -12,18 +12,14 @@ from ringleader.adapters.ray_train.data import DatasetShard
 from ringleader.adapters.ray_train.torch_loops import TorchLoops
 from ringleader.adapters.session_loop import record, refuse
 from ringleader.train import Session
+from ringleader.train.body.turns import STEP_METRICS
 
 with needed("ray", "engine"):
     from ray.train import CheckpointUploadMode
     from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils
     from ray.train.v2.api.context import LocalTrainContext
 
-OF_STEPS = frozenset(
-    [
-        *("loss", "lr", "samples_per_s", "world_size"),
-        *("comm_exposed_fraction", "exchange_fraction", "idle_fraction", "loading_fraction"),
-    ]
-)
+OF_STEPS = STEP_METRICS | {"loss", "lr"}
 """Metrics that each step has anyway: reported ones of these names get `reported/` in front."""
 KEPT = "ray-checkpoint-{:012d}.tar"
 IN_A_LOOP = (

@@ -17,6 +17,14 @@ from ringleader.train.rows.order.cursor import checksum
 from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
 from ringleader.train.rows.slices import Slice
 
+STEP_METRICS = frozenset(
+    [
+        *("samples_per_s", "world_size", "comm_bytes", "loss_scale", "skipped_updates"),
+        *("comm_exposed_fraction", "exchange_fraction", "idle_fraction", "loading_fraction"),
+        *("staleness_mean", "staleness_max"),
+    ]
+)
+"""Metrics of every step, which take the place of a program's own. `lr` is no such one: the program's wins."""
 BY_TURNS = (
     "For several optimizers by turns write for critic, generator in session.steps(rows, phases=[critic_optimizer, "
     "generator_optimizer]), and in it a loop over each, with session.step(loss) of its own."
@@ -135,6 +143,11 @@ class BodyTurns:
             raise StepMisuse(
                 f"session.step got the metrics {list(names)}, but {list(self.names)} before.",
                 hint="Give the same metrics in every turn of every loop.",
+            )
+        if not self.names and (own := STEP_METRICS.intersection(names)):
+            raise StepMisuse(
+                f"session.step got the metric {min(own)!r}, which Ringleader measures itself.",
+                hint="Give the metric another name: one of the two values would be lost.",
             )
         self._names[self.phase] = names
         return names
