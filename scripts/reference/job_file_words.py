@@ -1,7 +1,7 @@
 """What each key of the job file means, in words: the models say the rest. A test holds the two together."""
 
 WORDS: dict[str, str] = {
-    "name": "The job's name. Several jobs may have the same; commands take one that a single job has.",
+    "name": "The job's name. Several jobs may have the same; commands take the newest of them, and say so.",
     "entrypoint": "The training function as `module:function`, in `working_dir` or in an installed package. With "
     "`framework: torchrun` a script in `working_dir` with its arguments, which no shell reads.",
     "framework": "The library that the entrypoint is written for. `native`: it takes the session. `ray_train`: it is "
@@ -50,7 +50,7 @@ WORDS: dict[str, str] = {
     "workers.min": "The gang: so many start together or not at all, and fewer do not train.",
     "workers.max": "As many at most; those above `min` come and go with the room there is.",
     "workers.cpus": "CPUs that each reserves; as many threads compute in it, at least one.",
-    "workers.gpus": "GPUs that each reserves. A worker computes on one device: more workers use more.",
+    "workers.gpus": "GPUs that each reserves: 0 or 1, as a worker computes on one device; more workers use more.",
     "workers.memory_gb": "Memory that each reserves, in GB.",
     "workers.placement": "On few nodes, or on different ones.",
     "workers.device": "What it computes on. Left out: `cuda` with a GPU, `cpu` without. `auto` takes the "

@@ -202,6 +202,19 @@ def test_what_a_job_tells_as_a_time_and_is_none_is_a_dash(tmp_path: Path, told: 
     assert "Recoveries" in report(here.client, f"jobs/{job_id}/report").words
 
 
+def test_a_comparison_draws_as_many_metrics_as_may_be_named(tmp_path: Path) -> None:
+    here = stage(tmp_path, FakeCluster(16))
+    job_id = here.running()
+    here.post(job_id, records=[metric(n, n, **{f"m{k:02}": 1.0 for k in range(30)}) for n in (1, 2)])
+    asked = [f"m{k:02}" for k in range(23)] + ["nothing"]
+    page = report(here.client, f"curves/report?jobs={job_id}&names={','.join(asked)}")
+    assert (len(page.points), "No values: nothing." in page.words) == (23, True)
+    all_of_them = report(here.client, f"curves/report?jobs={job_id}")
+    assert (len(all_of_them.points), "The first 24 of 30 metrics." in all_of_them.words) == (24, True)
+    beyond = here.client.get(f"/api/v1/curves/report?jobs={job_id}&names={','.join([*asked, 'm23'])}")
+    assert (beyond.status_code, beyond.json()["code"]) == (422, "bad_list")
+
+
 def test_a_report_is_bounded_and_says_what_it_leaves_out(tmp_path: Path) -> None:
     here = stage(tmp_path, FakeCluster(16))
     job_id = here.running(labels={"long": "x" * 200})
@@ -219,9 +232,9 @@ def test_a_report_is_bounded_and_says_what_it_leaves_out(tmp_path: Path) -> None
     answer = here.client.get(f"/api/v1/jobs/{job_id}/report")
     assert len(answer.content) < 1_500_000
     page = Read(answer.text)
-    assert "The first 20 of 30 metrics." in page.words
+    assert "The first 24 of 30 metrics." in page.words
     assert "The newest 200 of 500." in page.words
-    assert len(page.points) == 20
+    assert len(page.points) == 24
     assert all(len(points) <= 600 for points in page.points)
     # The only high value of 3,000 is among the points that are left.
     assert min(y for _, y in page.points[0]) < HEIGHT / 3 < max(y for _, y in page.points[0])

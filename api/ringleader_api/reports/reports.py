@@ -23,7 +23,8 @@ from ringleader_api.services.users.access import load
 from ringleader_api.store import Store
 from ringleader_api.store.tables import Job, MetricSummary
 
-MAX_CHARTS = 20
+MAX_CHARTS = 24
+"""As many as may be named, and as the page compares."""
 MAX_METRICS = 200
 """The most rows of a table of last values."""
 MAX_EVENTS = 200
@@ -99,8 +100,8 @@ class Reports:
         known = sorted({name for of in values.values() for name in of})
         shown = (list(names) or known)[:MAX_CHARTS]
         empty = [cut(name) for name in shown if name not in known]
-        notes = [f"No values: {', '.join(empty)}."] if empty else _beyond(len(names or known), MAX_CHARTS)
-        notes = [*described(interval), *notes]
+        without = [f"No values: {', '.join(empty)}."] if empty else []
+        notes = [*described(interval), *without, *_beyond(len(names or known), MAX_CHARTS)]
         labels = compared_sections.labels_of(jobs)
         of = compared_sections
         sections = [

@@ -9,6 +9,7 @@ from ringleader.wire.artifacts import report_name
 from ringleader.wire.lists import parted
 from ringleader.wire.views import Comparison
 from ringleader_api.problems import Unprocessable
+from ringleader_api.reports.reports import MAX_CHARTS
 from ringleader_api.rights import visible
 from ringleader_api.routes.bodies.fields import interval_of
 from ringleader_api.routes.bodies.files import report_file
@@ -16,7 +17,7 @@ from ringleader_api.routes.dependencies import ByCaller, Here, refusals
 from ringleader_api.services.records.metrics import Interval
 
 MAX_JOBS = 100
-MAX_NAMES = 24
+MAX_NAMES = MAX_CHARTS
 router = APIRouter(tags=["jobs"])
 
 Ids = Annotated[str, Query(description=f"Ids of jobs, separated by commas: at most {MAX_JOBS}.")]

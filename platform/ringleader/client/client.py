@@ -219,7 +219,7 @@ class Client:
         Args:
             jobs: ids, or the id of one job; those that cannot be read are named in the file as left out.
             path: the file to write.
-            names: metrics; without one, all that the jobs have, 20 at most.
+            names: metrics; without one, all that the jobs have; 24 at most.
             axis: by what curves are drawn, and the unit of `first` and `last`, as in `curves`.
 
         Raises:
