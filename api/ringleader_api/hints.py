@@ -15,7 +15,7 @@ HINTS = {
     "bad_query": "Use the parameters that the route has: /api/v1/docs lists the routes.",
     "bad_range": "Request a range that lies within the file.",
     "bad_request": "Check the request against /api/v1/openapi.json.",
-    "bad_sort": "Sort by a column of jobs or by metric:NAME:last, with a leading - for descending order.",
+    "bad_sort": "Sort by a column of jobs, by metric:NAME:last or param:KEY, with a leading - for descending order.",
     "bad_secret": "Check the secret's name and value; errors never quote the value.",
     "bad_upload": "Send a HEAD request to learn how many bytes are stored, and send the rest.",
     "checkpoint_unreadable": "Use an older checkpoint; GET /jobs/{id}/checkpoints lists them.",

@@ -224,6 +224,27 @@ def test_jobs_are_sorted_by_a_metric_whose_values_and_curve_are_columns(here: He
     page.get_by_text("No jobs match").wait_for()
 
 
+def test_jobs_are_sorted_by_parameters_labels_and_steps_also_at_the_width_of_a_phone(
+    here: Here, page: Page
+) -> None:
+    for name, lr in (("two", 2), ("ten", 10), ("words", "auto")):
+        here.submit("sorted", name, params={"lr": lr}, labels={"group": "sorted", "of": name})
+    page.set_viewport_size(NARROW)
+    page.goto(f"{here.url}/jobs?label=group=sorted&columns=name,progress,param:lr,label:of")
+
+    def names() -> list[str]:
+        return page.locator(".job-link").all_inner_texts()
+
+    for click, order in (("lr", ["two", "ten", "words"]), ("lr", ["words", "ten", "two"])):
+        page.get_by_role("button", name=click, exact=True).click()
+        wait_for(f"order {order}", lambda order=order: names() == order)
+    shows(page, "/jobs", "label=group=sorted", "sort=-param:lr", "columns=name,progress,param:lr,label:of")
+    page.get_by_role("button", name="of", exact=True).click()
+    wait_for("by the label", lambda: names() == ["ten", "two", "words"])
+    page.get_by_role("button", name="Progress", exact=True).click()
+    wait_for("by the step", lambda: names() == ["words", "ten", "two"])
+
+
 @pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (NARROW, "dark")], ids=["wide", "narrow"])
 def test_the_list_has_no_serious_fault_for_who_hears_it_or_uses_keys(
     here: Here, page: Page, size: ViewportSize, scheme: Any

@@ -93,7 +93,13 @@ def test_every_order_holds_across_pages_while_jobs_come_in_and_what_lacks_a_valu
     here: Stage,
 ) -> None:
     jobs = [
-        here.submit(name=f"n{k % 3}", project=f"p{k % 2}", labels={"k": f"{k % 2}"}, priority=k % 3 - 2)
+        here.submit(
+            name=f"n{k % 3}",
+            project=f"p{k % 2}",
+            labels={"k": f"{k % 2}"},
+            priority=k % 3 - 2,
+            params={} if k == 8 else {"lr": [-1e-300, 2, 10.0, 1e22, "a10", "a9", False, [1]][k]},
+        )
         for k in range(9)
     ]
     with here.control.store.write() as session:
@@ -102,6 +108,9 @@ def test_every_order_holds_across_pages_while_jobs_come_in_and_what_lacks_a_valu
             changed = {
                 "state": ("failed", "cancelled")[k % 2],
                 "owner": f"u{k % 2}",
+                "step": (k % 3) << 40,
+                "world_size": 1 - k % 2,
+                "attempt": k % 4,
                 **(ended if k % 4 else {}),
             }
             session.execute(update(Job).where(Job.id == job_id).values(**changed))
@@ -117,6 +126,12 @@ def test_every_order_holds_across_pages_while_jobs_come_in_and_what_lacks_a_valu
         "priority": lambda k: k % 3,
         "finished_at": lambda k: k % 4 or None,
         "duration": lambda k: k % 4 or None,
+        "step": lambda k: k % 3,
+        "workers": lambda k: -(k % 2),
+        "attempt": lambda k: k % 4,
+        # Numbers by their size, behind them texts.
+        "param:lr": lambda k: [-1e-300, 2, 10, 1e22, "a10", "a9", "false", None, None][k],
+        "label:k": lambda k: k % 2,
         "metric:a:last:last": lambda k: -(k % 2) if k % 4 else None,
         "metric:a:last:min": lambda k: -(k % 2) * 9 or k % 4 if k % 4 else None,
         "metric:a:last:max": lambda k: 9 if k % 4 else None,
@@ -124,7 +139,8 @@ def test_every_order_holds_across_pages_while_jobs_come_in_and_what_lacks_a_valu
     for name, key in keys.items():
         has, lacks = [[k for k in range(9) if (key(k) is None) is none] for none in (False, True)]
         for sign, down in (("", False), ("-", True)):
-            order = sorted(has, key=lambda k: (key(k), k), reverse=down) + sorted(lacks, reverse=down)
+            has.sort(key=lambda k: (isinstance(key(k), str), key(k), k), reverse=down)
+            order = has + sorted(lacks, reverse=down)
             for asked in ({}, {"search": "k=", "label": "k=1", "owner": "u1"}):
                 wanted = [jobs[k] for k in order if not asked or k % 2]
                 found = by_pages(here, 4, sort=f"{sign}{name}", **asked)
@@ -147,6 +163,7 @@ def test_a_cursor_of_another_order_and_one_that_is_torn_or_forged_are_refused(he
         "-finished_at",
     )
     orders += ("metric:loss:last", "metric:loss:min", "-metric:loss:last")
+    orders += ("step", "-workers", "param:lr", "-label:lr")
     given = {
         order: here.client.get(LISTED, params={"sort": order, "limit": 1}).json()["next_cursor"]
         for order in orders
@@ -186,6 +203,9 @@ def test_what_no_list_takes_is_refused_in_words(here: Stage) -> None:
         "metric:loss",
         "metric::last",
         "metric:loss:first",
+        "param:",
+        "label",
+        "--param:lr",
         "Name",
         "name ",
     ):
@@ -201,6 +221,7 @@ def test_what_no_list_takes_is_refused_in_words(here: Stage) -> None:
     for odd in ("\U0001f600", "'; DROP TABLE jobs; --", "x" * 200):
         assert listed(here, search=odd) == listed(here, param=f"{odd}={odd}") == listed(here, owner=odd) == []
         assert listed(here, metrics=odd, sort=f"metric:{odd}:last") == [job_id]
+        assert listed(here, sort=f"-param:{odd}") == listed(here, sort=f"label:{odd}") == [job_id]
 
 
 def test_a_row_has_the_metrics_that_were_asked_for(here: Stage) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import Engine, MetaData, text
 from ringleader_api.reconciling import package_collection
 from ringleader_api.services.packages import file_of
 from ringleader_api.store.database import DatabaseNewer, Store, migration_config
+from ringleader_api.store.listed import rank_of
 from ringleader_api.store.tables import Base
 
 JOB = "job_" + "1" * 26
@@ -139,6 +140,23 @@ def test_the_tables_are_those_of_the_code(old: Engine) -> None:
     move_to(old, "head")
     with old.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_lists_are_sorted_by_parameters_that_were_stored_before(old: Engine, url: str) -> None:
+    move_to(old, "0020")
+    values = ["2", "10", "-0.5", "a", "true", "1e-300", "1e999", "1.", "x" * 200, "ü"]
+    with old.begin() as connection:
+        insert = text(
+            "INSERT INTO job_attributes (kind, key, value, job_id) VALUES (:kind, 'k', :value, :job)"
+        )
+        for kind in ("param", "label"):
+            connection.execute(insert, [{"kind": kind, "value": one, "job": JOB} for one in values])
+    move_to(old, "head")
+    found = dict(rows(old, "SELECT value, rank FROM job_attributes WHERE kind = 'param'"))
+    assert found == {value: rank_of(value) for value in values}
+    assert rows(old, "SELECT count(*) FROM job_attributes WHERE rank <> ''") == [(2 * len(values),)]
+    numbers = ["-0.5", "1e-300", "2", "10", "1e999"]
+    assert sorted(values, key=found.__getitem__)[: len(numbers)] == numbers
 
 
 def test_back_to_the_first_version_and_up_again_loses_no_job(old: Engine, url: str, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ durations."""
 
 import hashlib
 import json
+import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -21,6 +23,8 @@ LABEL, PARAM = "label", "param"
 MAX_TEXT = 200
 AT_ONCE = 200
 """The jobs that `fill` takes in one transaction."""
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_SIGN, _ALL_BITS = 1 << 63, (1 << 64) - 1
 
 
 def attributes_of(job_id: str, labels: Mapping[str, str], params: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -32,9 +36,24 @@ def attributes_of(job_id: str, labels: Mapping[str, str], params: Mapping[str, A
         if not isinstance(value, list | dict)
     ]
     return [
-        {"kind": kind, "key": fitted(key), "value": fitted(value), "job_id": job_id}
+        {
+            "kind": kind,
+            "key": fitted(key),
+            "value": fitted(value),
+            "rank": rank_of(fitted(value)),
+            "job_id": job_id,
+        }
         for kind, key, value in found
     ]
+
+
+def rank_of(value: str) -> str:
+    """The text by whose order values are sorted: numbers by size, behind them all others as texts."""
+    if not _NUMBER.fullmatch(value):
+        return f"t{value}"
+    # The bits of a float, those of a negative one turned over, have the order of the numbers. + 0.0: -0 is 0.
+    (bits,) = struct.unpack(">Q", struct.pack(">d", float(value) + 0.0))
+    return f"n{bits ^ (_ALL_BITS if bits >> 63 else _SIGN):016x}"
 
 
 def scalar_text(value: Any) -> str:

@@ -106,6 +106,9 @@ class Job(Base):
         Index("ix_jobs_owner_id", "owner", "id"),
         Index("ix_jobs_priority_id", "priority", "id"),
         Index("ix_jobs_duration_s_id", "duration_s", "id"),
+        Index("ix_jobs_step_id", "step", "id"),
+        Index("ix_jobs_world_size_id", "world_size", "id"),
+        Index("ix_jobs_attempt_id", "attempt", "id"),
         # Lists that are filtered by several of these read it instead of the rows, which are a hundred times as long.
         Index("ix_jobs_filtered", "id", "state", "project", "owner", "name", "deleted_at"),
         partial_index("ix_jobs_unlisted", "id", sqlite="listed IS 0", postgresql="listed IS false"),
@@ -244,15 +247,20 @@ class MetricSummary(Base):
 
 class JobAttribute(Base):
     """A label of a job, or a parameter of its job file whose value is no list and no mapping: lists are filtered by
-    them."""
+    them, and sorted by `rank` (`store.listed.rank_of`)."""
 
     __tablename__ = "job_attributes"
-    __table_args__ = (Index("ix_job_attributes_job_id", "job_id"),)
+    __table_args__ = (
+        Index("ix_job_attributes_job_id", "job_id"),
+        Index("ix_job_attributes_kind_key_rank_job_id", "kind", "key", "rank", "job_id"),
+    )
 
     kind: Mapped[str] = mapped_column(String(8), primary_key=True)
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
     value: Mapped[str] = mapped_column(String(200), primary_key=True)
     job_id: Mapped[str] = of_job()
+    # `server_default`: control planes of the version before go on storing rows without it.
+    rank: Mapped[str] = mapped_column(String(201), default="", server_default="")
 
 
 class LogRow(Base):

@@ -40,8 +40,8 @@ _REASON_OF = {State.PAUSED: "paused because", State.STOPPING: "stopping because"
 @click.option(
     "--sort",
     metavar="ORDER",
-    help="submitted_at, name, state, owner, project, priority, finished_at, duration, or metric:NAME:last, min or max; "
-    "with a leading - in descending order.",
+    help="submitted_at, name, state, owner, project, priority, finished_at, duration, step, workers, attempt, "
+    "metric:NAME:last (or min, max), param:KEY or label:KEY; with a leading - in descending order.",
 )
 @click.option(
     "--metric",

@@ -145,8 +145,9 @@ class Client:
             label: a label as "key=value", or several, which must all match.
             param: the same of the keys of the job files' `params`.
             search: a part of the id, of the name, or of a label as key=value.
-            sort: a column ("submitted_at", "name", "state", "owner", "project", "priority", "finished_at", "duration")
-                or "metric:NAME:last" (or min, max); with a leading "-" the greatest comes first.
+            sort: a column ("submitted_at", "name", "state", "owner", "project", "priority", "finished_at", "duration",
+                "step", "workers", "attempt"), "metric:NAME:last" (or min, max), "param:KEY" or "label:KEY"; with a
+                leading "-" the greatest comes first.
             metrics: what these came to is in each job's `view.metrics`.
         """
         wanted: dict[str, Any] = {"state": state, "project": project, "name": name, "owner": owner}

@@ -64,8 +64,9 @@ async def sorted_by(
         str,
         Query(
             max_length=300,
-            description=f"One of {', '.join(COLUMNS)}, or `metric:NAME:last`, `…:min` or `…:max`; a leading `-` "
-            "puts the greatest first.",
+            description=f"One of {', '.join(COLUMNS)}, or `metric:NAME:last`, `…:min` or `…:max`, or `param:KEY` or "
+            "`label:KEY`: numbers by size, behind them all others as texts; a leading `-` puts the greatest first. "
+            "`workers` are those that there are now; lists and mappings count as no value.",
         ),
     ] = str(NEWEST_FIRST),
 ) -> Sort:

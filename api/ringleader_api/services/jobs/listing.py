@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, exists, func, literal, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from ringleader.wire.states import State
@@ -141,7 +141,7 @@ class _Search:
             # None from here on: jobs without a value stand behind all that have one, and begin with their first.
             found, behind = self._read(query, of(sort.column), sort=sort, behind=behind, limit=limit), None
         if sort.may_lack and len(found) < limit:
-            query = _without_value(sort, conditions)
+            query = _without_value(sort, conditions, self._unindexed)
             found += self._read(query, None, sort=sort, behind=behind, limit=limit - len(found))
         return found
 
@@ -235,22 +235,24 @@ def _with_value(
 ) -> Select[str, Any]:
     """The jobs that have a value of what the list is sorted by; `few` are the ids of all that match."""
     column = of(sort.column)
-    if sort.metric is None:
+    rows = sort.rows
+    if rows is None:
         query = select(Job.id, column).where(*_there(conditions))
         return query.where(column.is_not(None)) if sort.may_lack else query
-    query = select(MetricSummary.job_id, column).where(of(MetricSummary.name) == sort.metric)
+    query = select(rows.job_id, column).where(*(of(one) == value for one, value in rows.values.items()))
     if few is not None:
-        return query.where(MetricSummary.job_id.in_(few))
-    return query.join(Job, Job.id == MetricSummary.job_id).where(*_there(conditions))
+        return query.where(rows.job_id.in_(few))
+    return query.join(Job, Job.id == rows.job_id).where(*_there(conditions))
 
 
-def _without_value(sort: Sort, conditions: Sequence[ColumnElement[bool]]) -> Select[str, Any]:
+def _without_value(sort: Sort, conditions: Sequence[ColumnElement[bool]], of: _Spelling) -> Select[str, Any]:
     nothing: ColumnElement[Any] = literal(None)
     query = select(Job.id, nothing).where(*_there(conditions))
-    if sort.metric is None:
+    rows = sort.rows
+    if rows is None:
         return query.where(sort.column.is_(None))
-    own = and_(MetricSummary.job_id == Job.id, MetricSummary.name == sort.metric)
-    return query.where(~exists().where(own))
+    own = [of(one) == value for one, value in rows.values.items()]
+    return query.where(~exists().where(rows.job_id == Job.id, *own))
 
 
 def _has(job_id: ColumnElement[str], kind: str, key: str, value: str | None) -> ColumnElement[bool]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from math import isnan
 from typing import Any
 
@@ -14,7 +15,8 @@ from ringleader.text import is_utf8
 from ringleader.wire.states import State
 from ringleader_api.problems import Unprocessable
 from ringleader_api.services.pages import ListCursors
-from ringleader_api.store.tables import Job, MetricSummary
+from ringleader_api.store.listed import LABEL, PARAM, fitted
+from ringleader_api.store.tables import Job, JobAttribute, MetricSummary
 
 COLUMNS: Mapping[str, InstrumentedAttribute[Any]] = {
     "submitted_at": Job.id,  # ids grow with submission
@@ -25,8 +27,11 @@ COLUMNS: Mapping[str, InstrumentedAttribute[Any]] = {
     "priority": Job.priority,
     "finished_at": Job.finished_at,
     "duration": Job.duration_s,
+    "step": Job.step,
+    "workers": Job.world_size,
+    "attempt": Job.attempt,
 }
-"""What a list can be sorted by, beside metrics."""
+"""What a list can be sorted by, beside metrics, parameters and labels."""
 METRIC: Mapping[str, InstrumentedAttribute[Any]] = {
     "last": MetricSummary.last,
     "min": MetricSummary.min,
@@ -35,11 +40,21 @@ METRIC: Mapping[str, InstrumentedAttribute[Any]] = {
 MAY_LACK = frozenset({"finished_at", "duration"})
 """What some jobs do not have."""
 HINT = (
-    f"Sort by one of {', '.join(COLUMNS)} or metric:NAME:last|min|max, with a leading - for descending order."
+    f"Sort by one of {', '.join(COLUMNS)}, metric:NAME:last|min|max, param:KEY or label:KEY, with a leading - for "
+    "descending order."
 )
 _METRIC = re.compile(r"metric:(.{1,250}):(last|min|max)", re.DOTALL)
+_ATTRIBUTE = re.compile(rf"({PARAM}|{LABEL}):(.+)", re.DOTALL)
 _CURSORS = ListCursors(re.compile(r"(job_[0-9A-Z]{26}|\[.*\])", re.DOTALL))
 _ID = re.compile(r"job_[0-9A-Z]{26}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows beside jobs that hold what a list is sorted by, at most one of a job: those with these values."""
+
+    job_id: InstrumentedAttribute[str]
+    values: Mapping[InstrumentedAttribute[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +62,13 @@ class Sort:
     """An order of jobs. Equal ones are ordered by id, in the same direction; those that lack a value come last in both.
 
     Attributes:
-        by: a key of COLUMNS, or of METRIC where `metric` is named.
-        metric: the name of a metric.
+        by: a key of COLUMNS; where something is named, a key of METRIC, PARAM or LABEL.
+        name: the name of a metric, or the key of a parameter or label.
         descending: whether the greatest comes first.
     """
 
     by: str
-    metric: str | None = None
+    name: str | None = None
     descending: bool = False
 
     @classmethod
@@ -64,27 +79,41 @@ class Sort:
         if found := _METRIC.fullmatch(name):
             # The name is all that stands between the first and the last colon: it may have some of its own.
             return cls(found[2], found[1], descending)
+        if found := _ATTRIBUTE.fullmatch(name):
+            return cls(found[1], found[2], descending)
         if name not in COLUMNS:
             raise Unprocessable(f"there is no order {text[:100]!r}.", hint=HINT, code="bad_sort")
         return cls(name, None, descending)
 
     def __str__(self) -> str:
-        name = self.by if self.metric is None else f"metric:{self.metric}:{self.by}"
+        name = self.by
+        if self.name is not None:
+            name = f"metric:{self.name}:{self.by}" if self.by in METRIC else f"{self.by}:{self.name}"
         return f"-{name}" if self.descending else name
 
     @property
     def column(self) -> InstrumentedAttribute[Any]:
-        return COLUMNS[self.by] if self.metric is None else METRIC[self.by]
+        return COLUMNS[self.by] if self.name is None else METRIC.get(self.by, JobAttribute.rank)
+
+    @property
+    def rows(self) -> Rows | None:
+        """Where the column is; None: in the job's own row."""
+        if self.name is None:
+            return None
+        if self.by in METRIC:
+            return Rows(MetricSummary.job_id, {MetricSummary.name: self.name})
+        values = {JobAttribute.kind: self.by, JobAttribute.key: fitted(self.name)}
+        return Rows(JobAttribute.job_id, values)
 
     @property
     def is_of_ids(self) -> bool:
         """Whether the order is that of submission."""
-        return self.metric is None and self.column is Job.id
+        return self.column is Job.id
 
     @property
     def may_lack(self) -> bool:
         """Whether there are jobs without a value."""
-        return self.metric is not None or self.by in MAY_LACK
+        return self.name is not None or self.by in MAY_LACK
 
 
 NEWEST_FIRST = Sort("submitted_at", descending=True)
@@ -131,7 +160,7 @@ def _read(cursor: str, text: str, sort: Sort) -> tuple[str, Place]:
         if not isinstance(order, str) or not isinstance(job_id, str) or not _ID.fullmatch(job_id):
             raise ValueError(text)
         if order == str(sort) and (value is not None or not sort.may_lack):
-            read: Callable[[Any], Any] = _number if sort.metric is not None else _VALUES.get(sort.by, _text)
+            read: Callable[[Any], Any] = _VALUES.get(sort.by, _text)
             value = read(value)
     except (ValueError, TypeError, RecursionError, OverflowError):
         raise Unprocessable(
@@ -148,9 +177,9 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _whole(value: Any) -> int:
-    # The column has 32 bits: PostgreSQL fails a comparison with more, and a cursor can be made up.
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 31:
+def _whole(value: Any, bits: int = 32) -> int:
+    # The column has so many bits: PostgreSQL fails a comparison with more, and a cursor can be made up.
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << bits - 1:
         raise TypeError(value)
     return value
 
@@ -173,4 +202,8 @@ _VALUES: Mapping[str, Callable[[Any], Any]] = {
     "priority": _whole,
     "finished_at": _moment,
     "duration": _number,
+    "step": partial(_whole, bits=64),
+    "workers": _whole,
+    "attempt": _whole,
+    **dict.fromkeys(METRIC, _number),
 }

@@ -1,4 +1,4 @@
-/** Which columns the job list has: what every job has, and the parameters and metrics of some. */
+/** Which columns the job list has: what every job has, and the parameters, labels and metrics of some. */
 import { useState } from "react";
 import { flipped, KNOWN, STANDARD, drawnBy } from "./columns";
 import { useFacets } from "./reading";
@@ -25,7 +25,10 @@ export function ColumnChoice({ chosen, onChange }: Props) {
     return all.filter((name) => !name.includes(",") && name.toLowerCase().includes(part.toLowerCase()));
   };
   const metrics = shown(facets?.metrics ?? [], ["metric", "curve"]);
-  const params = shown(facets?.params ?? [], ["param"]);
+  const keys = [
+    ["param", "Parameters", shown(facets?.params ?? [], ["param"])],
+    ["label", "Labels", shown(Object.keys(facets?.labels ?? {}), ["label"])],
+  ] as const;
   const tick = (id: string, label: string, words: string | null) => (
     <label key={id} className="check">
       <input
@@ -45,7 +48,7 @@ export function ColumnChoice({ chosen, onChange }: Props) {
         <div className="ticks">{KNOWN.map(({ id, title }) => tick(id, title, title))}</div>
       </fieldset>
       <label>
-        Find a metric or parameter
+        Find a metric, parameter or label
         <input type="search" value={part} onChange={(event) => setPart(event.target.value)} />
       </label>
       {metrics.length > 0 && (
@@ -70,11 +73,14 @@ export function ColumnChoice({ chosen, onChange }: Props) {
           </tbody>
         </table>
       )}
-      {params.length > 0 && (
-        <fieldset>
-          <legend>Parameters</legend>
-          <div className="ticks">{params.map((name) => tick(`param:${name}`, name, name))}</div>
-        </fieldset>
+      {keys.map(
+        ([kind, title, names]) =>
+          names.length > 0 && (
+            <fieldset key={kind}>
+              <legend>{title}</legend>
+              <div className="ticks">{names.map((name) => tick(`${kind}:${name}`, name, name))}</div>
+            </fieldset>
+          ),
       )}
       <button type="button" onClick={() => onChange(STANDARD)}>
         Standard columns

@@ -1,21 +1,12 @@
 /** The job list as a table: only the rows in sight are drawn, the next page is read before its place comes in sight. */
-import {
-  rowSelectionFeature,
-  rowSortingFeature,
-  tableFeatures,
-  useTable,
-  type Header,
-  type Row,
-  type RowSelectionState,
-  type SortingState,
-} from "@tanstack/react-table";
+import { rowSelectionFeature, tableFeatures, useTable, type Row, type RowSelectionState } from "@tanstack/react-table";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, type Dispatch, type SetStateAction } from "react";
 import type { Job } from "../wire";
 import { Cell, type Around } from "./cells";
-import { column, NAME_WIDTH, type Known } from "./columns";
+import { column, NAME_WIDTH, sortedNext, type Known } from "./columns";
 
-const features = tableFeatures({ rowSortingFeature, rowSelectionFeature });
+const features = tableFeatures({ rowSelectionFeature });
 type Features = typeof features;
 const ROW_PX = 48;
 const AHEAD = 12;
@@ -38,29 +29,15 @@ interface Props {
 export function JobsTable({ jobs, columns: ids, sort, onSort, selected, onSelect, around, stale, more }: Props) {
   const known = useMemo(() => ids.map(column).filter((one) => one !== null), [ids]);
   const columns = useMemo(
-    () =>
-      known.map((one) => ({
-        id: one.id,
-        header: one.title,
-        accessorFn: (job: Job) => job.id,
-        enableSorting: one.sortable,
-        sortDescFirst: one.greatestFirst,
-        meta: one,
-      })),
+    () => known.map((one) => ({ id: one.id, header: one.title, accessorFn: (job: Job) => job.id })),
     [known],
   );
-  const sorting = useMemo(() => [sortingOf(sort)], [sort]);
   const table = useTable({
     features,
     columns,
     data: jobs,
     getRowId: (job: Job) => job.id,
-    state: { sorting, rowSelection: selected },
-    manualSorting: true,
-    onSortingChange: (change) => {
-      const next: SortingState = typeof change === "function" ? change(sorting) : change;
-      onSort(next[0] && `${next[0].desc ? "-" : ""}${next[0].id}`);
-    },
+    state: { rowSelection: selected },
     onRowSelectionChange: onSelect,
   });
   const { rows } = table.getRowModel();
@@ -95,21 +72,19 @@ export function JobsTable({ jobs, columns: ids, sort, onSort, selected, onSelect
           ))}
         </colgroup>
         <thead role="rowgroup">
-          {table.getHeaderGroups().map((group) => (
-            <tr key={group.id} role="row" aria-rowindex={1}>
-              <th role="columnheader" className="cell-tick">
-                <input
-                  type="checkbox"
-                  aria-label="Select all loaded jobs"
-                  checked={table.getIsAllRowsSelected()}
-                  onChange={table.getToggleAllRowsSelectedHandler()}
-                />
-              </th>
-              {group.headers.map((header, at) => (
-                <Head key={header.id} header={header} known={known[at]} />
-              ))}
-            </tr>
-          ))}
+          <tr role="row" aria-rowindex={1}>
+            <th role="columnheader" className="cell-tick">
+              <input
+                type="checkbox"
+                aria-label="Select all loaded jobs"
+                checked={table.getIsAllRowsSelected()}
+                onChange={table.getToggleAllRowsSelectedHandler()}
+              />
+            </th>
+            {known.map((one) => (
+              <Head key={one.id} known={one} sort={sort} onSort={onSort} />
+            ))}
+          </tr>
         </thead>
         <tbody role="rowgroup">
           <Space px={seen[0]?.start ?? 0} />
@@ -124,24 +99,16 @@ export function JobsTable({ jobs, columns: ids, sort, onSort, selected, onSelect
   );
 }
 
-function Head({ header, known }: { header: Header<Features, Job>; known: Known | undefined }) {
-  const sorted = header.column.getIsSorted();
-  const title = String(header.column.columnDef.header);
-  const how = sorted === false ? "none" : sorted === "asc" ? "ascending" : "descending";
+function Head({ known, sort, onSort }: { known: Known } & Pick<Props, "sort" | "onSort">) {
+  const { title, order } = known;
+  if (order === null) return <th role="columnheader">{title}</th>;
+  const how = sort === order ? "ascending" : sort === `-${order}` ? "descending" : "none";
   return (
-    <th
-      role="columnheader"
-      className={known?.right ? "num" : undefined}
-      aria-sort={known?.sortable ? how : undefined}
-    >
-      {known?.sortable ? (
-        <button type="button" className="sort" onClick={header.column.getToggleSortingHandler()}>
-          {title}
-          <span aria-hidden="true">{sorted === false ? "" : sorted === "asc" ? "↑" : "↓"}</span>
-        </button>
-      ) : (
-        title
-      )}
+    <th role="columnheader" className={known.right ? "num" : undefined} aria-sort={how}>
+      <button type="button" className="sort" onClick={() => onSort(sortedNext(known, sort))}>
+        {title}
+        <span aria-hidden="true">{{ none: "", ascending: "↑", descending: "↓" }[how]}</span>
+      </button>
     </th>
   );
 }
@@ -196,8 +163,4 @@ function Space({ px }: { px: number }) {
 function classOf({ id, right, width }: Known): string {
   const own = id.includes(":") ? "drawn" : id;
   return `cell-${own}${right ? " num" : ""}${width < NAME_WIDTH && own !== "state" ? " short" : ""}`;
-}
-
-function sortingOf(sort: string): { id: string; desc: boolean } {
-  return sort.startsWith("-") ? { id: sort.slice(1), desc: true } : { id: sort, desc: false };
 }

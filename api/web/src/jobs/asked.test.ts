@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { parseQuery, queryText } from "../address";
 import { askedOf, columnsAsked, columnsSaid, groupQuery, inGroup, listQuery, narrowings, NOTHING_ASKED, notUnderstood, opened } from "./asked";
-import { column, curvesOf, drawnBy, flipped, metricsOf, STANDARD } from "./columns";
+import { column, curvesOf, drawnBy, flipped, KNOWN, metricsOf, sortedNext, STANDARD } from "./columns";
 
 test("an address is read as it was written", () => {
   const text =
@@ -36,9 +36,27 @@ test("a metric's name may hold colons and slashes", () => {
   expect(drawnBy("metric:a:b/c:last")).toEqual({ kind: "metric", name: "a:b/c", statistic: "last" });
   expect(drawnBy("metric:loss:mean")).toBeNull();
   expect(drawnBy("curve:a:b")).toEqual({ kind: "curve", name: "a:b" });
-  expect(column("metric:val_loss:min")).toMatchObject({ title: "val loss min", sortable: true, right: true });
-  expect(column("curve:loss")?.sortable).toBe(false);
+  expect(column("metric:val_loss:min")).toMatchObject({ title: "val loss min", order: "metric:val_loss:min", right: true });
   expect(column("nothing")).toBeNull();
+});
+
+test("by every column but that of all labels the list can be sorted, in an order that addresses know", () => {
+  const ids = [...KNOWN.map((one) => one.id), "metric:loss:max", "curve:a:b", "param:lr", "label:team"];
+  const orders = ids.map((id) => column(id)?.order ?? null);
+  expect(ids.filter((_, at) => orders[at] === null)).toEqual(["labels"]);
+  for (const order of orders.filter((one) => one !== null)) {
+    for (const sort of [order, `-${order}`]) expect(askedOf({ sort }).sort ?? "-submitted_at").toBe(sort);
+  }
+  expect(column("curve:a:b")?.order).toBe("metric:a:b:last");
+});
+
+test("a click on a head sorts one way, the next the other, a third not at all", () => {
+  const of = (id: string, sort: string) => {
+    const known = column(id);
+    return known && sortedNext(known, sort);
+  };
+  expect([of("name", "-step"), of("name", "name"), of("name", "-name")]).toEqual(["name", "-name", undefined]);
+  expect([of("progress", "name"), of("progress", "-step"), of("progress", "step")]).toEqual(["-step", "step", undefined]);
 });
 
 test("each filter can be taken away alone", () => {

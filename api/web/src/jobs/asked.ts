@@ -24,7 +24,8 @@ export interface Asked {
 }
 
 export const NEWEST_FIRST = "-submitted_at";
-const SORTED = /^-?(submitted_at|name|state|owner|project|priority|finished_at|duration|metric:.+:(last|min|max))$/;
+const SORTED =
+  /^-?(submitted_at|name|state|owner|project|priority|finished_at|duration|step|workers|attempt|metric:.+:(last|min|max)|(param|label):.+)$/;
 
 const GROUPED = /^(label|param):./;
 

@@ -19,6 +19,7 @@ export function Cell({ id, job, around }: { id: string; job: Job; around: Around
   if (drawn?.kind === "metric") return <Value value={job.metrics?.[drawn.name]?.[drawn.statistic]} />;
   if (drawn?.kind === "curve") return <Sparkline name={drawn.name} curve={around.curve(job.id, drawn.name)} />;
   if (drawn?.kind === "param") return <Param value={paramOf(job, drawn.name)} />;
+  if (drawn?.kind === "label") return <Param value={job.labels[drawn.name]} />;
   switch (id) {
     case "state":
       return <StateBadge state={job.state} />;

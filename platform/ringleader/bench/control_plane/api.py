@@ -29,7 +29,8 @@ EACH = 40
 HISTORY = 100_000
 ORDERS = (
     *("submitted_at", "name", "state", "owner", "project", "priority", "finished_at", "duration"),
-    *("metric:loss:last", "metric:loss:min", "metric:none:max"),
+    *("step", "workers", "attempt", "metric:loss:last", "metric:loss:min", "metric:none:max"),
+    *("param:lr", "param:seed", "param:none", "label:run"),
 )
 FILTERS = (
     *("", "state=failed", "owner=u7", "label=team=t1", "label=run=r777", "param=lr=0.1", "search=r777"),
