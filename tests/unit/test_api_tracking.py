@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from control_plane import SPEC, Stage, metric, outcome, stage
+from control_plane import SPEC, Stage, event, metric, outcome, stage
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name, _validate_tag_name
 from sqlalchemy import update
 
@@ -164,6 +164,32 @@ def test_a_sample_of_system_metrics_is_told_once_and_of_many_workers_of_some(tmp
     here.tick(2)
     Exporter(here.control.store, mlflow, system=False).round()
     assert max(p.step for p in mlflow.points) == 30, "switched off"
+    here.control.close()
+
+
+def test_a_node_is_called_by_its_address_and_keeps_its_name_whoever_comes_later(tmp_path: Path) -> None:
+    here: Stage = stage(tmp_path)
+    job_id = here.running()
+    first, second, silent = ("a1" * 28, "b2" * 28, "c3" * 28)
+
+    def sample(at: str, *nodes: str) -> list[dict[str, Any]]:
+        uses = [{"kind": "node", "id": node, "node": node, "figures": {"cpu_percent": 5.0}} for node in nodes]
+        return [{"at": at, "span_s": 5.0, "uses": uses}]
+
+    def joined(seq: int, node: Any, address: Any) -> dict[str, Any]:
+        return event(seq, "worker.joined", worker=f"w{seq}", node=node, address=address)
+
+    mlflow = Held()
+    told = [joined(1, first, "10.0.0.1"), joined(2, ["odd"], "10.0.0.9"), joined(3, silent, None)]
+    here.post(job_id, records=told, system=sample("2030-01-01T00:00:01Z", first, silent))
+    exporter = Exporter(here.control.store, mlflow)
+    exporter.round()
+    here.post(job_id, records=[joined(4, second, "10.0.0.1"), joined(5, first, "10.0.0.2")])
+    here.post(job_id, system=sample("2030-01-01T00:00:06Z", first, second))
+    exporter.round()
+    figure = "cpu_percent"
+    names = ["10.0.0.1", "c3c3c3c3c3", "10.0.0.1", "10.0.0.1 b2b2b2b2b2"]
+    assert [p.key for p in mlflow.points] == [f"system/{name}/{figure}" for name in names]
     here.control.close()
 
 

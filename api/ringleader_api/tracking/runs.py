@@ -18,7 +18,7 @@ from ringleader_api.store.tables import Event, ExportCursor, Job, Metric
 from ringleader_api.tracking import records
 from ringleader_api.tracking.mlflow import Mlflow, MlflowPoint, TrackerRefused
 from ringleader_api.tracking.registry import TAG, Registry
-from ringleader_api.tracking.system import next_samples, system_points
+from ringleader_api.tracking.system import next_samples, node_names, system_points
 
 log = Log("ringleader.tracking")
 
@@ -36,6 +36,7 @@ class MlflowRuns:
         self._registry = Registry(mlflow, home)
         self._certain: set[str] = set()
         self._keys: dict[str, records.Keys] = {}
+        self._nodes: dict[str, dict[str, str]] = {}
 
     def doubt(self, job_id: str) -> None:
         """Compare before the next batch."""
@@ -48,6 +49,7 @@ class MlflowRuns:
     def forget(self, job_id: str) -> None:
         self._certain.discard(job_id)
         self._keys.pop(job_id, None)
+        self._nodes.pop(job_id, None)
 
     def update(self, job_id: str) -> None:
         """Copy what is new of a job. Raises TrackerDown, TrackerRefused."""
@@ -107,7 +109,10 @@ class MlflowRuns:
         """Copy some system metrics; False when there were none."""
         with self._store.read() as session:
             rows = next_samples(session, job.id, cursor.system_at)
-            points = system_points(rows, job.started_at or job.created_at)
+            nodes = self._nodes.get(job.id, {})
+            if any(row.kind == "node" and row.name not in nodes for row in rows):
+                nodes = self._nodes[job.id] = node_names(session, job.id)
+            points = system_points(rows, job.started_at or job.created_at, nodes)
         for start in range(0, len(points), records.MAX_BATCH):
             self._send(cursor, points[start : start + records.MAX_BATCH])
         if rows:
@@ -174,6 +179,7 @@ class MlflowRuns:
         # The note comes last: after a crash the end is sent once more, which changes nothing.
         self._note(cursor, finished=True)
         self._keys.pop(job.id, None)
+        self._nodes.pop(job.id, None)
 
     def _registered(self, job: Job, cursor: ExportCursor) -> dict[str, str]:
         """The tag that says which version of a model was made of the run. Raises TrackerRefused, which the run says."""
