@@ -1,12 +1,14 @@
 """The channels of alerts: which addresses are reached, what Slack and a mailbox are sent, how a webhook is signed."""
 
 import base64
+import email
 import ipaddress
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from email import policy
 from email.message import EmailMessage
 from functools import partial
 from typing import Any
@@ -209,10 +211,36 @@ def test_a_mail_is_plain_text_with_one_line_of_subject() -> None:
     assert (mail["To"], mail["From"], mail["Message-ID"]) == (
         "ops@example.org",
         "rl@example.org",
-        "<alert_1@ringleader>",
+        "<alert_1@example.org>",
     )
     assert mail.get_content_type() == "text/plain"
-    assert 'reason: {"code": "x"}' in mail.get_content()
+    assert "reason code: x" in mail.get_content()
+
+
+def test_a_mail_is_read_by_people_whatever_letters_and_lists_it_has_and_by_servers_of_seven_bits() -> None:
+    message = "digits has failed: Datei für Münzen fehlt " + "x" * 1200
+    data = {
+        "state": "failed",
+        "reason": {"code": "user_error", "message": "Datei für Münzen fehlt"},
+        "causes": ["gone", "größer"],
+        "value": 2.5,
+        "bound": None,
+    }
+    mail = mail_to(
+        "ops@example.org", "rl@example.org", BODY.model_copy(update={"message": message, "data": data})
+    )
+    sent = mail.as_bytes()
+    assert sent.isascii()
+    assert max(map(len, sent.splitlines())) < 998
+    read = email.message_from_bytes(sent, policy=policy.default)
+    assert isinstance(read, EmailMessage)
+    assert read["Subject"].startswith("[ringleader] digits has failed: Datei für Münzen fehlt")
+    lines = read.get_content().splitlines()
+    assert lines[:4] == [message, "", "https://rl.example.org/jobs/job_1", ""]
+    assert lines[4:] == [
+        *("project: vision", "rule: broken", "at: 2026-11-20 12:00:00 UTC", "state: failed"),
+        *("reason code: user_error", "causes: gone, größer", "value: 2.5"),
+    ]
 
 
 @contextmanager

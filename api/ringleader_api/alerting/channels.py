@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from email import policy
 from email.message import EmailMessage
 from email.utils import format_datetime
 from functools import partial
+from typing import Any
 
 from anyio import fail_after, to_thread
 
@@ -20,6 +22,8 @@ from ringleader_api.store import Transactions
 from ringleader_api.store.alerts import AlertRow
 
 AGENT = f"ringleader/{__version__}"
+# A server may know nothing of 8 bits, and would not say so.
+SEVEN_BITS = policy.default.clone(cte_type="7bit")
 MAIL_DEADLINE_S = 60.0
 """The time for one mail: servers that greylist answer late, and one that takes a mail behind the deadline gets it
 again."""
@@ -118,15 +122,33 @@ def slack_text(body: AlertBody) -> str:
 
 def mail_to(to: str, sender: str, body: AlertBody) -> EmailMessage:
     """The alert as a mail of plain text. `Message-ID` is the same each time that it is sent."""
-    mail = EmailMessage()
+    mail = EmailMessage(SEVEN_BITS)
     mail["From"], mail["To"] = sender, to
     # On one line: a header cannot hold another.
     mail["Subject"] = " ".join(f"[ringleader] {body.message}".split())[:200]
     mail["Date"] = format_datetime(body.at)
-    mail["Message-ID"] = f"<{body.id}@ringleader>"
-    facts = {"project": body.project, "rule": body.rule, "job": body.job.url if body.job else "", **body.data}
-    lines = [
-        f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in facts.items()
-    ]
-    mail.set_content("\n".join([body.message, "", *lines, ""]))
+    mail["Message-ID"] = f"<{body.id}@{sender.rpartition('@')[2]}>"
+    # Nobody's absence is told to it.
+    mail["Auto-Submitted"] = "auto-generated"
+    link = [body.job.url, ""] if body.job else []
+    facts = {
+        "project": body.project,
+        "rule": body.rule,
+        "at": f"{body.at:%Y-%m-%d %H:%M:%S} UTC",
+        **body.data,
+    }
+    lines = [line for name, value in facts.items() for line in _lines(name, value, body.message)]
+    mail.set_content("\n".join([body.message, "", *link, *lines, ""]))
     return mail
+
+
+def _lines(name: str, value: Any, said: str) -> list[str]:
+    """A fact in words, a line for each of its parts; of these, what the message has said is left out."""
+    if isinstance(value, Mapping):
+        parts = {key: part for key, part in value.items() if str(part) not in said}
+        return [line for key, part in parts.items() for line in _lines(f"{name} {key}", part, said)]
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    if value is None or value == "":
+        return []
+    return [f"{name}: {' '.join(value.split()) if isinstance(value, str) else json.dumps(value)}"]
