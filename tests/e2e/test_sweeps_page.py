@@ -86,6 +86,30 @@ def test_why_a_trial_failed_stands_in_the_leaderboard_and_in_the_reason_of_the_s
     here.page.get_by_text("trial 0 failed: because of fault-0").wait_for()
 
 
+def test_at_the_width_of_a_phone_each_trial_is_a_card_and_is_sorted_by_what_it_says(here: Browsed) -> None:
+    trials = made(here)
+    for number, loss in enumerate((0.5, 0.9, 0.7)):
+        trials.reach(number, 5, loss)
+    here.page.set_viewport_size({"width": 360, "height": 740})
+    here.page.goto(f"{here.url}/sweeps/{trials.sweep_id}")
+    board = here.page.get_by_test_id("leaderboard")
+    board.locator('[data-trial="2"] [data-said="params.lr"]', has_text="0.3").wait_for()
+    wide = "it => it.scrollWidth > it.clientWidth"
+    assert not here.page.get_by_role("region", name="Leaderboard").evaluate(wide)
+    board.get_by_role("link", name="params.lr").click()
+    here.page.wait_for_url("**sort=params.lr")
+
+    def shown() -> list[str | None]:
+        return [row.get_attribute("data-trial") for row in board.locator("[data-trial]").all()]
+
+    wait_for("order", lambda: shown() == ["0", "1", "2"])
+    assert serious(here.page) == []
+    here.page.goto(f"{here.url}/sweeps")
+    here.page.get_by_role("link", name="lr", exact=True).wait_for()
+    assert here.page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert serious(here.page) == []
+
+
 def test_a_trial_that_ended_before_a_rung_has_not_reached_it(here: Browsed) -> None:
     trials = made(here)
     for number in (1, 2):

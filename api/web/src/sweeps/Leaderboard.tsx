@@ -20,7 +20,7 @@ export function Leaderboard({ sweep, trials, order, aside }: Props) {
   return (
     <Card title="Leaderboard" aside={aside}>
       <div className="scroll" tabIndex={0} role="region" aria-label="Leaderboard">
-        <table data-testid="leaderboard">
+        <table data-testid="leaderboard" className="stacked sorted-by-heads">
           <thead>
             <tr>
               <Head column="trial" label="Trial" sweep={sweep} order={order} />
@@ -35,7 +35,7 @@ export function Leaderboard({ sweep, trials, order, aside }: Props) {
           <tbody>
             {ordered(trials, sweep, order.sort).map((trial) => (
               <tr key={trial.number} data-trial={trial.number}>
-                <td>
+                <td data-said="Trial">
                   {trial.job === null ? (
                     trial.number
                   ) : (
@@ -45,16 +45,16 @@ export function Leaderboard({ sweep, trials, order, aside }: Props) {
                   )}
                   {trial.number === sweep.best && <span className="muted"> best</span>}
                 </td>
-                <td title={trial.reason?.message}>
+                <td data-said="State" title={trial.reason?.message}>
                   <StateBadge state={trial.job_state ?? trial.state} />
                   {trial.state === "failed" && trial.reason && (
                     <p className="why bad">{sentence(gist(trial.reason.message))}</p>
                   )}
                 </td>
-                <td className="num">{number(trial.score)}</td>
-                <td className="num">{count(trial.step)}</td>
+                <td className="num" data-said={sweep.spec.metric.name}>{number(trial.score)}</td>
+                <td className="num" data-said="Step">{count(trial.step)}</td>
                 {keys.map((key) => (
-                  <td key={key} className="num">
+                  <td key={key} className="num" data-said={key}>
                     {shown(trial.point?.[key])}
                   </td>
                 ))}
