@@ -26,6 +26,7 @@ import "../styles/compare.css";
 export function CompareView({ query }: { query: string }) {
   const parsed = useMemo(() => parseCompare(query), [query]);
   const { state } = parsed;
+  const whole = useWhole(state);
   useEffect(() => {
     document.title = "Compare · Ringleader";
   }, []);
@@ -36,7 +37,7 @@ export function CompareView({ query }: { query: string }) {
         {state.jobs.length > 0 && (
           <div className="actions">
             <CopyLink />
-            <ReportLink href={comparisonUrl(reportQuery(state))} />
+            {whole.data !== undefined && whole.data.jobs.length > 0 && <ReportLink href={comparisonUrl(reportQuery(state))} />}
           </div>
         )}
       </div>
@@ -47,7 +48,8 @@ export function CompareView({ query }: { query: string }) {
       ) : (
         <>
           <Others key={state.jobs.join(",")} chosen={state.jobs} />
-          <Compared parsed={parsed} />
+          {whole.failureReason && <ErrorNotice error={whole.failureReason} stale={whole.data !== undefined} />}
+          {whole.data === undefined ? !whole.failureReason && <Skeleton lines={8} /> : <Answer parsed={parsed} answer={whole.data} />}
         </>
       )}
     </>
@@ -62,17 +64,6 @@ function Others({ chosen }: { chosen: readonly string[] }) {
       <summary>Choose other runs</summary>
       {open && <Chooser chosen={chosen} />}
     </details>
-  );
-}
-
-function Compared({ parsed }: { parsed: Parsed }) {
-  const { state } = parsed;
-  const whole = useWhole(state);
-  return (
-    <>
-      {whole.failureReason && <ErrorNotice error={whole.failureReason} stale={whole.data !== undefined} />}
-      {whole.data === undefined ? !whole.failureReason && <Skeleton lines={8} /> : <Answer parsed={parsed} answer={whole.data} />}
-    </>
   );
 }
 
