@@ -5,7 +5,8 @@ import ast
 import pytest
 
 from ringleader.parsing import parse
-from ringleader.program_text.loop_bodies import SourceText, name_apart
+from ringleader.program_text.loop_bodies import SourceText
+from ringleader.program_text.variables.apart import name_comprehensions_apart
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,7 @@ from ringleader.program_text.loop_bodies import SourceText, name_apart
 )
 def test_its_names_are_its_own(text: str, apart: str) -> None:
     tree = parse(text)
-    name_apart(tree)
+    name_comprehensions_apart(tree)
     assert ast.unparse(tree) == apart
 
 
@@ -84,3 +85,37 @@ def train(session):
 def test_a_nested_function_s_variables_are_its_own_however_deep_it_is(criterion: str, read: bool) -> None:
     text = SourceText(FACTORY.format(criterion=criterion))
     assert ("y" in {key[1] for key in text.escapes}) is read
+
+
+NAMESAKES = """
+class Trainer:
+    def train(self, session):
+        loss = 0.0
+        for x, y in session.batches(rows):
+            loss = loss + float(y)
+        print(loss)
+
+    def score(self, session, number):
+        loss = session.evaluate(rows, f)["loss"]
+        self.rate = 1 / loss
+        return g(number=number, loss=loss)
+
+def g(number, loss):
+    optimizer.param_groups[0]["lr"] = loss
+"""
+
+
+def test_a_method_s_variables_are_not_those_of_another_method() -> None:
+    text = SourceText(NAMESAKES)
+    assert list(text.escapes) == []
+    shown, scored = (text.scope_at(line).key("loss") for line in (5, 10))
+    assert (text.compared(shown), text.compared(scored)) == (False, True)
+
+
+def test_an_argument_by_keyword_is_that_of_the_parameter_of_its_name() -> None:
+    text = SourceText(
+        NAMESAKES.replace(
+            "def g(number, loss):", "class Rates:\n  def g(self, loss): pass\n\ndef g(number, loss):"
+        )
+    )
+    assert text.compared(text.scope_at(10).key("loss"))

@@ -75,7 +75,10 @@ def _carried(code: CodeType) -> tuple[tuple[str, int], ...]:
     return tuple(
         (name, line)
         for name, line in reads.written.items()
-        if reads.goes_on(name) and not reads.set_once(name) and text.flows.may_matter(keys[name])
+        if reads.goes_on(name)
+        and not reads.set_once(name)
+        and keys[name] not in text.tables
+        and text.flows.may_matter(keys[name])
     )
 
 

@@ -8,24 +8,26 @@ import linecache
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from ringleader.parsing import parse
 from ringleader.program_text.augmented_names import AugmentedNames
 from ringleader.program_text.carried_names import carried, is_of_loop, read_by_a_later_step, read_first
 from ringleader.program_text.program_scope import (
-    OF_COMPREHENSION,
     Function,
     Key,
     PlainAttributes,
     ProgramScope,
     has_own,
 )
-from ringleader.program_text.statement_order import COMPREHENSIONS, Loop, binds, blocks, first, given, span
+from ringleader.program_text.statement_order import Loop, binds, blocks, first, given, span
 from ringleader.program_text.step_items import ends_turns, goes_over_slices, method_calls
 from ringleader.program_text.turn_order import TurnUses, uses_in
 from ringleader.program_text.value_flow import ValueFlow
+from ringleader.program_text.variables.apart import name_comprehensions_apart, name_functions_apart, plain
+from ringleader.program_text.variables.staging import name_staging_apart
+from ringleader.program_text.variables.tables import filled_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class SourceText:
         file: its path.
         name: its name.
         tree: the file's syntax tree.
+        parted: the same, in which the variables of each function have names of their own.
         inside: variables that bodies change.
         escapes: those of them that are read behind, each once.
         carried: those of them that a later turn goes on from, by the outermost function or class around the loop.
@@ -64,10 +67,12 @@ class SourceText:
 
     def __init__(self, source: str, file: str = "") -> None:
         self.file, self.name = file, Path(file).name
-        self.tree = tree = PlainAttributes().visit(parse(source))
-        name_apart(tree)
-        self.flows = ValueFlow(tree)
-        self.augmented = AugmentedNames(tree, self.flows)
+        self.tree = tree = _tree_of(source)
+        self.parted = _tree_of(source)
+        self._local = name_functions_apart(self.parted)
+        name_staging_apart(self.parted)
+        self.flows = ValueFlow(self.parted)
+        self.augmented = AugmentedNames(self.parted, self.flows)
         self.inside: set[Key] = set()
         self.escapes: dict[Key, EscapingName] = {}
         self.carried: dict[Key, EscapingName] = {}
@@ -110,6 +115,11 @@ class SourceText:
                 if isinstance(loop, ast.For) and any(method_calls(loop.iter, "steps")):
                     self._lines_of_steps(loop, scope)
 
+    @cached_property
+    def tables(self) -> frozenset[Key]:
+        """The dicts that are filled as tables, the same entry by whoever comes first."""
+        return filled_tables(self.flows)
+
     def loop_at(self, line: int) -> Loop | None:
         """The innermost loop over batches around that line."""
         around = [loop for loop, _ in self.turns if loop.lineno <= line <= span(loop)[1]]
@@ -129,11 +139,14 @@ class SourceText:
         return key in self.inside and key not in self.escapes and key not in self.carried
 
     def scope_at(self, line: int) -> ProgramScope:
-        return next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope())
+        """The scope of the outermost function or class there, as the innermost function has its names."""
+        scope = next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope())
+        local = [each.names for each in self._local if each.first <= line <= each.last]
+        return scope.inside({name: new for names in local for name, new in names.items()}) if local else scope
 
     def compared(self, key: Key, line: int = 0) -> bool:
         """Whether a member that comes to a call in that line must have the value that the others had there."""
-        if not self.flows.matters(key) or self.only_shown(key) or key in self._of_one_step:
+        if not self.flows.matters(key) or self.only_shown(key) or key in self._of_one_step | self.tables:
             return False
         return not self.passes(key, line)
 
@@ -154,8 +167,7 @@ class SourceText:
     def line_of_item(self, item: str, before: int) -> int:
         """The line that stores under that key in the function of line `before`, the last one above it, or below; 0
         where there is none."""
-        scope = self.scope_at(before)
-        first, last = next(((first, last) for first, last, each in self._spans if each is scope), (0, 0))
+        first, last = next((each[:2] for each in self._spans if each[0] <= before <= each[1]), (0, 0))
         lines = sorted(line for name, line in self._items if name == item and first <= line <= last)
         return max((line for line in lines if line <= before), default=lines[-1] if lines else 0)
 
@@ -209,14 +221,14 @@ class SourceText:
             self.adding |= _lines_of_header(loop)
         for key, line in scope.changed_by([*given(loop), *loop.body]):
             self.inside.add(key)
-            if self._is_kept(key, scope):
+            if self._is_kept(key, scope) or key in self.tables:
                 continue  # rolled back and healed with the weights, or the same on all members
             read = self._behind(path, key)
             if read and key not in self.escapes:
                 self.escapes[key] = EscapingName(key, line, read, scope.name)
 
         for carry in carried(path, self.flows, scope):
-            if not self._is_kept(carry.key, scope):
+            if not self._is_kept(carry.key, scope) and carry.key not in self.tables:
                 self.inside.add(carry.key)
                 self.carried.setdefault(
                     carry.key, EscapingName(carry.key, carry.line, carry.read, scope.name)
@@ -237,7 +249,7 @@ class SourceText:
         """Whether the session keeps the variable, or it names parameter groups. The keeper is the function or class
         itself, one that it calls, or one that calls it: other programs of the file may have other variables of that
         name."""
-        name = key[1].lstrip(".")
+        name = plain(key[1].lstrip("."))
         keepers = {keeper for keeper, kept in self._kept if kept == name}
         if not keepers or name in self._groups:
             return name in self._groups
@@ -312,6 +324,12 @@ def _read_text(file: str) -> SourceText | None:
         return None
 
 
+def _tree_of(source: str) -> ast.Module:
+    tree: ast.Module = PlainAttributes().visit(parse(source))
+    name_comprehensions_apart(tree)
+    return tree
+
+
 def _adds_up(path: Sequence[ast.AST], scope: ProgramScope) -> bool:
     """Whether the body adds to what lines outside of it read: a mean is a sum by a count."""
     loop = path[-1]
@@ -366,7 +384,7 @@ def _has_backward(body: Sequence[ast.stmt]) -> bool:
 def _kept(flows: ValueFlow) -> set[tuple[str, str]]:
     """The names that the program gives to `session.keep`, each with the outermost function or class that does."""
     return {
-        (scope.name, ast.unparse(call.args[1]).rpartition(".")[2])
+        (scope.name, plain(ast.unparse(call.args[1]).rpartition(".")[2]))
         for top, scope in flows.scopes.items()
         for call in ast.walk(top)
         if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "keep" and len(call.args) == 2
@@ -433,24 +451,3 @@ def _first_behind(path: Sequence[ast.AST], name: str, lines: set[int]) -> int:
 
 def _sets_of_header(loop: ast.AST, name: str) -> list[ast.AST]:
     return [each for each in given(loop) if binds(each, name)] if isinstance(loop, Loop) else []
-
-
-def name_apart(tree: ast.AST) -> None:
-    """Rename the variables of each comprehension, in place, to names that nothing else in the tree has.
-
-    None belongs to the function around it, even if it has the name of one there.
-    """
-    found = [node for node in ast.walk(tree) if isinstance(node, COMPREHENSIONS)]
-    for number, node in enumerate(
-        found
-    ):  # from outside in: an inner one may have a variable of the same name
-        own = {
-            name.id
-            for generator in node.generators
-            for name in ast.walk(generator.target)
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
-        }
-        around = {id(name) for name in ast.walk(node.generators[0].iter)}  # evaluated outside
-        for name in ast.walk(node):
-            if isinstance(name, ast.Name) and name.id in own and id(name) not in around:
-                name.id += f"{OF_COMPREHENSION}{number}"

@@ -1,7 +1,8 @@
 """The variables of a program's functions and classes, by its text, and which of them a statement changes."""
 
 import ast
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy
 
 Key = tuple[str, str]
 """A variable's outermost function or class, and its name. Attributes (".name") and globals have an empty first part."""
@@ -9,7 +10,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 ADDS = frozenset(["append", "extend", "insert", "appendleft", "add", "update", "push", "observe", "put"])
 OF_COMPREHENSION = "'"
-"""What the names of comprehensions' variables have, and no others: `name_apart` gives it to them."""
+"""What the names of comprehensions' variables have, and no others (`names/apart.py`)."""
+OF_FUNCTION = "@"
+"""What those of functions' variables have that another function has, too."""
 CONTAINERS = frozenset(
     ["list", "dict", "set", "defaultdict", "Counter", "deque", "OrderedDict", "Queue", "SimpleQueue"]
 )
@@ -31,9 +34,18 @@ class ProgramScope:
         self.name = "" if top is None else top.name
         self.containers: set[Key] = set()
         self._bound = set() if top is None else _bound_in(top)
+        self._local: Mapping[str, str] = {}
 
     def key(self, name: str) -> Key:
+        name = self._local.get(name, name)
         return (self.name, name) if name in self._bound else ("", name)
+
+    def inside(self, local: Mapping[str, str]) -> "ProgramScope":
+        """The same scope, seen from a function in which variables have these names in the tree, by those in the
+        program."""
+        scope = copy(self)
+        scope._local = local
+        return scope
 
     def holder(self, node: ast.expr) -> Key | None:
         """The variable that is, or holds, what is changed through this expression."""
@@ -80,13 +92,10 @@ class ProgramScope:
 
     def look_for_containers(self, top: ast.AST) -> None:
         for node in ast.walk(top):
-            if not isinstance(node, ast.Assign | ast.AnnAssign):
-                continue
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                for part, value in _each(target, node.value):
-                    base = self.holder(part) if _makes_container(value) else None
-                    if base is not None:
-                        self.containers.add(base)
+            for target, value in assigned_in(node):
+                base = self.holder(target) if _makes_container(value) else None
+                if base is not None:
+                    self.containers.add(base)
 
 
 class PlainAttributes(ast.NodeTransformer):
@@ -122,7 +131,52 @@ class PlainAttributes(ast.NodeTransformer):
 def has_own(function: Function | ast.Lambda, name: str) -> bool:
     """Whether the name is a parameter or a local variable of this very function: what is set in a function or class
     inside it is not."""
-    return name in _arguments(function) | _set_in(function)
+    return name in parameters_of(function) | _set_in(function)
+
+
+def parameters_of(function: Function | ast.Lambda) -> set[str]:
+    """The names of its parameters."""
+    return {parameter.arg for parameter in parameter_nodes(function)}
+
+
+def parameter_nodes(function: Function | ast.Lambda) -> list[ast.arg]:
+    given = function.args
+    every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
+    return [parameter for parameter in every if parameter is not None]
+
+
+def variables_of(function: Function) -> set[str]:
+    """The parameters and local variables of this very function, without functions, classes and imports."""
+    found = {name for name in parameters_of(function) | _set_in(function) if OF_COMPREHENSION not in name}
+    nodes: list[ast.AST] = [*function.body]
+    while nodes:
+        node = nodes.pop()
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.discard(name)
+            case ast.alias(name=name, asname=other):
+                found.discard(other or name)
+        nodes += [] if isinstance(node, Definition | ast.Lambda) else ast.iter_child_nodes(node)
+    return found
+
+
+def assigned_in(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The pairs of target and value of a statement, if it is an assignment."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from pairs_of(target, node.value)
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        yield node.target, node.value
+
+
+def pairs_of(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The pairs of target and value in an assignment: `a, b = [], {}` are two."""
+    series = ast.Tuple | ast.List
+    if isinstance(target, series) and isinstance(value, series) and len(target.elts) == len(value.elts):
+        for part, its in zip(target.elts, value.elts, strict=True):
+            yield from pairs_of(part, its)
+    else:
+        yield target, value
 
 
 def name_of(node: ast.expr) -> str:
@@ -150,27 +204,11 @@ def _bound_in(top: Definition) -> set[str]:
     return bound - outside
 
 
-def _each(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """The pairs of target and value in an assignment: `a, b = [], {}` are two."""
-    series = ast.Tuple | ast.List
-    if isinstance(target, series) and isinstance(value, series) and len(target.elts) == len(value.elts):
-        for part, its in zip(target.elts, value.elts, strict=True):
-            yield from _each(part, its)
-    else:
-        yield target, value
-
-
-def _makes_container(value: ast.expr | None) -> bool:
+def _makes_container(value: ast.expr) -> bool:
     made = isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
     called = value.func if isinstance(value, ast.Call) else None
     kind = called.value if isinstance(called, ast.Subscript) else called  # list[float]()
     return made or (kind is not None and name_of(kind) in CONTAINERS)
-
-
-def _arguments(function: Function | ast.Lambda) -> set[str]:
-    given = function.args
-    every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
-    return {argument.arg for argument in every if argument is not None}
 
 
 def _set_in(function: Function | ast.Lambda) -> set[str]:

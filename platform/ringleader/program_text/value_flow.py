@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ringleader.program_text.program_scope import Definition, Function, Key, ProgramScope, name_of
+from ringleader.program_text.program_scope import (
+    OF_FUNCTION,
+    Definition,
+    Function,
+    Key,
+    ProgramScope,
+    name_of,
+    parameters_of,
+)
 
 MATTERS: Key = ("", "")
 LOSS: Key = ("", "step()")
@@ -142,7 +150,7 @@ class ValueFlow:
             case ast.ClassDef():
                 self._statements(node.body)
             case ast.Assign(targets=targets, value=value):
-                self._expression(value, {key for target in targets for key in self._into(target)})
+                self._assigned(targets, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._expression(value, self._into(target))
             case ast.AugAssign(target=target, value=value):
@@ -151,11 +159,32 @@ class ValueFlow:
                 self.loads += [VariableRead(key, node.lineno, key) for key in into - {MATTERS}]
             case ast.Expr(value=value):
                 self._said(value)
+            case ast.Return(value=ast.Tuple(elts=parts)):
+                for number, part in enumerate(parts):
+                    self._expression(part, {("()", self._function), _part(self._function, number)})
             case ast.Return(value=ast.expr() as value):
                 # `("()", name)` stands for what functions of that name return.
                 self._expression(value, {("()", self._function)})
             case _:
                 self._compound(node)
+
+    def _assigned(self, targets: Sequence[ast.expr], value: ast.expr) -> None:
+        """Follow an assignment: one of several values at once is that of each of them."""
+        match targets, value:
+            case [ast.Tuple(elts=parts)], ast.Tuple(elts=values) if _are_pairs(parts, values):
+                for part, its in zip(parts, values, strict=True):
+                    self._expression(its, self._into(part))
+            case [ast.Tuple(elts=parts)], ast.Call(func=called) if self._gives_parts(called, len(parts)):
+                self._call(value, set())
+                for number, part in enumerate(parts):
+                    self._flow(_part(name_of(called), number), value.lineno, self._into(part))
+            case _:
+                self._expression(value, {key for target in targets for key in self._into(target)})
+
+    def _gives_parts(self, called: ast.expr, number: int) -> bool:
+        """Whether it is of functions of the program that all return so many values, in a tuple each time."""
+        known = self.functions[name_of(called)] if self._is_known(called) else []
+        return bool(known) and all(_returns_parts(function, number) for function, _ in known)
 
     def _compound(self, node: ast.stmt) -> None:
         match node:
@@ -274,8 +303,11 @@ class ValueFlow:
                 # Behind `*values`, or one argument too many, it cannot be seen which parameter gets it.
                 plain = number < len(names) and not isinstance(argument, ast.Starred)
                 self._expression(argument, {(scope.name, names[number])} if plain else {MATTERS})
+            by_name = {name.partition(OF_FUNCTION)[0]: name for name in parameters_of(function)}
             for keyword in node.keywords:
-                self._expression(keyword.value, {(scope.name, keyword.arg)} if keyword.arg else {MATTERS})
+                plain = bool(keyword.arg)
+                parameter = (scope.name, by_name.get(keyword.arg or "", keyword.arg or ""))
+                self._expression(keyword.value, {parameter} if plain else {MATTERS})
 
     def _is_known(self, function: ast.expr) -> bool:
         """Whether it may be a function of the program: no method of the session's, whatever else has its name, and no
@@ -314,6 +346,33 @@ class ValueFlow:
         ends = any(_ends_a_turn(each) for statement in inside for each in ast.walk(statement))
         acts = any(_acts(each, self._scope) for each in inside)
         return keys | ({MATTERS} if acts else set()) | ({LOSS} if ends else set())
+
+
+def _part(function: str, number: int) -> Key:
+    """One of the values that functions of that name return at once."""
+    return "()", f"{function}[{number}]"
+
+
+def _are_pairs(parts: Sequence[ast.expr], values: Sequence[ast.expr]) -> bool:
+    return len(parts) == len(values) and not _starred([*parts, *values])
+
+
+def _returns_parts(function: Function, number: int) -> bool:
+    nodes: list[ast.AST] = [*function.body]
+    found: list[ast.expr | None] = []
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return False
+        found += [node.value] if isinstance(node, ast.Return) else []
+        nodes += [] if isinstance(node, Definition | ast.Lambda) else ast.iter_child_nodes(node)
+    tuples = [value for value in found if isinstance(value, ast.Tuple)]
+    alike = all(len(each.elts) == number and not _starred(each.elts) for each in tuples)
+    return bool(found) and len(tuples) == len(found) and alike
+
+
+def _starred(parts: Sequence[ast.expr]) -> bool:
+    return any(isinstance(part, ast.Starred) for part in parts)
 
 
 def _reached(loads: Sequence[VariableRead], ends: set[Key]) -> set[Key]:

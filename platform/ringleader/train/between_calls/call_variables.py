@@ -132,8 +132,7 @@ class CallVariables:
     def _add_frame(self, frame: FrameType, text: SourceText) -> None:
         scope = text.scope_at(frame.f_lineno)
         variables = [(scope.key(name), value) for name, value in frame.f_locals.items()]
-        for key, value in variables:
-            name = key[1]
+        for name, (key, value) in zip(list(frame.f_locals), variables, strict=True):
             self._add_one(_Spot(frame, text, name), key, value)
             inside_too = is_users(value) and not text.only_shown(key)
             for shown, inside, part in alike_values(value) if inside_too else ():

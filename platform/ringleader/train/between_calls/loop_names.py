@@ -13,6 +13,7 @@ import torch
 from ringleader.program_text.current_line import running_frames
 from ringleader.program_text.loop_bodies import EscapingName, SourceText, text_of
 from ringleader.program_text.program_scope import Key
+from ringleader.program_text.variables.apart import plain
 from ringleader.train.between_calls.findings import (
     BODY_CURE,
     CARRIED_ADVICE,
@@ -29,7 +30,7 @@ def warn_of_bodies(warnings: JobWarnings, models: Sequence[torch.nn.Module]) -> 
     frames = list(running_frames())
     buffers = _names_of_buffers(models)
     for escape, file in escapes(frames):
-        name, place = escape.key[1].lstrip("."), Path(file).name
+        name, place = plain(escape.key[1]).lstrip("."), Path(file).name
         if escape.key[1].startswith(".") and name in buffers:
             continue
         warnings.add(
@@ -40,7 +41,7 @@ def warn_of_bodies(warnings: JobWarnings, models: Sequence[torch.nn.Module]) -> 
             f"Instead, {BODY_CURE}.",
         )
     for carry, file in carries(frames):
-        name, place = carry.key[1].lstrip("."), Path(file).name
+        name, place = plain(carry.key[1]).lstrip("."), Path(file).name
         if name in buffers:
             continue
         warnings.add(
@@ -51,7 +52,7 @@ def warn_of_bodies(warnings: JobWarnings, models: Sequence[torch.nn.Module]) -> 
             CARRIED_ADVICE,
         )
     for left, file in _told(frames, lambda text: text.by_steps):
-        name, place = left.key[1].lstrip("."), Path(file).name
+        name, place = plain(left.key[1]).lstrip("."), Path(file).name
         reason, _, advice = STEPS_CURE.partition(". ")
         warnings.add(
             "variable",
@@ -76,7 +77,7 @@ def escaped(function: Any) -> list[dict[str, str]]:
     ]
     within = [(carry, CARRIED_CURE) for carry in text.carried.values()]
     return [
-        {"variable": each.key[1].lstrip("."), "line": f"{file}:{each.line}", "cure": cure}
+        {"variable": plain(each.key[1]).lstrip("."), "line": f"{file}:{each.line}", "cure": cure}
         for each, cure in (*behind, *within)
         if each.scope in scopes
     ]
@@ -86,7 +87,9 @@ def missed_lines() -> list[VariableFinding]:
     """The findings for a worker that comes into a loop over `session.steps` behind its first step: what the lines after
     earlier ones have left to those after later ones."""
     return [
-        VariableFinding(left.key[1].lstrip("."), f"{Path(file).name}:{left.line}", STEPS_CURE, STEPS_HOW)
+        VariableFinding(
+            plain(left.key[1]).lstrip("."), f"{Path(file).name}:{left.line}", STEPS_CURE, STEPS_HOW
+        )
         for left, file in _told(list(running_frames()), lambda text: text.by_steps)
     ]
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from ringleader.program_text.loop_bodies import SourceText
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.value_flow import ValueFlow
+from ringleader.program_text.variables.tables import filled_tables
 
 
 class JoinedFlows:
@@ -28,7 +29,16 @@ class JoinedFlows:
         if not self._texts:
             return True
         flow, hidden = _joined(self._texts), any(text.only_shown(key) for text in self._texts)
-        return not hidden and flow.matters(key) and (not way or any(map(flow.matters, way)))
+        return (
+            not hidden
+            and not self.is_table(key)
+            and flow.matters(key)
+            and (not way or any(map(flow.matters, way)))
+        )
+
+    def is_table(self, key: Key) -> bool:
+        """Whether it is a dict that is filled as a table, wherever these files use it."""
+        return key in _tables(self._texts)
 
     def in_losses(self, key: Key) -> bool:
         """Whether a value of the variable goes into the loss of a turn."""
@@ -43,8 +53,13 @@ class JoinedFlows:
 
 
 @lru_cache(maxsize=32)
+def _tables(texts: frozenset[SourceText]) -> frozenset[Key]:
+    return next(iter(texts)).tables if len(texts) == 1 else filled_tables(_joined(texts))
+
+
+@lru_cache(maxsize=32)
 def _joined(texts: frozenset[SourceText]) -> ValueFlow:
     if len(texts) == 1:
         return next(iter(texts)).flows
     ordered = sorted(texts, key=lambda each: each.file)
-    return ValueFlow(ast.Module([statement for text in ordered for statement in text.tree.body], []))
+    return ValueFlow(ast.Module([statement for text in ordered for statement in text.parted.body], []))

@@ -24,6 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.program_text.current_line import BELOW, INSTALLED, PACKAGES
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import Key, ProgramScope
+from ringleader.program_text.variables.apart import plain
 
 MOST_DEPTH = 4
 MANY = 64
@@ -149,7 +150,7 @@ def objects_in(
         seen: objects that were met before, by identity; those met here are added.
     """
     seen = set() if seen is None else seen
-    left = deque((ProgramObject(key[1], (key,), value), depth) for key, value in variables)
+    left = deque((ProgramObject(plain(key[1]), (key,), value), depth) for key, value in variables)
     while left and len(seen) < MOST_OBJECTS:
         each, more = left.popleft()
         if isinstance(each.value, _PLAIN) or id(each.value) in seen or left_out(each.value):

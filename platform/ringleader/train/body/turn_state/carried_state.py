@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ringleader.program_text.current_line import running_frames
 from ringleader.program_text.loop_bodies import SourceText, text_of
+from ringleader.program_text.variables.apart import plain
 from ringleader.train.between_calls.call_variables import place_of
 from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
 from ringleader.train.between_calls.hook_outputs import carried_of_hooks
@@ -91,7 +92,8 @@ class CarriedState:
 
     def _find_values(self) -> TurnValues:
         read = [each for loop in self._attributes for each in loop.read]
-        return TurnValues(self._context.held, read, self._known)
+        tables = [each for loop in self._attributes for each in loop.tables]
+        return TurnValues(self._context.held, read, tables, self._known)
 
     def _look(self, *, everything: bool) -> _Marks:
         marks = self._handed_on()
@@ -101,7 +103,9 @@ class CarriedState:
                 continue
             scope = text.scope_at(frame.f_lineno)
             for key in text.carried_in(scope):
-                marks |= self._variable(frame, key[1], place_of(frame, text.carried[key].line))
+                name = plain(key[1])
+                if scope.key(name) == key or not key[0]:
+                    marks |= self._variable(frame, name, place_of(frame, text.carried[key].line))
             if everything:
                 marks |= self._objects(frame, text)
         return marks | (self._hooks() if everything else {})

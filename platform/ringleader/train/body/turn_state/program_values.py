@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ringleader.program_text.current_line import running_frames
 from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.variables.apart import plain
 from ringleader.train.between_calls.objects.program_objects import attributes_of
 from ringleader.train.body.turn_state.turn_attributes import in_reach, objects_in
 from ringleader.train.state.hidden_state import MANY, unkept_values
@@ -68,8 +69,13 @@ def program_values(held: TrainingState) -> Iterator[ProgramValue]:
 def _read_first(frame: FrameType) -> Iterator[str]:
     """The names of the variables that go into the losses of the running loop as its turns find them."""
     text = text_of(frame.f_code.co_filename)
-    if text is not None:
-        yield from (name for _, name in text.read_first(frame.f_lineno) if not name.startswith("."))
+    if text is None:
+        return
+    scope = text.scope_at(frame.f_lineno)
+    for key in text.read_first(frame.f_lineno):
+        name = plain(key[1])
+        if not name.startswith(".") and scope.key(name) == key:
+            yield name
 
 
 def _inside(path: str, value: Any, registered: set[int], depth: int) -> Iterator[tuple[str, Any]]:

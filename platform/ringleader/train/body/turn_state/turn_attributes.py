@@ -18,6 +18,7 @@ from ringleader.program_text.dataset_caches import reads_rows
 from ringleader.program_text.loop_bodies import SourceText, text_of
 from ringleader.program_text.statement_order import Loop
 from ringleader.program_text.turn_order import CarriedAttribute, TurnUses, read_for_losses, uses_in
+from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
 from ringleader.train.between_calls.objects.program_objects import attributes_of, is_users
 from ringleader.train.between_calls.objects.program_objects import objects_in as reached
 
@@ -60,6 +61,7 @@ class TurnAttributes:
         passing: the attributes that a turn sets before it reads them.
         handed_on: those that a turn reads before it sets them, of the objects in reach.
         read: those that go into its loss as it finds them, which nothing in the text changes, likewise.
+        tables: those that are filled as tables: an entry that is there stays as it is.
     """
 
     def __init__(
@@ -76,10 +78,17 @@ class TurnAttributes:
         )
         self.passing = uses.passing
         held = {id(holder): (name, holder) for name, holder in objects}.values()
-        self.handed_on = list(_held(uses.carried, held, texts))
+        flows = JoinedFlows(texts)
+        changed = list(_held(uses.carried, held, texts))
+        self.handed_on = [each for each in changed if not flows.is_table(("", f".{each.attribute}"))]
         # What forwards leave in torch's own layers, and data sets keep of rows, is seen in other ways.
         own = [each for each in held if not _is_seen_elsewhere(type(each[1]))]
-        self.read = list(_held(read, own, texts))
+        tables = {
+            name: each for name, each in {**uses.carried, **read}.items() if flows.is_table(("", f".{name}"))
+        }
+        self.tables = list(_held(tables, own, texts))
+        as_found = {name: each for name, each in read.items() if name not in tables}
+        self.read = list(_held(as_found, own, texts))
 
 
 def _is_seen_elsewhere(kind: Any) -> bool:

@@ -7,6 +7,7 @@ whatever a turn reads before it sets it is looked at, however it is changed.
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 from typing import Any
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 from ringleader.program_text.carrying_hooks import read_as_left
 from ringleader.program_text.current_line import BELOW, running_frames
 from ringleader.program_text.loop_bodies import SourceText, text_of
+from ringleader.program_text.variables.apart import plain
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
 from ringleader.train.between_calls.objects.program_objects import files_of, held_by, is_users, objects_in
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, in_reach
+from ringleader.train.state.hidden_state import MANY
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
@@ -48,16 +51,23 @@ class TurnValues:
 
     Args:
         attributes: those that turns of the running loop read as they find them.
+        tables: those of them that are filled as tables.
         known: what the session takes care of, by identity.
     """
 
     def __init__(
-        self, held: TrainingState, attributes: Collection[HeldAttribute], known: Collection[int]
+        self,
+        held: TrainingState,
+        attributes: Collection[HeldAttribute],
+        tables: Collection[HeldAttribute],
+        known: Collection[int],
     ) -> None:
         self._reader = _MarkReader(held)
         self._known = known
         self._looks = 0
         self._values = [TurnValue(each.name, each.line, _value_of(each)) for each in attributes]
+        for each in tables:
+            self._values += _entries(TurnValue(each.name, each.line, _value_of(each)))
         called = set(_names_of_functions(held))
         for frame in running_frames():
             text = text_of(frame.f_code.co_filename)
@@ -112,9 +122,21 @@ def _variables(frame: FrameType, text: SourceText, called: Collection[str]) -> I
     """The variables of a function that has the loop."""
     scope = text.scope_at(frame.f_lineno)
     for key, line in text.read_first(frame.f_lineno).items():
-        name = key[1]
+        name = plain(key[1])
         if not name.startswith(".") and name not in called and scope.key(name) == key:
-            yield TurnValue(name, f"{text.name}:{line}", _variable(frame, name))
+            value = TurnValue(name, f"{text.name}:{line}", _variable(frame, name))
+            yield from _entries(value) if key in text.tables else [value]
+
+
+def _entries(table: TurnValue) -> Iterator[TurnValue]:
+    """What a table has now. New entries are no change of it, and those that are gone are made again."""
+    held = table.read()
+    for key in list(islice(held, MANY)) if isinstance(held, dict) else ():
+        yield TurnValue(f"{table.name}[{key!r}]", table.line, _entry(table, key))
+
+
+def _entry(table: TurnValue, key: Any) -> Callable[[], Any]:
+    return lambda: found.get(key, MISSING) if isinstance(found := table.read(), dict) else MISSING
 
 
 def _variable(frame: FrameType, name: str) -> Callable[[], Any]:
@@ -134,7 +156,8 @@ def _of_functions(frame: FrameType, text: SourceText, called: Collection[str]) -
         for name, key, line in read_as_left(function.__code__):
             if name not in called and flows.in_losses(key):
                 place = f"{Path(function.__code__.co_filename).name}:{line}"
-                yield TurnValue(name, place, _held_value(function, name))
+                value = TurnValue(name, place, _held_value(function, name))
+                yield from _entries(value) if flows.is_table(key) else [value]
 
 
 def _functions_in(value: Any) -> Iterator[FunctionType]:
