@@ -33,7 +33,8 @@ def environment_page() -> str:
         "Of a node": (NODES, ""),
         "Given to hosted programs": (
             PROGRAMS,
-            "Beside those that torchrun gives: [Host a torchrun script or a TorchTrainer](../how-to/host-training-code.md).",
+            "Beside those that torchrun gives: "
+            "[Host a torchrun script or a TorchTrainer](../how-to/host-training-code.md).",
         ),
         "Of `make demo`": (DEMO, ""),
         "Of benchmarks": (BENCH, ""),
