@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from cast import Cast
+from faults import FaultPlan
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
@@ -92,10 +93,48 @@ def test_a_batch_that_gives_every_slice_one_row_is_warned_of_once_with_its_own_c
     assert "batch.global_size to 8" in warned[0]["hint"]
 
 
-def test_a_warning_comes_once_from_a_group_and_not_from_each_member(tmp_path: Path) -> None:
-    play = Cast(JobSpec.parse(SPEC), partial(train_spatial, count=18), artifacts=tmp_path).play()
-    assert play.outcome == "succeeded"
+SERVERS = {"inter_node": "parameter_server", "intra_node": "parameter_server"}
+MODES: dict[str, Any] = {
+    "ring": "ring",
+    "a server": SERVERS | {"servers": 1},
+    "servers": SERVERS | {"servers": 2},
+    "backups": SERVERS | {"server_backups": 1},
+    "leased": SERVERS | {"servers": 1, "consistency": "async"},
+    "local_sgd": {"inter_node": "local_sgd", "intra_node": "local_sgd", "inner_steps": 2},
+    "token_ring": "token_ring",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_warning_comes_once_from_a_group_and_not_from_each_member(mode: str, tmp_path: Path) -> None:
+    spec = JobSpec.parse(SPEC | {"sync": MODES[mode]})
+    play = Cast(spec, partial(train_spatial, count=18), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", play.message
     assert [told["about"] for told in play.reported("warning")] == ["batch_norm"]
+
+
+@pytest.mark.parametrize("mode", ["a server", "servers", "backups"])
+def test_a_warning_comes_once_though_all_who_gave_it_are_lost(mode: str, tmp_path: Path) -> None:
+    """What it foresees ends both workers; who takes their place finds the same, and reports in their place."""
+    spec = JobSpec.parse(SPEC | {"sync": MODES[mode]})
+    play = Cast(spec, partial(train, count=18), artifacts=tmp_path).play()
+    assert (play.outcome, len(play.plans) > 1) == ("failed", True)
+    assert [told["about"] for told in play.reported("warning")] == ["batch_norm"]
+
+
+def test_an_attempt_that_goes_on_from_a_checkpoint_does_not_warn_again(tmp_path: Path) -> None:
+    spec = JobSpec.parse(SPEC | {"workers": {"min": 1, "max": 1}, "checkpoint": {"every_steps": 2}})
+    place = str(tmp_path / "saved")
+    faults = FaultPlan().kill("w0", at_step=6)
+    told: list[str] = []
+    for attempt, cues in ((1, faults), (2, FaultPlan())):
+        train = partial(train_spatial, count=18)
+        cast = Cast(spec, train, cues, tmp_path / str(attempt), checkpoints=place, attempt=attempt)
+        play = cast.play()
+        told += [warning["about"] for warning in play.reported("warning")]
+    assert play.outcome == "succeeded", play.message
+    assert play.reported("checkpoint.restored")
+    assert told == ["batch_norm"]
 
 
 def test_a_pass_that_drop_last_leaves_no_batch_of_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Warnings of a job: requests that are not met and failures that are foreseen, each sent once as an event."""
+"""Warnings of a job: requests that are not met and failures that are foreseen, each sent once as an event, whoever is
+lost and whoever joins."""
 
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.exchange_layout import ExchangeLayout
@@ -44,6 +45,17 @@ class JobWarnings:
             warning = {"about": about, "message": message, "hint": hint}
             self._context.reporter.say(WARNING, self._context.generation.number, warning)
             print(f"ringleader: {message} {hint}")
+
+    def state(self) -> list[tuple[str, str]]:
+        """The warnings that are reported, for who joins later, and for later attempts."""
+        unsaid = {(each["about"], each["message"]) for each in self._unsaid}
+        return sorted(self._known - unsaid)
+
+    def restore(self, state: list[tuple[str, str]], /) -> None:
+        """Take over what was reported: this member may have found the same, and may be the one that reports now."""
+        told = {(about, message) for about, message in state}
+        self._known |= told
+        self._unsaid = [each for each in self._unsaid if (each["about"], each["message"]) not in told]
 
     def look(self) -> None:
         """Warn of requests that the new generation cannot use, and report what was found before it."""

@@ -100,6 +100,7 @@ class Member:
             kernels=self.kernels.found,
             comparison=self.comparison,
             functions=self.functions,
+            warnings=self.warnings,
         )
 
     def _make_handovers(self) -> None:
