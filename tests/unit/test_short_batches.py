@@ -1,5 +1,6 @@
 """The short last batch of a pass: what would get a single row of it is warned of, and it can be left out."""
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from torch.utils.data import TensorDataset
 import ringleader
 from ringleader.errors import NoStep, RingleaderError, StepMisuse
 from ringleader.spec import JobSpec
-from ringleader.train.local import RecordedOutput, run_local
+from ringleader.train.local import RecordedOutput, SingleMember, alone, run_local
+from ringleader.train.run import run
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -155,3 +157,97 @@ def test_total_steps_and_passes_count_the_same_batches(tmp_path: Path) -> None:
         with ringleader.local_session(SPEC) as session:
             told = session.total_steps(rows(18), epochs=2, drop_last=drop_last)
         assert told == run_on(18, tmp_path, drop_last=drop_last, norm=False)[0]
+
+
+def asked(session: ringleader.Session) -> nn.Module:
+    net = session.model(nn.Linear(4, 2))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    return net
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"shuffle": "no"}, "shuffle='no', a str"),
+        ({"shuffle": None}, "shuffle=None, a NoneType"),
+        ({"drop_last": 1}, "drop_last=1, a int"),
+        ({"loader_workers": -1}, "loader_workers=-1"),
+        ({"loader_workers": 1.5}, "loader_workers=1.5"),
+        ({"loader_workers": True}, "loader_workers=True"),
+    ],
+    ids=str,
+)
+def test_an_argument_that_would_be_taken_for_another_is_refused(given: dict[str, Any], says: str) -> None:
+    with ringleader.local_session(SPEC) as session:
+        asked(session)
+        for loop in (session.batches, session.steps):
+            with pytest.raises(StepMisuse, match=re.escape(says)):
+                loop(rows(16), **given)
+        if "loader_workers" in given:
+            with pytest.raises(StepMisuse, match=re.escape(says)):
+                session.evaluate(rows(16), lambda batch: {"s": batch[1]}, **given)
+
+
+@pytest.mark.parametrize("epochs", [-1, 2.5, True, "2"])
+def test_a_number_of_passes_that_is_none_is_refused(epochs: Any) -> None:
+    with (
+        ringleader.local_session(SPEC) as session,
+        pytest.raises(StepMisuse, match=f"epochs={epochs!r}"),
+    ):
+        session.total_steps(rows(16), epochs=epochs)
+
+
+class Shown(RecordedOutput):
+    """Keeps the progress that is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.totals: list[tuple[int, int | None]] = []
+
+    def progress(self, *, step: int, total_steps: int | None, epoch: int, phase: str, rows: int) -> None:
+        self.totals.append((step, total_steps))
+
+
+def train_by_phases(session: ringleader.Session) -> None:
+    net = asked(session)
+    for _ in range(2):
+        assert session.total_steps(rows(32), epochs=1) == 4
+        for x, y in session.batches(rows(32)):
+            session.step(F.cross_entropy(net(x), y))
+
+
+def test_the_steps_that_are_over_count_among_those_of_the_whole_job(tmp_path: Path) -> None:
+    """A second phase of four steps behind four is not the fifth of four."""
+    shown, spec = Shown(), JobSpec.parse(SPEC)
+    alone_in_it = SingleMember(spec.shards)
+    run(
+        spec=alone(spec),
+        function=train_by_phases,
+        coordinator=alone_in_it,
+        sink=shown,
+        server=False,
+        artifacts=tmp_path,
+    )
+    assert {total for _, total in shown.totals if total is not None} == {4, 8}
+    assert all(total is None or step <= total for step, total in shown.totals)
+
+
+def test_an_evaluation_over_no_rows_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    with ringleader.local_session(SPEC) as session:
+        net = asked(session)
+        for x, y in session.batches(rows(16)):
+            session.step(F.cross_entropy(net(x), y))
+        assert session.evaluate(rows(0), lambda batch: {"s": batch[1]}) == {}
+    assert capsys.readouterr().out.count("the data set of an evaluation has no rows: it has no scores.") == 1
+
+
+def test_a_score_of_the_wrong_shape_that_the_program_catches_is_named_by_the_next_call() -> None:
+    """It was an error of the engine's own, said to be one of the next score."""
+    with ringleader.local_session(SPEC) as session:
+        net = asked(session)
+        for x, y in session.batches(rows(16)):
+            session.step(F.cross_entropy(net(x), y))
+        with pytest.raises(StepMisuse, match=r"has shape \(1,\)"):
+            session.evaluate(rows(16), lambda batch: {"s": torch.zeros(1)})
+        with pytest.raises(StepMisuse, match=r"caught \(StepMisuse: score 's' has shape"):
+            session.evaluate(rows(16), lambda batch: {"s": batch[1]})

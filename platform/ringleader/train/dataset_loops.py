@@ -103,7 +103,7 @@ class DatasetLoops:
         self._checked = -1
 
     def expect(self, steps: int) -> None:
-        """Note the steps of all loops together, for the progress that is shown."""
+        """Note the steps of all loops together, those that are over included, for the progress that is shown."""
         self.total_steps = steps
 
     def run(self, number: int, request: LoopRequest) -> Iterator[Any]:

@@ -26,6 +26,7 @@ from ringleader.train.rows.random_streams import (
     seed_all,
     seed_own,
 )
+from ringleader.train.rows.short_batch import WHERE_ROWS_COME_FROM
 from ringleader.train.rows.slices import Collate, Slice, load, to_device
 
 MAX_SCORES = 32
@@ -33,6 +34,7 @@ SCORE_HINT = (
     "score(batch) returns one value a row for every name, and evaluate makes the mean: "
     "return {'accuracy': (prediction == label)}."
 )
+WITHOUT_ROWS = "the data set of an evaluation has no rows: it has no scores."
 Score = Callable[[Any], Mapping[str, Tensor]]
 
 
@@ -92,6 +94,8 @@ class Evaluation:
         """The means at that place of the program: those that are committed, or computed now."""
         known = place.known()
         if known is None:
+            if not len(question.dataset):
+                self._member.warnings.add("data", WITHOUT_ROWS, WHERE_ROWS_COME_FROM)
             drawn_from = [*own_generators((question.dataset, question.collate)), *self._generators]
             with resumed_behind(drawn_from):
                 known = self._run(place, question)
@@ -116,7 +120,11 @@ class Evaluation:
             # Sums outlive a broken generation: only shards that this member has gained are scored again.
             missing = [k for k in member.generation.plan.shards_of(member.generation.rank) if k not in sums]
             member.timeline.begin("evaluate", call=place.number)
-            names = self._sum(question, missing, sums, place) or names or self._names(question)
+            try:
+                names = self._sum(question, missing, sums, place) or names or self._names(question)
+            except StepMisuse as error:
+                self._calls.raise_later(error)
+                raise
             member.timeline.end()
             try:
                 pending = self._meet(exchange, place.number, EVALUATE)

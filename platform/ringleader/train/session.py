@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ringleader.errors import RingleaderError
+from ringleader.errors import RingleaderError, StepMisuse
 from ringleader.program_text.counted_loops import check_not_counted
 from ringleader.program_text.current_line import calling_place
 from ringleader.spec import JobSpec
@@ -30,7 +30,13 @@ from ringleader.train.rows.dataset_copies import Near, bring
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.order.batch_sizes import steps_ahead
 from ringleader.train.rows.order.skipped_steps import KeptSteps
-from ringleader.train.rows.slices import Collate, DatasetPass, check_dataset
+from ringleader.train.rows.slices import (
+    Collate,
+    DatasetPass,
+    check_dataset,
+    check_loader_workers,
+    check_switch,
+)
 from ringleader.train.session_base.registrations import Registrations
 from ringleader.train.state.optimizers.schedules import give_back
 
@@ -91,9 +97,14 @@ class Session(Registrations):
             drop_last: as it is given to `batches`.
         """
         check_dataset(dataset)
+        if type(epochs) is not int or epochs < 0:
+            raise StepMisuse(
+                f"session.total_steps got epochs={epochs!r}.",
+                hint="Give a whole number of passes, 0 or more.",
+            )
         steps = steps_ahead(self._spec.batch, self.global_step, len(dataset), epochs, drop_last=drop_last)
         kept = len(KeptSteps(steps, 0, self._spec.data.skip))
-        self._loops.expect(kept)
+        self._loops.expect(self.global_step + kept)
         return kept
 
     def batches(
@@ -196,6 +207,7 @@ class Session(Registrations):
             {name: mean over all rows}, equal on every worker.
         """
         check_dataset(dataset)
+        check_loader_workers(loader_workers)
         if self._near is not None:
             self._near(dataset)
         self._checks.structure.check()
@@ -231,6 +243,9 @@ class Session(Registrations):
 
     def _passed(self, request: LoopRequest) -> DatasetPass:
         check_dataset(request.dataset)
+        check_switch("shuffle", request.shuffle)
+        check_switch("drop_last", request.drop_last)
+        check_loader_workers(request.loader_workers)
         check_not_counted(request.place, same_bits=self._member.same_bits)
         bring(request.dataset, self._near)
         return DatasetPass(partial(self._run_batches, request))

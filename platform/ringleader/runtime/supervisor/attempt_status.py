@@ -25,13 +25,16 @@ def status_of(
         spent: the account of its time.
         records: the log of its records: how many were dropped, and what its workers use.
     """
+    step = max(state.committed, newest.step if newest else 0)
+    total = newest.total_steps if newest else None
     return Status(
         state=State(state.status),
         generation=state.generation,
         world_size=_world(state),
         progress=Progress(
-            step=max(state.committed, newest.step if newest else 0),
-            total_steps=newest.total_steps if newest else None,
+            step=step,
+            # A program that goes on behind the steps it has told of: nobody knows how many there will be.
+            total_steps=total if total is None or step <= total else None,
             epoch=newest.epoch if newest else 0,
         ),
         workers=_views(state, worker_group, records.samples),

@@ -12,6 +12,7 @@ from ringleader.train.rows.order.batch_sizes import batch_at
 from ringleader.train.rows.order.cursor import Epoch
 
 ABOUT = "batch_norm"
+WHERE_ROWS_COME_FROM = "Check the path, the filter or the split that its rows come from."
 
 
 def check_last_batch(
@@ -62,7 +63,7 @@ def _without_steps(epoch: Epoch, rows: int, warnings: JobWarnings) -> None:
     warnings.add(
         "data",
         "the data set of a loop has no rows: the loop makes no step, and nothing is trained in it.",
-        "Check the path, the filter or the split that its rows come from.",
+        WHERE_ROWS_COME_FROM,
     )
 
 

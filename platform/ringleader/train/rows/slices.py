@@ -11,7 +11,7 @@ from torch.utils.data import default_collate as torch_collate
 
 from ringleader.data import FileDataset
 from ringleader.data import collate as stacked
-from ringleader.errors import DatasetUnsupported
+from ringleader.errors import DatasetUnsupported, StepMisuse
 from ringleader.train.device.host_copy import sent
 from ringleader.train.rows.blocks import ReadAhead
 from ringleader.train.rows.order.block_order import Window
@@ -80,6 +80,22 @@ def check_dataset(dataset: Any) -> None:
             f"dataset[row].",
             hint="A stream has no positions. Read the files below it with ringleader.data (ParquetDataset, or "
             "FileDataset over Arrow, JSONL, WebDataset tars or MDS), or write its rows to Parquet first.",
+        )
+
+
+def check_switch(name: str, given: Any) -> None:
+    """Check that an argument is on or off. Raises StepMisuse: `"no"` would be taken for yes."""
+    if not isinstance(given, (bool, np.bool_)):
+        raise StepMisuse(
+            f"session.batches got {name}={given!r}, a {type(given).__name__}.", hint="Give True or False."
+        )
+
+
+def check_loader_workers(given: Any) -> None:
+    """Check a number of processes. Raises StepMisuse."""
+    if not isinstance(given, (int, np.integer)) or isinstance(given, bool) or given < 0:
+        raise StepMisuse(
+            f"the session got loader_workers={given!r}.", hint="Give a whole number of processes, 0 or more."
         )
 
 
