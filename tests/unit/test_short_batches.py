@@ -159,6 +159,23 @@ def test_total_steps_and_passes_count_the_same_batches(tmp_path: Path) -> None:
         assert told == run_on(18, tmp_path, drop_last=drop_last, norm=False)[0]
 
 
+def train_without_a_value(session: ringleader.Session) -> None:
+    net = asked(session)
+    for x, y in session.batches(rows(32)):
+        session.step(F.cross_entropy(net(x), y), ratio=float("inf"), fine=1.0, none=float("nan"))
+
+
+@pytest.mark.parametrize("mode", ["ring", "servers", "leased"])
+def test_a_metric_without_a_finite_value_is_warned_of_once_and_not_dropped_in_silence(
+    mode: str, tmp_path: Path
+) -> None:
+    spec = JobSpec.parse(SPEC | {"sync": MODES[mode]})
+    play = Cast(spec, train_without_a_value, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", play.message
+    told = [warning["message"] for warning in play.reported("warning") if warning["about"] == "metric"]
+    assert sorted(words.split("'")[1] for words in told) == ["none", "ratio"]
+
+
 def asked(session: ringleader.Session) -> nn.Module:
     net = session.model(nn.Linear(4, 2))
     session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))

@@ -1,11 +1,15 @@
 """Warnings of a job: requests that are not met and failures that are foreseen, each sent once as an event, whoever is
 lost and whoever joins."""
 
+from collections.abc import Sequence
+from math import isfinite
+
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.unmet_requests import unmet
 
 WARNING = "warning"
+FINITE = "Look at what session.step is given; a logarithm of 0 or a division by it has no finite value."
 NO_CUDA = "the worker has no CUDA device and trains on the CPU, as workers.device is auto."
 
 
@@ -37,6 +41,17 @@ class JobWarnings:
         self._unsaid.append({"about": about, "message": message, "hint": hint})
         if self._context.reporter.in_generation:
             self.tell()
+
+    def note_metrics(self, names: Sequence[str], values: Sequence[float]) -> None:
+        """Warn of metrics of the program without a finite value: records leave them out."""
+        # Not strict: a report has room for as many values as a step may have.
+        for name, value in zip(names, values, strict=False):
+            if not isfinite(value):
+                self.add(
+                    "metric",
+                    f"the metric {name!r} is nan or infinite in a step, and is left out there.",
+                    FINITE,
+                )
 
     def say(self, about: str, message: str, hint: str) -> None:
         """Report a warning that only this member finds, which takes part in a generation; otherwise as `add`."""

@@ -101,6 +101,7 @@ class StepRecorder:
         self._trace(first, since)
         records = []
         for k, report in enumerate(reports):
+            member.warnings.note_metrics(names, report.values)
             # Not strict: a report has room for as many values as a step may have, and the rest is zero.
             values = {
                 **member.held.rates.told(first + k),

@@ -78,6 +78,7 @@ class StepCommits:
         counted = sorted(counted, key=lambda one: one.push.item)
         slices = [divmod(one.push.item, loop.epoch.shards) for one in counted]
         staleness = [one.staleness for one in counted]
+        member.warnings.note_metrics(names, means.values)
         values = {
             **member.held.rates.told(member.progress.step),
             **dict(zip(names, means.values, strict=False)),
