@@ -113,7 +113,7 @@ def test_a_job_that_is_quicker_than_that_saves_nothing_by_time(mode: str, tmp_pa
     assert saved(tmp_path / "saved") == []
 
 
-def test_what_a_single_member_is_left_with_after_a_loss_is_saved_at_once(tmp_path: Path) -> None:
+def test_a_snapshot_is_taken_at_once_when_the_state_has_a_single_holder_left(tmp_path: Path) -> None:
     """Before it makes another step; who waits for nobody else has lost nothing then."""
     alone = job("ring", checkpoint={"every_steps": None, "every_s": 3600})
     faults = FaultPlan().kill("w1", at_step=3).hold("w0", at_step=5, for_generation=3)
