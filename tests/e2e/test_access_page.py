@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import httpx
+from axe import serious
 from control_plane import FakeCluster
 from oidc_provider import CLIENT, provider
 from playwright.sync_api import sync_playwright
@@ -24,6 +25,8 @@ def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
         browser = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
         page = browser.new_page()
         page.goto(f"{url}/access")
+        page.get_by_role("link", name="Log in through").wait_for()
+        assert serious(page) == []
         page.get_by_role("link", name="Log in through").click()
         page.wait_for_url(f"{url}/access")
         page.get_by_text("no role in any project").wait_for()
@@ -54,6 +57,10 @@ def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
         mine = {"Authorization": f"Bearer {token}"}
         assert httpx.get(f"{url}/api/v1/me", headers=mine).json()["roles"] == {"default": "viewer"}
         page.get_by_test_id("audit").get_by_text("POST /api/v1/tokens").first.wait_for()
+        assert serious(page) == []
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert serious(page) == []
         page.get_by_role("row", name="laptop").get_by_role("button", name="Revoke").click()
         page.get_by_test_id("tokens").get_by_text("laptop").wait_for(state="detached")
         assert httpx.get(f"{url}/api/v1/me", headers=mine).status_code == 401

@@ -15,6 +15,7 @@ from ringleader_api.store.tables import Job
 
 pytestmark = pytest.mark.timeout(420)  # a machine that does much else
 MARKUP = "<img src=x onerror=alert(1)>"
+DRAWN = """(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)"""
 
 
 def filled(home: Path) -> list[str]:
@@ -45,6 +46,8 @@ def test_a_shared_link_shows_its_runs_and_says_what_it_leaves_out(tmp_path: Path
         page.get_by_test_id("differences").get_by_text("params.lr").wait_for()
         row = page.locator(f'[data-testid="finals"] tr[data-job="{ids[0]}"]')
         assert MARKUP in row.inner_text()
+        for name in ("Parallel coordinates", "Scatter"):
+            assert page.get_by_role("img", name=name).evaluate(DRAWN), name
         page.get_by_test_id("plot").focus()
         page.keyboard.press("Home")
         assert "Step 1" in page.get_by_test_id("plot-values").inner_text()
@@ -53,5 +56,13 @@ def test_a_shared_link_shows_its_runs_and_says_what_it_leaves_out(tmp_path: Path
         page.wait_for_url("**from=*")
         page.get_by_role("button", name="Show all").click()
         page.wait_for_url(lambda url: "from=" not in url)
+        page.get_by_role("link", name="Report").wait_for()
+        assert serious(page) == []
+        page.goto(f"{server.url}/compare?jobs=job_gone&names=loss")
+        page.get_by_test_id("left-out").wait_for()
+        assert page.get_by_role("link", name="Report").count() == 0
+        assert serious(page) == []
+        page.goto(f"{server.url}/compare")
+        page.get_by_role("button", name="Compare").first.wait_for()
         assert errors == []
         assert serious(page) == []

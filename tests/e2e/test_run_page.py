@@ -116,5 +116,10 @@ def test_charts_of_a_job_show_each_spike_and_ask_again_for_a_stretch(
             page.get_by_label("Search").fill("boom")
             page.locator("mark", has_text="Boom").wait_for()
             assert page.locator(".log-line").count() == 1
+            with page.expect_download() as lines:
+                page.get_by_role("button", name="Download").click()
+            assert [line.split()[1:3] for line in Path(lines.value.path()).read_text().splitlines()] == [
+                ["w0", "error"]
+            ]
             assert faults == []
             assert serious(page) == []

@@ -95,7 +95,7 @@ def test_at_the_width_of_a_phone_each_trial_is_a_card_and_is_sorted_by_what_it_s
     board = here.page.get_by_test_id("leaderboard")
     board.locator('[data-trial="2"] [data-said="params.lr"]', has_text="0.3").wait_for()
     wide = "it => it.scrollWidth > it.clientWidth"
-    assert not here.page.get_by_role("region", name="Leaderboard").evaluate(wide)
+    assert not board.locator("..").evaluate(wide)
     board.get_by_role("link", name="params.lr").click()
     here.page.wait_for_url("**sort=params.lr")
 

@@ -53,7 +53,7 @@ class MailServer:
 def _told(error: OSError | smtplib.SMTPException) -> str:
     """The trouble in words of our own: a server may repeat in its what it was sent."""
     match error:
-        case smtplib.SMTPAuthenticationError():
+        case smtplib.SMTPAuthenticationError() | smtplib.SMTPSenderRefused(smtp_code=530):
             told = f"refuses the login ({error.smtp_code}): check RINGLEADER_SMTP_USER and RINGLEADER_SMTP_PASSWORD"
         case smtplib.SMTPSenderRefused():
             told = f"takes no mail from RINGLEADER_SMTP_FROM ({error.smtp_code})"

@@ -1,6 +1,7 @@
-"""The page in a real browser over a control plane with stored curves: from a click to drawn charts, and the cursor."""
+"""The page in a real browser over a control plane: the first look, from a click to drawn charts, and the cursor."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from math import exp, sin
 from pathlib import Path
@@ -27,11 +28,12 @@ from ringleader_api.store.tables import Job
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-COMPARE = "compare-100x500"
-CASES = (COMPARE, *run_page.CASES, *sampling.CASES)
+COMPARE, FIRST = "compare-100x500", "first-page"
+CASES = (COMPARE, FIRST, *run_page.CASES, *sampling.CASES)
 RUNS, POINTS = 100, 500
 DRAWN, CURSOR = Target("ringleader", "<=", 1.0), Target("ringleader", "<=", 0.016)
 MOVES = 100
+LISTED = 1_000
 
 DRAW = """async ([runs, deadline]) => {
   const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
@@ -66,10 +68,24 @@ MOVE = """async (moves) => {
 """Seconds of work for each move of the cursor, without the wait for the screen's next frame."""
 
 
+LIST = """async (deadline) => {
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  while (document.querySelector("tr[data-job]") === null) {
+    if (performance.now() > deadline) throw new Error("no job is listed");
+    await frame();
+  }
+  await frame();
+  return performance.now() / 1000;
+}"""
+"""Seconds from the beginning of the navigation to the frame behind the one that has jobs."""
+
+
 def run(wish: Wish) -> Iterator[Figure]:
     """Measure the wanted cases. Raises PeerFailed without a browser, BrokenPromise where something is not drawn."""
     if wish.wants(COMPARE):
         yield from _compare(wish)
+    if wish.wants(FIRST):
+        yield _first_page(wish)
     yield from run_page.run(wish)
     yield from sampling.run(wish)
 
@@ -108,6 +124,32 @@ def _compare(wish: Wish) -> Iterator[Figure]:
         target=CURSOR,
         settings=f"{COMPARE}-cursor, work for a move of the cursor, 100 moves for each drawing: {said}",
     )
+
+
+def _first_page(wish: Wish) -> Figure:
+    """The list of jobs as somebody sees it who opens the page for the first time: nothing of it is kept before."""
+    with home_folder() as folder:
+        fill(folder, LISTED)
+        with plane(folder, cpus=1) as server, logged_in(server) as page:
+            found = [_opened(page, server.url) for _ in range(15 if wish.full else 5)]
+    return Figure(
+        case=FIRST,
+        unit="s",
+        better="lower",
+        ours=found,
+        target=DRAWN,
+        settings=f"{FIRST}, from the navigation to the first jobs of {LISTED:,}, without a cache: the API a "
+        "process over SQLite, Chromium without a screen",
+    )
+
+
+def _opened(page: "Page", url: str) -> float:
+    browser = page.context.browser
+    assert browser is not None
+    with closing(browser.new_context(storage_state=page.context.storage_state())) as fresh:
+        opened = fresh.new_page()
+        opened.goto(url)
+        return float(opened.evaluate(LIST, DEADLINE_MS))
 
 
 def _compared(page: "Page", url: str) -> tuple[float, list[float]]:
