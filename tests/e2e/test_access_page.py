@@ -10,6 +10,9 @@ from playwright.sync_api import sync_playwright
 from served import FLAGS, served
 
 ADA = "ada@example.org"
+SIDEWAYS = """() => [...document.querySelectorAll('.scroll')]
+  .filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => one.innerText)"""
 
 
 def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
@@ -60,6 +63,7 @@ def test_who_comes_back_from_the_provider_is_in_and_makes_and_revokes_a_token(
         assert serious(page) == []
         page.set_viewport_size({"width": 360, "height": 740})
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.evaluate(SIDEWAYS) == []
         assert serious(page) == []
         page.get_by_role("row", name="laptop").get_by_role("button", name="Revoke").click()
         page.get_by_test_id("tokens").get_by_text("laptop").wait_for(state="detached")

@@ -63,7 +63,7 @@ function Shown({ history }: { history: History }) {
         rows={() => rowsOf(history)}
       />
       <div className="scroll" tabIndex={0} role="region" aria-label="By day">
-        <table data-testid="days">
+        <table data-testid="days" className="stacked">
           <thead>
             <tr>
               <th>Day (UTC)</th>
@@ -76,11 +76,11 @@ function Shown({ history }: { history: History }) {
           <tbody>
             {days(history).map((day) => (
               <tr key={day.day}>
-                <td>{day.day}</td>
-                <td className="num">{round(day.held_cpu_h)}</td>
-                <td className="num">{round(day.idle_cpu_h)}</td>
-                {gpus && <td className="num">{round(day.held_gpu_h)}</td>}
-                {gpus && <td className="num">{round(day.idle_gpu_h)}</td>}
+                <td data-said="Day (UTC)">{day.day}</td>
+                <td className="num" data-said="CPU hours held">{round(day.held_cpu_h)}</td>
+                <td className="num" data-said="CPU hours idle">{round(day.idle_cpu_h)}</td>
+                {gpus && <td className="num" data-said="GPU hours held">{round(day.held_gpu_h)}</td>}
+                {gpus && <td className="num" data-said="GPU hours idle">{round(day.idle_gpu_h)}</td>}
               </tr>
             ))}
           </tbody>

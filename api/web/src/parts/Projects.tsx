@@ -28,7 +28,7 @@ export function Projects({ mayShare }: { mayShare: boolean }) {
       {data === undefined && !error && <Skeleton lines={3} />}
       {data && (
         <div className="scroll">
-          <table data-testid="projects">
+          <table data-testid="projects" className="stacked">
             <thead>
               <tr>
                 <th>Name</th>
@@ -47,18 +47,18 @@ export function Projects({ mayShare }: { mayShare: boolean }) {
             <tbody>
               {data.map((project) => (
                 <tr key={project.name} data-project={project.name}>
-                  <td>
+                  <td data-said="Name">
                     <b>{project.name}</b>
                   </td>
-                  <td>{project.role}</td>
-                  <td className="num">{project.weight}</td>
+                  <td data-said="Your role">{project.role}</td>
+                  <td className="num" data-said="Weight">{project.weight}</td>
                   {KINDS.map((kind) => (
-                    <td key={kind} className="num">
+                    <td key={kind} className="num" data-said={WORDS[kind]}>
                       {holds(project, kind)}
                     </td>
                   ))}
-                  <td className="num">{project.held.jobs}</td>
-                  <td className="num">{project.held.waiting}</td>
+                  <td className="num" data-said="Active">{project.held.jobs}</td>
+                  <td className="num" data-said="Waiting">{project.held.waiting}</td>
                   {mayShare && (
                     <td>
                       <button type="button" className="quiet" onClick={() => setChosen(project)}>

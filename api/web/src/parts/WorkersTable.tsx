@@ -20,7 +20,7 @@ export function WorkersTable({ workers, names, ended }: { workers: readonly Work
   const uses = USES.filter(({ of }) => workers.some((worker) => of(worker) !== null));
   return (
     <div className="scroll" tabIndex={0} role="region" aria-label="Workers">
-      <table data-testid="workers">
+      <table data-testid="workers" className="stacked">
         <thead>
           <tr>
             <th>Worker</th>
@@ -41,22 +41,22 @@ export function WorkersTable({ workers, names, ended }: { workers: readonly Work
         <tbody>
           {workers.map((worker) => (
             <tr key={worker.id} data-worker={worker.id}>
-              <td>
+              <td data-said="Worker">
                 <b>{worker.id}</b>
               </td>
-              <td>{worker.role}</td>
-              <td className="num">{worker.rank ?? "–"}</td>
-              <td className="num mono">{worker.pid}</td>
-              <td className="mono clip" title={worker.node}>
+              <td data-said="Role">{worker.role}</td>
+              <td className="num" data-said="Rank">{worker.rank ?? "–"}</td>
+              <td className="num mono" data-said="PID">{worker.pid}</td>
+              <td className="mono clip" data-said="Node" title={worker.node}>
                 {nodeName(names, worker.node)}
               </td>
-              <td>
+              <td data-said="State">
                 <StateBadge state={worker.state} />
               </td>
-              <td className="num">{worker.generation}</td>
-              <td>{shards(worker.shards)}</td>
+              <td className="num" data-said="Generation">{worker.generation}</td>
+              <td data-said="Shards">{shards(worker.shards)}</td>
               {uses.map(({ title, of }) => (
-                <td key={title} className="num short">
+                <td key={title} className="num short" data-said={title}>
                   {of(worker) ?? "–"}
                 </td>
               ))}
