@@ -38,7 +38,7 @@ class BlockUnreadable(RingleaderError):
         if isinstance(error, FileNotFoundError):
             return cls(place, "its file is no longer there")
         why = error.why if isinstance(error, FileUnreadable) else said(error)
-        return cls(place, why, hint_for(error, cls.cure))
+        return cls(place, why, hint_for(error, place, cls.cure))
 
 
 class FilesChanged(RingleaderError):

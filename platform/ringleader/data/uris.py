@@ -13,6 +13,14 @@ from ringleader.errors import RingleaderError
 PYARROW_SCHEMES = frozenset({"abfs", "abfss", "file", "gcs", "gs", "hdfs", "mock", "s3", "viewfs"})
 PACKAGES = {"hf": "huggingface_hub", "az": "adlfs", "http": "aiohttp", "https": "aiohttp"}
 """By scheme, the package that fsspec needs for it, where its own error does not say."""
+VARIABLES = {
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY": ("s3",),
+    "GOOGLE_APPLICATION_CREDENTIALS": ("gs", "gcs"),
+    "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY": ("abfs", "abfss", "az"),
+    "HF_TOKEN": ("hf",),
+    'FSSPEC_HTTP={"client_kwargs": {"headers": {"Authorization": "…"}}}': ("http", "https"),
+}
+"""The variables with credentials, and the schemes whose file systems read them."""
 _REFUSED = re.compile(
     r"access.?denied|forbidden|unauthorized|credential|\b40[13]\b|no token|gated", re.IGNORECASE
 )
@@ -20,12 +28,15 @@ _UNREACHABLE = re.compile(
     r"connect|resolve host|curlCode|timed? ?out|timeout|name or service|network|unreachable", re.IGNORECASE
 )
 _FAILED = re.compile(
-    r"server error|service unavailable|bad gateway|gateway time|slow.?down|too many requests", re.IGNORECASE
+    r"server error|service unavailable|bad gateway|gateway time|slow.?down|too many requests|HTTP status 5\d\d",
+    re.IGNORECASE,
 )
 GONE = frozenset({404, 410})
 """Answers of web servers that there is no such file."""
 GOOGLES = frozenset({"gcs", "gs"})
 WEB = frozenset({"http", "https"})
+ANSWERING = WEB | {"hf"}
+"""The schemes of which fsspec takes a refusal for a file that is not there."""
 SILENCE_S = 60.0
 """A server that sends nothing for so long has failed."""
 
@@ -54,7 +65,7 @@ def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
     except UriUnusable:
         raise
     except Exception as error:  # of whatever kind: each file system has its own
-        raise UriUnusable(uri, said(error), hint_for(error)) from error
+        raise UriUnusable(uri, said(error), hint_for(error, uri)) from error
 
 
 def said(error: BaseException) -> str:
@@ -62,15 +73,17 @@ def said(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
-def hint_for(error: Exception, otherwise: str = "Check the path, and that every node can read it.") -> str:
-    """The hint for an error of a file system; `otherwise` where it is about the file alone."""
+def hint_for(
+    error: Exception, place: str, otherwise: str = "Check the path, and that every node can read it."
+) -> str:
+    """The hint for an error of a file system; `otherwise` where it is about the file alone.
+
+    Args:
+        place: a path or URI, or words that begin with one.
+    """
     text = f"{type(error).__name__} {error}"
     if isinstance(error, PermissionError) or _REFUSED.search(text):
-        return (
-            "Give the job's processes credentials that may read it, as secrets of the job file "
-            "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_NAME "
-            "and AZURE_STORAGE_ACCOUNT_KEY, HF_TOKEN)."
-        )
+        return _credentials_for(place)
     if _FAILED.search(text):
         return "The server failed, not the file: try again later. What the job has committed stays."
     if isinstance(error, ConnectionError | TimeoutError) or _UNREACHABLE.search(text):
@@ -78,6 +91,15 @@ def hint_for(error: Exception, otherwise: str = "Check the path, and that every 
             "Check that every node reaches that address, and any proxy or endpoint that its variables name."
         )
     return otherwise
+
+
+def _credentials_for(place: str) -> str:
+    scheme, is_uri, _ = place.partition("://")
+    if not is_uri or scheme == "file":
+        return "Let the account of the job's processes read it on every node."
+    known = [names for names, schemes in VARIABLES.items() if scheme in schemes]
+    names = known[0] if known else "the variables that its file system reads"
+    return f"Give the job's processes credentials that may read it, as secrets of the job file ({names})."
 
 
 def _bounded(scheme: str, uri: str) -> str:
@@ -91,8 +113,11 @@ def _bounded(scheme: str, uri: str) -> str:
 def _through_fsspec(scheme: str, uri: str) -> tuple[pafs.FileSystem, str]:
     try:
         import fsspec
+        import fsspec.config
         import fsspec.core
 
+        # Whoever imported it before has read its variables before the job's secrets were there.
+        fsspec.config.set_conf_env(fsspec.config.conf)
         fsspec.get_filesystem_class(scheme)
         filesystem, path = fsspec.core.url_to_fs(uri, **_options(scheme))
     except ImportError as error:
@@ -107,27 +132,29 @@ def _through_fsspec(scheme: str, uri: str) -> tuple[pafs.FileSystem, str]:
             raise
         known = ", ".join(f"{name}://" for name in sorted({*PYARROW_SCHEMES - {"mock"}, *PACKAGES}))
         raise UriUnusable(uri, f"no file system is known for {scheme}://", f"Known: {known}.") from error
-    handler = _WebHandler if scheme in WEB else pafs.FSSpecHandler
+    handler = _WebHandler if scheme in ANSWERING else pafs.FSSpecHandler
     return pafs.PyFileSystem(handler(filesystem)), path
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    """A bound on the silence of web servers; not where fsspec's own configuration says something."""
+    """A bound on the silence of web servers, beside what fsspec's own configuration says."""
     if scheme not in WEB:
         return {}
     import aiohttp
     import fsspec.config
 
-    if "client_kwargs" in fsspec.config.conf.get(scheme, {}):
-        return {}
+    theirs: dict[str, Any] = {}
+    for name in sorted(WEB):
+        theirs |= fsspec.config.conf.get(name, {}).get("client_kwargs", {})
     # On silence and not on the whole, as by default: that lasts five minutes for each request, and cuts off large files
     # that take longer.
-    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)}}
+    silence = aiohttp.ClientTimeout(sock_connect=SILENCE_S, sock_read=SILENCE_S)
+    return {"client_kwargs": {"timeout": silence} | theirs}
 
 
 class _WebHandler(pafs.FSSpecHandler):  # type: ignore[misc] # pyarrow has no types
-    """Files of web servers. Whatever a server answers, and where it does not, fsspec says that there is no such file;
-    here the answer is told."""
+    """Files of web servers, and of the Hugging Face Hub. Whatever a server answers, and where it does not, fsspec says
+    that there is no such file; here the answer is told."""
 
     def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
         return [self._info(path) for path in paths]
@@ -153,7 +180,14 @@ def _told() -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         answer = error.__cause__
-        if answer is None or getattr(answer, "status", None) in GONE:
+        if answer is None or _status_of(answer) in GONE:
             raise
         # Not a file that is missing: whoever asks would leave it out, or say that it was never there.
         raise OSError(said(answer)) from error
+
+
+def _status_of(answer: BaseException) -> int | None:
+    """The number of a server's answer, of a web server or of the Hub; None where there was none."""
+    response = getattr(answer, "response", None)
+    found: int | None = getattr(response, "status_code", getattr(answer, "status", None))
+    return found

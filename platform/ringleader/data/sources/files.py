@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -59,10 +58,6 @@ class SourceFiles:
             raise FileUnreadable(uri, f"it ends {size - found.size} bytes before byte {offset + size}")
         return found
 
-    def use(self, number: int) -> AbstractContextManager[pa.NativeFile]:
-        """An open file, for one thread and wherever it was left."""
-        return self._opened.get().use(number)
-
     def _open_files(self) -> OpenFiles[pa.NativeFile]:
         return OpenFiles(self._open or (lambda number: open_uri(self.uris[number])), self._most)
 
@@ -92,10 +87,10 @@ class reading:
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         if isinstance(error, FileNotFoundError):
-            raise FileUnreadable(self._uri, "it does not exist", hint_for(error)) from error
+            raise FileUnreadable(self._uri, "it does not exist", hint_for(error, self._uri)) from error
         # Of whatever kind: each file system has its own.
         if isinstance(error, Exception) and not isinstance(error, RingleaderError):
-            raise FileUnreadable(self._uri, said(error), hint_for(error)) from error
+            raise FileUnreadable(self._uri, said(error), hint_for(error, self._uri)) from error
 
 
 def open_uri(uri: str, *, mapped: bool = False) -> pa.NativeFile:

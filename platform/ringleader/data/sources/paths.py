@@ -40,7 +40,7 @@ def reaching(source: str) -> Iterator[None]:
     except (FileNotFoundError, RingleaderError):
         raise
     except Exception as error:  # of whatever kind: each file system has its own
-        raise FileUnreadable(source, said(error), hint_for(error)) from error
+        raise FileUnreadable(source, said(error), hint_for(error, source)) from error
 
 
 def files_in(sources: AnyPath | Sequence[AnyPath], ending: str | tuple[str, ...], kind: str) -> list[str]:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ringleader.data.sources.files import SourceFiles, digest_of, reading
+from ringleader.data.sources.files import SourceFiles, digest_of, open_uri, reading
 from ringleader.data.sources.json_rows import JsonSchema, LineUnlike, parse
 from ringleader.data.sources.kept_index import (
+    THREADS,
     Facts,
     by_threads,
     index_key,
@@ -23,6 +24,7 @@ from ringleader.data.sources.kept_index import (
     packed_schema,
     schema_in,
 )
+from ringleader.data.sources.open_files import OPEN_FILES
 from ringleader.data.sources.paths import AnyPath, files_in
 from ringleader.data.sources.source import columns_of
 from ringleader.data.unreadable import BlockUnreadable, FileUnreadable
@@ -65,7 +67,8 @@ class WebDatasetSource:
         block_samples: int = BLOCK_SAMPLES,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        self._files = SourceFiles(files_in(source, ".tar", "tar"))
+        # Besides those that threads look through.
+        self._files = SourceFiles(files_in(source, ".tar", "tar"), most=OPEN_FILES - THREADS)
         self._most = (block_samples, block_bytes)
         facts = kept_facts(self.index_key, self._index)
         self._take(facts)
@@ -229,8 +232,8 @@ def _members(uri: str, files: SourceFiles, number: int) -> Iterator[tuple[str, i
         FileUnreadable: it is compressed, truncated, or has a damaged header.
     """
     size = files.size(number)
-    with reading(uri), files.use(number) as file:
-        file.seek(0)
+    # Not the file that stays open: of a remote one that would keep in memory what it read ahead.
+    with reading(uri), open_uri(uri) as file:
         try:
             # Uncompressed alone: this class does not look for anything else.
             with tarfile.TarFile(fileobj=file, mode="r") as tar:
