@@ -2,6 +2,7 @@
 
 import random
 import sys
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -182,6 +183,84 @@ def test_own_generators_go_on_from_where_they_stood() -> None:
             seed_own([("own", own)], 0, "step", 3)
             assert draw(own) != first[0]
         assert draw(own) == draw(other)
+
+
+OURS = random.Random(5)
+
+
+def shaken(x: float) -> float:
+    return x * OURS.uniform(0.9, 1.1)
+
+
+def by(x: float, own: random.Random = OURS) -> float:
+    return x * own.uniform(0.9, 1.1)
+
+
+def around(own: random.Random) -> Callable[[float], float]:
+    return lambda x: x * own.uniform(0.9, 1.1)
+
+
+class Shaking:
+    """Draws from a generator of its class."""
+
+    own = OURS
+
+    def __call__(self, x: float) -> float:
+        return x * self.own.uniform(0.9, 1.1)
+
+
+class ShakingByName:
+    def __call__(self, x: float) -> float:
+        return shaken(x)
+
+
+class Slotted:
+    __slots__ = ("own",)
+
+    def __init__(self) -> None:
+        self.own = OURS
+
+
+HELD: dict[str, Any] = {
+    "in a partial": partial(by, own=OURS),
+    "in a list of partials": [partial(by, 1.0, OURS)],
+    "in a deque": deque([Jitter("python")]),
+    "in the object of a method": SimpleNamespace(own=OURS, transform=Shaking().__call__).transform,
+    "in a closure": around(OURS),
+    "as a default": by,
+    "as a global of a function": shaken,
+    "as a global that a method's function names": ShakingByName(),
+    "in a class": Shaking(),
+    "in a slot": Slotted(),
+}
+
+
+@pytest.mark.parametrize("holder", HELD)
+def test_a_generator_is_found_wherever_a_transform_holds_it(holder: str) -> None:
+    found = [own for _, own in own_generators(SimpleNamespace(transform=HELD[holder]))]
+    assert len(found) == 1
+    assert isinstance(found[0], random.Random)
+
+
+def test_global_generators_are_nobodys_own() -> None:
+    def drawn(own: torch.Generator = torch.default_generator) -> Tensor:
+        return torch.rand(1, generator=own)
+
+    assert list(own_generators(SimpleNamespace(transform=drawn))) == []
+
+
+def test_a_body_that_draws_from_its_data_set_s_generator_keeps_its_bits_with_loading_processes(
+    tmp_path: Path,
+) -> None:
+    def function(session: Session, loaders: int) -> None:
+        data = Jittered("python")
+        net = session.model(nn.Linear(6, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for x, y in session.batches(data, loader_workers=loaders):
+            session.step(F.cross_entropy(net(x * data._transforms[0].own.uniform(0.9, 1.1)), y))
+
+    ends = [run_local(spec(), partial(function, loaders=count), tmp_path)[0] for count in (0, 1)]
+    assert ends[0].digest == ends[1].digest
 
 
 def test_own_generators_differ_from_each_other_and_from_slice_to_slice() -> None:

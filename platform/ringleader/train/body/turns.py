@@ -14,7 +14,7 @@ from ringleader.comm.timeline import Timeline
 from ringleader.errors import StepMisuse
 from ringleader.train.generation.control_word import MAX_METRICS, SliceReport
 from ringleader.train.rows.order.cursor import checksum
-from ringleader.train.rows.random_streams import Generator, generators_of, seed_all, seed_own
+from ringleader.train.rows.random_streams import Generator, generators_of, own_generators, seed_all, seed_own
 from ringleader.train.rows.slices import Slice
 
 STEP_METRICS = frozenset(
@@ -61,7 +61,17 @@ class BodyTurns:
         self._timeline = timeline
         self._models = models
         self._watched = watched
+        self._owners: Any = ()
         self._own: list[tuple[str, Generator]] | None = None
+
+    def begin_loop(self, owners: Any) -> None:
+        """Begin the turns of a loop.
+
+        Args:
+            owners: what gives it its rows; a generator of theirs may be one that the body draws from, too.
+        """
+        self._owners, self._own = owners, None
+        self.enter(0)
 
     def enter(self, phase: int) -> None:
         """Begin the turns of a phase, numbered from 0."""
@@ -84,7 +94,7 @@ class BodyTurns:
         seed_all(self._seed, *piece.stream)
         if self._own is None:
             # Looked for once in a loop: in a large network that takes 2 ms.
-            self._own = generators_of(self._models)
+            self._own = [*generators_of(self._models), *own_generators(self._owners)]
         seed_own(self._own, self._seed, *piece.stream)
         for each in self._watched:
             each.begin_turn()

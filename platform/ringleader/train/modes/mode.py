@@ -131,7 +131,7 @@ class Mode(ABC):
         """Make `loop` the running one. Raises StepMisuse: an optimizer updates what it may not."""
         member = self._member
         self._loop, self._stop, self._leaves = loop, False, False
-        self.turns.enter(0)
+        self.turns.begin_loop((loop.dataset, loop.collate))
         member.progress.begin_loop(loop.index)
         member.check_covered()
         member.trained.check_settled()

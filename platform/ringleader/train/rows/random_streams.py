@@ -7,19 +7,22 @@ behind it go on from where they stood before.
 
 import hashlib
 import random
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache, lru_cache, partial
-from itertools import islice
-from types import ModuleType
+from itertools import chain, islice
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from ringleader.train.between_calls.objects.program_objects import of_program
 
 Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
 MANY = 100
@@ -32,7 +35,14 @@ _Path = tuple[()] | tuple["_Path", Any]
 class _Kind(Enum):
     """What a class is to a search for generators."""
 
-    GENERATOR, LIST, DICT, ATTRIBUTES, LEADS_NOWHERE = range(5)
+    GENERATOR, LIST, DICT, PARTIAL, METHOD, FUNCTION, ATTRIBUTES, LEADS_NOWHERE = range(8)
+
+
+_GLOBAL: tuple[Generator, ...] = (torch.default_generator, random._inst, np.random.mtrand._rand)
+_HOLDERS: dict[type, _Kind] = {
+    **{list: _Kind.LIST, tuple: _Kind.LIST, deque: _Kind.LIST, dict: _Kind.DICT},
+    **{partial: _Kind.PARTIAL, MethodType: _Kind.METHOD, FunctionType: _Kind.FUNCTION},
+}
 
 
 def key(seed: int, *parts: int | str) -> int:
@@ -132,10 +142,9 @@ def _kind(kind: type) -> _Kind:
     whether an object is a `torch.Generator` runs torch's own lines."""
     if issubclass(kind, Generator):
         return _Kind.GENERATOR
-    if issubclass(kind, list | tuple):
-        return _Kind.LIST
-    if issubclass(kind, dict):
-        return _Kind.DICT
+    for base, found in _HOLDERS.items():
+        if issubclass(kind, base):
+            return found
     # Classes and modules lead to everything, and arrays of numbers to nothing.
     nowhere = issubclass(kind, type | ModuleType | Tensor | np.ndarray)
     return _Kind.LEADS_NOWHERE if nowhere else _Kind.ATTRIBUTES
@@ -150,9 +159,87 @@ def _held_by(part: Any, kind: _Kind) -> Iterable[tuple[Any, Any]]:
     if kind is _Kind.LEADS_NOWHERE:
         return ()
     if kind is _Kind.LIST:
-        return enumerate(part[:MANY])
-    held = part if kind is _Kind.DICT else getattr(part, "__dict__", None)
-    return islice(held.items(), MANY) if isinstance(held, dict) else ()
+        return enumerate(islice(part, MANY))
+    if kind is _Kind.PARTIAL:
+        return [*enumerate((part.func, *part.args)), *part.keywords.items()]
+    if kind is _Kind.METHOD:
+        return [("self", part.__self__)]
+    if kind is _Kind.FUNCTION:
+        return _in_function(part)
+    return islice(part.items(), MANY) if kind is _Kind.DICT else _attributes(part)
+
+
+def _attributes(part: Any) -> Iterable[tuple[str, Any]]:
+    """What an object has in attributes and slots, and the generators of its class."""
+    held = getattr(part, "__dict__", None)
+    # A mapping in the place of the dict, as a proxy has, is not looked at.
+    own = islice(held.items(), MANY) if isinstance(held, dict) else ()
+    kind: type = part.__class__
+    slots = ((name, getattr(part, name)) for name in _slots(kind) if hasattr(part, name))
+    return chain(own, slots, _found(_places_of(kind)))
+
+
+@lru_cache(maxsize=4096)
+def _slots(kind: type) -> tuple[str, ...]:
+    if not of_program(kind.__module__):
+        return ()
+    members = (item for each in kind.__mro__ for item in vars(each).items())
+    return tuple(name for name, member in members if isinstance(member, MemberDescriptorType))
+
+
+def _in_function(function: FunctionType) -> list[tuple[str, Any]]:
+    """The generators in its closure, its defaults and the globals that it names, and the functions that it is put
+    around; what else is there leads to all of the program."""
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    # An empty cell, of a name not assigned yet, raises on cell_contents.
+    held = [(name, cell.cell_contents) for name, cell in zip(names, cells, strict=True) if cell != CellType()]
+    held += [(f"{place}", value) for place, value in enumerate(function.__defaults__ or ())]
+    held += (function.__kwdefaults__ or {}).items()
+    own = [(name, value) for name, value in held if _is_own(value) or type(value) is FunctionType]
+    return own + list(_found(_places(function.__code__, function.__module__)))
+
+
+_Place = tuple[Mapping[str, Any], str]
+
+
+def _found(places: Iterable[_Place]) -> Iterator[tuple[str, Generator]]:
+    return ((f"::{name}", where[name]) for where, name in places if _is_own(where.get(name)))
+
+
+@lru_cache(maxsize=4096)
+def _places_of(kind: type) -> tuple[_Place, ...]:
+    """Where a class of the program, and its methods, have generators: in its attributes, and in globals."""
+    if not of_program(kind.__module__):
+        return ()
+    found: list[_Place] = []
+    for each in (each for each in kind.__mro__ if of_program(each.__module__)):
+        for name, value in vars(each).items():
+            if _is_own(value):
+                found.append((vars(each), name))
+            elif isinstance(value, FunctionType):
+                found += _places(value.__code__, each.__module__)
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _places(code: CodeType, module: str, depth: int = 2) -> tuple[_Place, ...]:
+    """The globals that a function of the program names, and those that the functions do which it calls."""
+    if not of_program(module):
+        return ()
+    where = vars(sys.modules[module])
+    found: list[_Place] = []
+    for name in code.co_names:
+        value = where.get(name)
+        if _is_own(value):
+            found.append((where, name))
+        elif isinstance(value, FunctionType) and depth:
+            found += _places(value.__code__, value.__module__, depth - 1)
+    return tuple(found)
+
+
+def _is_own(value: Any) -> bool:
+    """Whether it is a generator, and none of the global ones."""
+    return _is_generator(value) and not any(value is each for each in _GLOBAL)
 
 
 def _start(generator: Generator, value: int) -> None:
