@@ -20,9 +20,9 @@ from carriers import (
 )
 from cast import Cast
 from faults import FaultPlan
+from library_carriers import HARMLESS, UNSEEN
 from programs import BATCH, SHARDS
 from programs_made_anew import ALL as ORDINARY
-from unseen_carriers import HARMLESS, UNSEEN
 
 from ringleader.spec import JobSpec
 from ringleader.train import Session

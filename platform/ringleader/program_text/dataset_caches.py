@@ -31,12 +31,13 @@ or anything else."""
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """A method of a class, the methods of the same object that it calls, and the attributes that it changes, each with
-    how."""
+    """A method of a class, the methods of the same object that it calls, the attributes that it changes, each with how,
+    and those that a call may fill, as a buffer."""
 
     name: str
     calls: frozenset[str]
     changes: frozenset[tuple[str, str]]
+    filled: frozenset[str]
 
 
 def reads_rows(kind: type) -> bool:
@@ -62,10 +63,13 @@ def kept_rows(kind: type) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def changed_in_reads(kind: type) -> frozenset[str]:
-    """The attributes that objects of that class change when a row is read."""
+    """The attributes that objects of that class change, or may, when a row is read."""
     methods, reached = _reading(kind)
     return frozenset(
-        attribute for method in methods if method.name in reached for attribute, _ in method.changes
+        attribute
+        for method in methods
+        if method.name in reached
+        for attribute in (*(changed for changed, _ in method.changes), *method.filled)
     )
 
 
@@ -100,7 +104,8 @@ def _methods(text: SourceText) -> dict[str, list[_Method]]:
             continue
         for function in (part for part in node.body if isinstance(part, Function)):
             changes = {*_changes(function), *((attribute, CHANGES) for attribute in _drawn(function))}
-            found[node.name].append(_Method(function.name, _calls(function), frozenset(changes)))
+            filled = frozenset(filter(None, _filled(function)))
+            found[node.name].append(_Method(function.name, _calls(function), frozenset(changes), filled))
     return found
 
 
@@ -109,6 +114,16 @@ def _calls(function: ast.AST) -> frozenset[str]:
     parts = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
     above = (part.attr for part in parts if ast.unparse(part.value) == "super()")
     return frozenset((*_named(function), *above))
+
+
+def _filled(function: ast.AST) -> Iterator[str]:
+    """The attributes of `self` that are given to a call for its effect: `numpy.copyto(self.buffer, row)`,
+    `self.buffer.copy_(row)`, `out=self.buffer`."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            yield from map(_base, (node.value.func, *node.value.args))
+        elif isinstance(node, ast.keyword) and node.arg == "out":
+            yield _base(node.value)
 
 
 def _drawn(function: ast.AST) -> Iterator[str]:

@@ -14,6 +14,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from ringleader.program_text.current_line import BELOW
 from ringleader.program_text.dataset_caches import changed_in_reads, file_of
 from ringleader.program_text.loop_bodies import text_of
+from ringleader.train.between_calls.objects.program_objects import attributes_of
 
 MOST_DEPTH = 4
 SMALL_BYTES = 1 << 20
@@ -22,29 +23,39 @@ ENDS = 64
 _PLAIN = (str, bytes, int, float, list, tuple, dict, Tensor, np.ndarray)
 
 
-def data_parts(
-    dataset: Any, names: Mapping[int, str], name: str = "data set", depth: int = MOST_DEPTH
-) -> Iterator[tuple[str, Any]]:
-    """The parts with their names, after that of the data set.
+def data_parts(dataset: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Any]]:
+    """The parts with their names, after that of the data set; of large ones the ends.
 
     Args:
         names: of the program's variables, by the identity of what they hold.
-        name: what the data set is called where it is in none of them.
+    """
+    for name, part in whole_parts(dataset, names):
+        of_tensors = isinstance(part, tuple) and name.endswith(".tensors")
+        yield name, [_ends(tensor) for tensor in part] if of_tensors else _ends(part)
+
+
+def whole_parts(
+    dataset: Any, names: Mapping[int, str], name: str = "data set", depth: int = MOST_DEPTH
+) -> Iterator[tuple[str, Any]]:
+    """The parts themselves, as in `data_parts`.
+
+    Args:
+        name: what the data set is called where it is in none of the variables.
     """
     if depth == 0:
         return
     name = names.get(id(dataset), name)
     match dataset:
         case Subset():
-            yield f"{name}.indices", _ends(dataset.indices)
-            yield from data_parts(dataset.dataset, names, f"{name}.dataset", depth - 1)
+            yield f"{name}.indices", dataset.indices
+            yield from whole_parts(dataset.dataset, names, f"{name}.dataset", depth - 1)
         case TensorDataset():
-            yield f"{name}.tensors", [_ends(tensor) for tensor in dataset.tensors]
+            yield f"{name}.tensors", dataset.tensors
         case ConcatDataset():
             for number, part in enumerate(dataset.datasets):
-                yield from data_parts(part, names, f"{name}.datasets[{number}]", depth - 1)
+                yield from whole_parts(part, names, f"{name}.datasets[{number}]", depth - 1)
         case list() | tuple() | Tensor() | np.ndarray():
-            yield name, _ends(dataset)
+            yield name, dataset
         case _:
             yield from _attributes(dataset, names, name, depth)
 
@@ -56,13 +67,13 @@ def _attributes(dataset: Any, names: Mapping[int, str], name: str, depth: int) -
     if text is None:
         return
     changed = changed_in_reads(kind)
-    for attribute, part in list(vars(dataset).items()):
+    for attribute, part in attributes_of(dataset).items():
         if attribute in changed or not text.flows.matter_in_turns_at(("", f".{attribute}")):
             continue
         if isinstance(part, _PLAIN):
-            yield f"{name}.{attribute}", _ends(part)
+            yield f"{name}.{attribute}", part
         else:
-            yield from data_parts(part, names, f"{name}.{attribute}", depth - 1)
+            yield from whole_parts(part, names, f"{name}.{attribute}", depth - 1)
 
 
 def _ends(part: Any) -> Any:

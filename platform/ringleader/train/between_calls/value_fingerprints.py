@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 from pathlib import Path, PurePath
 from types import GeneratorType
 from typing import Any
@@ -32,6 +31,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.program_text.current_line import BELOW
 from ringleader.train.between_calls.boundaries import storages_of
 from ringleader.train.between_calls.hook_outputs import outputs_of_hooks
+from ringleader.train.between_calls.objects.library_objects import contents
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.optimizers.served_state import ClosedState
 from ringleader.train.state.parameters.tensor_version import version_of
@@ -122,13 +122,19 @@ class ValueReader:
             case set() | frozenset():
                 # The order of a set follows the seed of the process's hashes.
                 text = self._items(sorted(value, key=repr), depth, "()")
-            case list() | tuple() | deque() | partial():
-                text = self._items(_parts_of(value), depth, "[]")
+            case list() | tuple() | deque():
+                text = self._items(value, depth, "[]")
             case nn.Module() | Optimizer() | LRScheduler():
                 text = self._text(value.state_dict(), depth)
             case _:
-                text = self._generator(value, depth) if isinstance(value, GeneratorType) else _stand(value)
+                text = self._other(value, depth)
         return text
+
+    def _other(self, value: Any, depth: int) -> str | None:
+        if isinstance(value, GeneratorType):
+            return self._generator(value, depth)
+        held = contents(value)
+        return _stand(value) if held is None else self._text(held, depth + 1)
 
     def is_left_out(self, value: Any) -> bool:
         """Whether the session has it, as a registered object or in a library's wrapper of a registered optimizer, or
@@ -221,11 +227,6 @@ def _name(value: Any) -> str:
     """The name of the value's type, as checkpoints of 0.1 have it too."""
     name = type(value).__name__
     return name.removesuffix("State") if isinstance(value, ClosedState) else name
-
-
-def _parts_of(value: Any) -> Any:
-    """The parts of a series; of a `functools.partial` what it is called with."""
-    return [*value.args, *value.keywords.items()] if isinstance(value, partial) else value
 
 
 def is_generator(value: Any) -> bool:

@@ -55,11 +55,12 @@ class CarriedState:
         self._known: set[int] = set()
         self._attributes: list[TurnAttributes] = []
         self._found: TurnValues | None = None
+        self._dataset: Any = None
         self._by_steps = False
 
     def begin_loop(self, dataset: Any, *, by_steps: bool) -> None:
         """Begin a loop over these rows, or over the steps of them: lines before it may have changed anything."""
-        self._before, self._found, self._by_steps = {}, None, by_steps
+        self._before, self._found, self._dataset, self._by_steps = {}, None, dataset, by_steps
         self._known = {id(part) for part in _known(self._context.held, dataset)}
         self._attributes = list(self._attributes_of_turns()) if self._matters else []
         self._variables.passing.update(*(each.passing for each in self._attributes))
@@ -93,7 +94,7 @@ class CarriedState:
     def _find_values(self) -> TurnValues:
         read = [each for loop in self._attributes for each in loop.read]
         tables = [each for loop in self._attributes for each in loop.tables]
-        return TurnValues(self._context.held, read, tables, self._known)
+        return TurnValues(self._context.held, read, tables, self._dataset, self._known)
 
     def _look(self, *, everything: bool) -> _Marks:
         marks = self._handed_on()

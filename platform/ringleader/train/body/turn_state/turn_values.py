@@ -7,6 +7,7 @@ whatever a turn reads before it sets it is looked at, however it is changed.
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType
@@ -18,10 +19,13 @@ from ringleader.program_text.carrying_hooks import read_as_left
 from ringleader.program_text.current_line import BELOW, running_frames
 from ringleader.program_text.loop_bodies import SourceText, text_of
 from ringleader.program_text.variables.apart import plain
+from ringleader.train.between_calls.call_variables import place_of
+from ringleader.train.between_calls.data_parts import whole_parts
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
 from ringleader.train.between_calls.objects.program_objects import files_of, held_by, is_users, objects_in
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, in_reach
+from ringleader.train.rows.random_streams import ATOMS
 from ringleader.train.state.hidden_state import MANY
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
@@ -29,6 +33,8 @@ from ringleader.train.state.training_state import TrainingState
 MOST_BYTES, READ_BYTES = 1 << 20, 1 << 16
 """The bound of all that is read at one look, and of a tensor; a larger one is told by its version."""
 MOST_DEPTH = 2
+MANY_PARTS = 64
+"""The number of parts of a data set that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class TurnValues:
     Args:
         attributes: those that turns of the running loop read as they find them.
         tables: those of them that are filled as tables.
+        dataset: that of the loop.
         known: what the session takes care of, by identity.
     """
 
@@ -60,10 +67,10 @@ class TurnValues:
         held: TrainingState,
         attributes: Collection[HeldAttribute],
         tables: Collection[HeldAttribute],
+        dataset: Any,
         known: Collection[int],
     ) -> None:
-        self._reader = _MarkReader(held)
-        self._known = known
+        self._reader = _MarkReader(held, known)
         self._looks = 0
         self._values = [TurnValue(each.name, each.line, _value_of(each)) for each in attributes]
         for each in tables:
@@ -74,21 +81,24 @@ class TurnValues:
             if text is not None:
                 self._values += _variables(frame, text, called)
                 self._values += _of_functions(frame, text, called)
+        self._data = list(islice(_of_data(dataset), MANY_PARTS))
         self._before = self._marks()
 
-    def changed(self) -> Iterator[TurnValue]:
+    def changed(self) -> list[TurnValue]:
         """Those that the turn has changed."""
-        for name, mark in self._marks().items():
-            if self._before.get(name, mark) != mark:
-                yield next(each for each in self._values if each.name == name)
+        told = {each.name: each for each in reversed((*self._values, *self._data))}
+        changed = [told[name] for name, mark in self._marks().items() if self._before.get(name, mark) != mark]
+        # What the load of the next slice does to the data set, the body does not.
+        self._data = []
+        return changed
 
     def _marks(self) -> dict[str, str]:
         self._reader.begin()
         self._looks += 1
         found: dict[str, str] = {}
-        for each in self._values:
+        for each in (*self._values, *self._data):
             value = each.read()
-            if value is MISSING or isinstance(value, nn.Module) or id(value) in self._known:
+            if value is MISSING or isinstance(value, nn.Module):
                 continue
             told = self._reader.text(value)
             if told is None and type(value).__module__ == "itertools":
@@ -99,14 +109,24 @@ class TurnValues:
 
 
 class _MarkReader(ValueReader):
-    """A reader that reads little: a large tensor is told by its version."""
+    """A reader that reads little: a large tensor is told by its version.
 
-    def __init__(self, held: TrainingState) -> None:
+    Args:
+        known: what the session takes care of, by identity.
+    """
+
+    def __init__(self, held: TrainingState, known: Collection[int]) -> None:
         super().__init__(held, {}, MOST_BYTES)
+        self._taken_care_of = known
 
     def begin(self) -> None:
         """Begin another look."""
         self._left_bytes = MOST_BYTES
+
+    def is_left_out(self, value: Any) -> bool:
+        # Numbers and texts are everybody's: kept objects have some, too.
+        known = id(value) in self._taken_care_of and not isinstance(value, ATOMS)
+        return known or super().is_left_out(value)
 
     def _tensor(self, tensor: Tensor) -> str | None:
         if tensor.device.type == "cpu" and tensor.nbytes <= READ_BYTES:
@@ -170,6 +190,19 @@ def _functions_in(value: Any) -> Iterator[FunctionType]:
 
 def _held_value(function: FunctionType, name: str) -> Callable[[], Any]:
     return lambda: dict(held_by(function)).get(name, function.__globals__.get(name, MISSING))
+
+
+def _of_data(dataset: Any) -> Iterator[TurnValue]:
+    """What says which rows the data set has, but for what reading them changes."""
+    frames = list(running_frames())
+    variables = [item for frame in frames for item in in_reach(frame).items()]
+    names = {id(value): name for name, value in reversed(variables)}
+    for name, part in whole_parts(dataset, names) if frames else ():
+        yield TurnValue(name, place_of(frames[0], frames[0].f_lineno), partial(_itself, part))
+
+
+def _itself(part: Any) -> Any:
+    return part
 
 
 def _names_of_functions(held: TrainingState) -> Iterator[str]:

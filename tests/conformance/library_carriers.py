@@ -1,0 +1,129 @@
+"""Programs whose loop's body goes on from what objects of Python's library, or a data set, hold; and some that only
+look so."""
+
+import io
+import struct
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import torch
+from programs import EPOCHS, rows
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+from unseen_carriers import HARMLESS, ONE_LOOP, UNSEEN, carries, harmless, model
+
+from ringleader.train import Session
+
+__all__ = ["HARMLESS", "UNSEEN"]
+
+
+@carries("heat")
+def heat_in_a_context_variable(session: Session) -> None:
+    net, heat = model(session), ContextVar("heat", default=1.0)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss * heat.get())
+        heat.set(0.9 * heat.get() + 0.1 * loss.item())
+
+
+@carries("kept")
+def mean_in_a_buffer_of_bytes(session: Session) -> None:
+    net, kept = model(session), io.BytesIO(struct.pack("d", 1.0))
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        (mean,) = struct.unpack("d", kept.getvalue())
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss / mean)
+        kept.seek(0)
+        kept.write(struct.pack("d", 0.9 * mean + 0.1 * loss.item()))
+
+
+@carries("kept")
+def mean_in_a_buffer_of_text(session: Session) -> None:
+    net, kept = model(session), io.StringIO("1.0")
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        mean = float(kept.getvalue())
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss / mean)
+        kept.seek(0)
+        kept.write(repr(0.9 * mean + 0.1 * loss.item()))
+
+
+@harmless
+def losses_written_to_a_buffer(session: Session) -> None:
+    net, log = model(session), io.StringIO()
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            loss = F.cross_entropy(net(x), y)
+            session.step(loss)
+            log.write(f"{loss.item():.3f}\n")
+        print(log.getvalue()[:5])
+
+
+class Weighted(Dataset[Any]):
+    """Rows with weights."""
+
+    def __init__(self) -> None:
+        self.rows, self.weights = rows(count=ONE_LOOP), torch.ones(ONE_LOOP)
+        self.levels = np.ones(ONE_LOOP)
+        self._rescaled = np.zeros(6, dtype=np.float32)
+        self._read: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor, Tensor, int]:
+        x, y = self.rows[row]
+        if row not in self._read:
+            self._read[row] = x
+        np.copyto(self._rescaled, self._read[row].numpy() * self.levels[row])
+        return torch.from_numpy(self._rescaled.copy()), y, self.weights[row], row
+
+
+def decay(data: Weighted, taken: Tensor) -> None:
+    data.weights.index_add_(0, (taken + 1) % ONE_LOOP, torch.full((len(taken),), -0.01))
+
+
+@carries("data.weights")
+def weights_of_a_data_set_by_a_helper(session: Session) -> None:
+    net, data = model(session), Weighted()
+    for x, y, weights, taken in session.batches(data):
+        session.step((F.cross_entropy(net(x), y, reduction="none") * weights).mean())
+        decay(data, taken)
+
+
+@carries("data.levels")
+def levels_of_a_data_set_by_another_name(session: Session) -> None:
+    net, data = model(session), Weighted()
+    levels = data.levels
+    for x, y, weights, taken in session.batches(data):
+        session.step((F.cross_entropy(net(x), y, reduction="none") * weights).mean())
+        levels[taken.numpy()] *= 0.9
+
+
+@carries("data.tensors")
+def rows_that_shrink(session: Session) -> None:
+    net, data = model(session), rows(count=ONE_LOOP)
+    points = data.tensors[0]
+    for x, y in session.batches(data):
+        session.step(F.cross_entropy(net(x), y))
+        points *= 0.99
+
+
+@harmless
+def data_set_that_fills_as_it_is_read(session: Session) -> None:
+    net, data = model(session), Weighted()
+    for _ in range(2):
+        for x, y, weights, _ in session.batches(data):
+            session.step((F.cross_entropy(net(x), y, reduction="none") * weights).mean())
+
+
+@harmless
+def data_set_that_is_changed_between_loops(session: Session) -> None:
+    net, data = model(session), Weighted()
+    for _ in range(3):
+        for x, y, weights, _ in session.batches(data):
+            session.step((F.cross_entropy(net(x), y, reduction="none") * weights).mean())
+        data.levels *= 0.9
+        data.weights[: len(data) // 2] *= 0.8
