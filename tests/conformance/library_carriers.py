@@ -3,10 +3,12 @@ look so."""
 
 import io
 import struct
+import sys
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+import pandas
 import torch
 from programs import EPOCHS, rows
 from torch import Tensor
@@ -48,6 +50,28 @@ def mean_in_a_buffer_of_text(session: Session) -> None:
         session.step(loss / mean)
         kept.seek(0)
         kept.write(repr(0.9 * mean + 0.1 * loss.item()))
+
+
+HERE: Any = sys.modules[__name__]
+HERE.SCALE = 1.0
+
+
+@carries("HERE.SCALE")
+def scale_set_in_a_file_from_outside(session: Session) -> None:
+    net, HERE.SCALE = model(session), 1.0
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss * HERE.SCALE)
+        HERE.SCALE = 0.9 * HERE.SCALE + 0.1 * loss.item()
+
+
+@carries("weights")
+def weights_of_labels_in_a_series(session: Session) -> None:
+    net, weights = model(session), pandas.Series([1.0, 1.0, 1.0])
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        weight = torch.tensor(weights.to_numpy(), dtype=torch.float32)
+        session.step(F.cross_entropy(net(x), y, weight=weight))
+        weights.loc[int(y[0])] *= 0.9
 
 
 @harmless

@@ -1,4 +1,5 @@
-"""What objects of Python's own library hold that is no list and no dict: buffers, views, queues, context variables.
+"""What objects of libraries hold that is no list and no dict: buffers, views, queues, context variables, frames of
+pandas.
 
 Numbers that a program keeps in one of these go on from turn to turn like those of a list.
 """
@@ -16,10 +17,23 @@ from weakref import ReferenceType
 MOST_READ = 1 << 15
 """Bytes, or characters, that are read from each end of longer data."""
 
+MOST_VALUES = 1 << 14
+
 
 def contents(value: Any) -> Any:
     """What the object holds, as values of other kinds; None where it is none of these."""
+    if type(value).__module__.partition(".")[0] == "pandas":
+        return _of_frame(value)
     return next((read(value) for kinds, read in _READ if isinstance(value, kinds)), None)
+
+
+def _of_frame(value: Any) -> Any:
+    """The columns of a frame, or the values of a series. Large ones are not read: some are converted for it."""
+    if not hasattr(value, "to_numpy") or value.size > MOST_VALUES:
+        return None
+    if value.ndim == 1:
+        return [value.to_numpy()]
+    return {name: column.to_numpy() for name, column in value.items()}
 
 
 def _of_stream(stream: BytesIO | StringIO) -> Any:

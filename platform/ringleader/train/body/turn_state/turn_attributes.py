@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from ringleader.program_text.current_line import BELOW
@@ -45,6 +45,8 @@ class HeldAttribute:
     @property
     def value(self) -> Any:
         """What it is now, in the object or in its class; `MISSING` where neither has it."""
+        if isinstance(self.holder, ModuleType):
+            return vars(self.holder).get(self.attribute, MISSING)
         found = attributes_of(self.holder).get(self.attribute, MISSING)
         return getattr(type(self.holder), self.attribute, MISSING) if found is MISSING else found
 
@@ -102,7 +104,8 @@ def _held(
 ) -> Iterator[HeldAttribute]:
     """These attributes of those of the objects that have them."""
     for name, holder in objects if attributes else ():
-        has = attributes_of(holder)
+        # Of a file, too, what others set there: `config.scale = loss.item()`.
+        has = vars(holder) if isinstance(holder, ModuleType) else attributes_of(holder)
         for attribute, each in attributes.items():
             if attribute in has or (is_users(holder) and hasattr(type(holder), attribute)):
                 line = f"{Path(texts[each.file].file).name}:{each.line}"
