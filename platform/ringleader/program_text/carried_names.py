@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ringleader.program_text.program_scope import ADDS, Function, Key, ProgramScope, has_own
 from ringleader.program_text.statement_order import Loop, blocks, first, given, names, span
-from ringleader.program_text.value_flow import MATTERS, ValueFlow
+from ringleader.program_text.value_flow import ACTS, MATTERS, ValueFlow
 
 LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
 """Methods whose name ends like one that changes a value: their effect is seen elsewhere, or needs no turn before."""
@@ -132,7 +132,7 @@ class _Body:
         """By variable, the lines of the body that read it for something that matters before the loop is over."""
         begin, end = self._around
         loads = [load for load in self._flows.loads if self.has(load.line) or not begin <= load.line <= end]
-        matter, new = {MATTERS}, {MATTERS}
+        matter, new = {MATTERS, ACTS}, {MATTERS, ACTS}
         while new:
             # Against the flow, until nothing is added: a variable matters where it flows into one that does.
             new = {load.key for load in loads if load.into in new} - matter

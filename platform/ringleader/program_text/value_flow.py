@@ -23,6 +23,8 @@ from ringleader.program_text.program_scope import (
 )
 
 MATTERS: Key = ("", "")
+ACTS: Key = ("", "()")
+"""What decides which lines run, or which object is called, and matters so; nothing is known of its attributes."""
 LOSS: Key = ("", "step()")
 """What a turn ends with: `session.step(loss)`, or a `backward` that an adapter makes of it."""
 ENDS = frozenset(["step", "backward"])
@@ -79,6 +81,7 @@ class ValueFlow:
         loads: every read of a variable.
         sets: the lines in which a variable is assigned or changed.
         imported: the names that imports bind.
+        receivers: the variables whose methods are called, each with the method's name, where the program has one.
         callbacks: functions that are called once a step is committed, each as the outermost function or class that
             asks for it, and its name.
     """
@@ -90,9 +93,11 @@ class ValueFlow:
         self.functions: dict[str, list[tuple[Function, ProgramScope]]] = defaultdict(list)
         self.imported = _imported(tree)
         self.callbacks: list[tuple[str, str]] = []
+        self.receivers: list[tuple[Key, str]] = []
         self._function = ""
         self._hidden: list[str] = []
         self._times: set[Key] = set()
+        self._alone: set[str] = set()
         outside = ProgramScope(imported=self.imported)
         # Every function of the file first: a call may stand above the definition.
         for top in tree.body:
@@ -103,12 +108,13 @@ class ValueFlow:
         for top in tree.body:
             self._scope = self.scopes[top]
             self._times = _times_in(top, self._scope)
+            self._alone = _read_in_their_loops(top)
             self._scope.look_for_containers(top)
             self.callbacks += [(self._scope.name, name) for name in _callbacks(top)]
             self._statement(top)
-        self._matters = _reached(self.loads, {MATTERS})
-        self._in_turns = _reached(self.loads, {MATTERS} | {("()", name) for name in GIVING})
-        in_losses = _reached(self.loads, {LOSS} | {("()", name) for name in OF_TURNS})
+        self._matters = reached(self.loads, {MATTERS, ACTS})
+        self._in_turns = reached(self.loads, {MATTERS, ACTS} | {("()", name) for name in GIVING})
+        in_losses = reached(self.loads, {LOSS} | {("()", name) for name in OF_TURNS})
         self._lines_in_losses: dict[Key, list[int]] = defaultdict(list)
         for load in self.loads:
             if load.key != load.into and load.into in in_losses:
@@ -121,7 +127,7 @@ class ValueFlow:
     def may_matter(self, key: Key) -> bool:
         """Whether it matters where any function's result may: the text does not show who calls a module's forward."""
         results = {("()", name) for name in self.functions.keys() - TEXTS}
-        return key in _reached(self.loads, {MATTERS} | results)
+        return key in reached(self.loads, {MATTERS, ACTS} | results)
 
     def matter_in_turns_at(self, key: Key) -> list[int]:
         """The lines in which the variable is read for something that matters, also for what a model or a data set
@@ -192,7 +198,9 @@ class ValueFlow:
                 self._expression(test, self._governed(node))
                 self._statements([*node.body, *node.orelse])
             case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
-                self._expression(source, self._into(target) | self._governed(node))
+                governed = self._governed(node)
+                governed = governed - {MATTERS} | ({ACTS} if MATTERS in governed else set())
+                self._expression(source, self._into(target) | governed)
                 self._statements([*node.body, *node.orelse])
             case ast.With(items=items) | ast.AsyncWith(items=items):
                 for item in items:
@@ -237,7 +245,11 @@ class ValueFlow:
         if known or not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
             said = _without_durations(value, self._times, self._scope)
             ends = {LOSS} if _ends_a_turn(value) else set()
-            self._expression(said, ends if known else {MATTERS, *ends})
+            if isinstance(said, ast.Call) and not known:
+                into = {ACTS} if _sets_own(said) else {MATTERS, *ends}
+                self._call(said, into, {ACTS, *ends})
+            else:
+                self._expression(said, ends if known else {MATTERS, *ends})
 
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
         match node:
@@ -274,7 +286,14 @@ class ValueFlow:
         if key[0] == "":
             self._flow(("()", name), line, {MATTERS, *into})
 
-    def _call(self, node: ast.Call, into: set[Key]) -> None:
+    def _call(self, node: ast.Call, into: set[Key], called: set[Key] | None = None) -> None:
+        """Follow a call.
+
+        Args:
+            into: what its result flows into, and what it is given.
+            called: what the object flows into that is called; `into` where it is None.
+        """
+        called = into if called is None else called
         name = name_of(node.func)
         method = isinstance(node.func, ast.Attribute)
         if isinstance(node.func, ast.Attribute):
@@ -286,28 +305,31 @@ class ValueFlow:
             if isinstance(node.func, ast.expr) and not isinstance(node.func, ast.Name | ast.Attribute):
                 self._expression(node.func, into)
             elif isinstance(node.func, ast.Name):
-                self._flow(self._scope.key(name), node.lineno, into)
+                self._flow(self._scope.key(name), node.lineno, called)
             elif calls_an_object(node.func, self.imported):
-                self._flow(("", f".{name}"), node.lineno, into)
+                self._flow(("", f".{name}"), node.lineno, called)
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                 self._expression(argument, into)
             return
         self._flow(("()", name), node.lineno, into)
+        receiver = self._scope.holder(node.func.value) if isinstance(node.func, ast.Attribute) else None
+        self.receivers += [(receiver, name)] if receiver is not None else []
         if isinstance(node.func, ast.Name) and all(scope is not self._scope for _, scope in known):
             self._flow(self._scope.key(name), node.lineno, into)  # or a variable that has the function's name
         for function, scope in known:
             names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
             if method and names[:1] == ["self"]:
                 names = names[1:]
+            starred = [isinstance(argument, ast.Starred) for argument in node.args]
+            every = {(scope.name, name) for name in parameters_of(function) - {"self"}} or {MATTERS}
             for number, argument in enumerate(node.args):
                 # Behind `*values`, or one argument too many, it cannot be seen which parameter gets it.
-                plain = number < len(names) and not isinstance(argument, ast.Starred)
-                self._expression(argument, {(scope.name, names[number])} if plain else {MATTERS})
+                plain = number < len(names) and not any(starred[: number + 1])
+                self._expression(argument, {(scope.name, names[number])} if plain else every)
             by_name = {name.partition(OF_FUNCTION)[0]: name for name in parameters_of(function)}
             for keyword in node.keywords:
-                plain = bool(keyword.arg)
                 parameter = (scope.name, by_name.get(keyword.arg or "", keyword.arg or ""))
-                self._expression(keyword.value, {parameter} if plain else {MATTERS})
+                self._expression(keyword.value, {parameter} if keyword.arg else every)
 
     def _is_known(self, function: ast.expr) -> bool:
         """Whether it may be a function of the program: no method of the session's, whatever else has its name, and no
@@ -339,10 +361,19 @@ class ValueFlow:
             self._expression(child, {MATTERS})
         return ({base} if base is not None else set()) | (set() if own else {MATTERS})
 
+    def _targets_alone(self, inside: ast.AST) -> Iterator[Key]:
+        """The variables that loops in there go through, and that nothing reads but loops that go through them: to leave
+        out a loop gives them no other value."""
+        for loop in (node for node in ast.walk(inside) if isinstance(node, ast.For)):
+            for name in (node for node in ast.walk(loop.target) if isinstance(node, ast.Name)):
+                if name.id in self._alone:
+                    yield self._scope.key(name.id)
+
     def _governed(self, node: ast.stmt) -> set[Key]:
         """The keys that a condition, or a number of turns, affects."""
         inside = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
-        keys = {key for key, _ in self._scope.changed_by(inside)}
+        targets = {key for each in inside for key in self._targets_alone(each)}
+        keys = {key for key, _ in self._scope.changed_by(inside)} - targets
         ends = any(_ends_a_turn(each) for statement in inside for each in ast.walk(statement))
         acts = any(_acts(each, self._scope) for each in inside)
         return keys | ({MATTERS} if acts else set()) | ({LOSS} if ends else set())
@@ -375,7 +406,12 @@ def _starred(parts: Sequence[ast.expr]) -> bool:
     return any(isinstance(part, ast.Starred) for part in parts)
 
 
-def _reached(loads: Sequence[VariableRead], ends: set[Key]) -> set[Key]:
+def _sets_own(call: ast.Call) -> bool:
+    """Whether it is `setattr(self, …)`."""
+    return name_of(call.func) == "setattr" and bool(call.args) and name_of(call.args[0]) == "self"
+
+
+def reached(loads: Sequence[VariableRead], ends: set[Key]) -> set[Key]:
     """All keys that flow into these by the reads, found against the direction of the flow."""
     sources: dict[Key, set[Key]] = defaultdict(set)
     for load in loads:
@@ -437,6 +473,18 @@ def _times_in(top: ast.AST, scope: ProgramScope) -> set[Key]:
     while others := {key for key in times if not all(_tells_time(v, times, scope) for v in given[key])}:
         times -= others
     return times
+
+
+def _read_in_their_loops(top: ast.AST) -> set[str]:
+    """The names that loops go through, and that are set and read nowhere else."""
+    loops = [node for node in ast.walk(top) if isinstance(node, ast.For)]
+    inside: Counter[str] = Counter()
+    for loop in loops:
+        for name in {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}:
+            within = [n for part in (loop.target, *loop.body) for n in ast.walk(part)]
+            inside[name] += sum(isinstance(n, ast.Name) and n.id == name for n in within)
+    names = Counter(n.id for n in ast.walk(top) if isinstance(n, ast.Name))
+    return {name for name, number in inside.items() if names[name] == number}
 
 
 def _without_durations(call: ast.expr, times: Collection[Key], scope: ProgramScope) -> ast.expr:

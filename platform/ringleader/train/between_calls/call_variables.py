@@ -130,11 +130,12 @@ class CallVariables:
                     self._add(f"the weights {place}.{name}", name, value, everything)
 
     def _add_frame(self, frame: FrameType, text: SourceText) -> None:
-        scope = text.scope_at(frame.f_lineno)
+        scope, flows = text.scope_at(frame.f_lineno), JoinedFlows([text])
         variables = [(scope.key(name), value) for name, value in frame.f_locals.items()]
         for name, (key, value) in zip(list(frame.f_locals), variables, strict=True):
             self._add_one(_Spot(frame, text, name), key, value)
-            inside_too = is_users(value) and not text.only_shown(key)
+            has_say = name == "self" or flows.has_say(key)
+            inside_too = is_users(value) and has_say and not text.only_shown(key)
             for shown, inside, part in alike_values(value) if inside_too else ():
                 self._add_one(_Spot(frame, text, name + shown), inside, part)
         for name in _globals_of(text, scope.name):

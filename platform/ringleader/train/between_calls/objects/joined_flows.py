@@ -7,6 +7,7 @@ from functools import lru_cache
 from ringleader.program_text.loop_bodies import SourceText
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.value_flow import ValueFlow
+from ringleader.program_text.variables.objects_with_say import ObjectsWithSay
 from ringleader.program_text.variables.tables import filled_tables
 
 
@@ -33,12 +34,16 @@ class JoinedFlows:
             not hidden
             and not self.is_table(key)
             and flow.matters(key)
-            and (not way or any(map(flow.matters, way)))
+            and (not way or any(map(self.has_say, way)))
         )
 
     def is_table(self, key: Key) -> bool:
         """Whether it is a dict that is filled as a table, wherever these files use it."""
         return key in _tables(self._texts)
+
+    def has_say(self, key: Key) -> bool:
+        """Whether the variable may hold an object with a say in training. No file: it may."""
+        return not self._texts or _say(self._texts).may_be(key)
 
     def in_losses(self, key: Key) -> bool:
         """Whether a value of the variable goes into the loss of a turn."""
@@ -55,6 +60,11 @@ class JoinedFlows:
 @lru_cache(maxsize=32)
 def _tables(texts: frozenset[SourceText]) -> frozenset[Key]:
     return next(iter(texts)).tables if len(texts) == 1 else filled_tables(_joined(texts))
+
+
+@lru_cache(maxsize=32)
+def _say(texts: frozenset[SourceText]) -> ObjectsWithSay:
+    return ObjectsWithSay(_joined(texts))
 
 
 @lru_cache(maxsize=32)

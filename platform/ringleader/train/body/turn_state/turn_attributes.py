@@ -6,7 +6,7 @@ The functions that a turn calls may stand in other files than the loop: in those
 import ast
 import inspect
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any
 from ringleader.program_text.current_line import BELOW
 from ringleader.program_text.dataset_caches import reads_rows
 from ringleader.program_text.loop_bodies import SourceText, text_of
+from ringleader.program_text.program_scope import Key
 from ringleader.program_text.statement_order import Loop
 from ringleader.program_text.turn_order import CarriedAttribute, TurnUses, read_for_losses, uses_in
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
-from ringleader.train.between_calls.objects.program_objects import attributes_of, is_users
+from ringleader.train.between_calls.objects.program_objects import ProgramObject, attributes_of, is_users
 from ringleader.train.between_calls.objects.program_objects import objects_in as reached
 
 MOST_DEPTH = 3
@@ -69,19 +70,23 @@ class TurnAttributes:
     def __init__(
         self, text: SourceText, loop: Loop, variables: Mapping[str, Any], kept: Collection[int]
     ) -> None:
-        objects = list(objects_in(variables, kept))
+        scope = text.scope_at(loop.lineno)
+        by_key = {scope.key(name): value for name, value in variables.items()}
+        reachable = list(_reachable(by_key, kept))
+        objects = [(each.name, each.value) for each in reachable]
         files = {file for _, each in objects for file in _files_of(type(each))}
         others = {each for each in map(text_of, files) if each is not None and each is not text}
         texts = (text, *sorted(others, key=lambda each: each.file))
         kinds = {kind.__name__ for _, each in objects for kind in type(each).__mro__}
-        reached = (frozenset(text.together_with(text.scope_at(loop.lineno).name)),)
+        reached = (frozenset(text.together_with(scope.name)),)
         uses, read = _uses(
             loop, texts, reached + tuple(frozenset(_scopes(each, kinds)) for each in texts[1:])
         )
         self.passing = uses.passing
         held = {id(holder): (name, holder) for name, holder in objects}.values()
         flows = JoinedFlows(texts)
-        changed = list(_held(uses.carried, held, texts))
+        say = _with_say(by_key, reachable, flows)
+        changed = list(_held(uses.carried, [each for each in held if id(each[1]) in say], texts))
         self.handed_on = [each for each in changed if not flows.is_table(("", f".{each.attribute}"))]
         # What forwards leave in torch's own layers, and data sets keep of rows, is seen in other ways.
         own = [each for each in held if not _is_seen_elsewhere(type(each[1]))]
@@ -114,9 +119,27 @@ def _held(
 
 def objects_in(variables: Mapping[str, Any], kept: Collection[int]) -> Iterator[tuple[str, Any]]:
     """The objects of the program's classes, the modules inside of models and Python's own, each with its name."""
-    named = [(("", name), value) for name, value in variables.items()]
-    for each in reached(named, lambda value: id(value) in kept, depth=MOST_DEPTH):
+    for each in _reachable({("", name): value for name, value in variables.items()}, kept):
         yield each.name, each.value
+
+
+def _reachable(variables: Mapping[Key, Any], kept: Collection[int]) -> Iterator[ProgramObject]:
+    yield from reached(variables.items(), lambda value: id(value) in kept, depth=MOST_DEPTH)
+
+
+def _with_say(variables: Mapping[Key, Any], objects: Sequence[ProgramObject], flows: JoinedFlows) -> set[int]:
+    """The identities of those objects that some variable on a way to them lets have a say in training."""
+    ways: dict[int, set[Key]] = {id(each.value): set(each.keys) for each in objects}
+    attributes = [part for each in objects for part in attributes_of(each.value).items()]
+    for key, value in (*variables.items(), *((("", f".{name}"), part) for name, part in attributes)):
+        if id(value) in ways:
+            ways[id(value)].add(key)
+    # `self` stands for whatever its class does.
+    return {
+        holder
+        for holder, keys in ways.items()
+        if not (others := {key for key in keys if key[1] != "self"}) or any(map(flows.has_say, others))
+    }
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,50 @@
+"""Variables that hold objects with a say in training: more is done with them than to show what they tell, or to fill
+them.
+
+A meter that a loop fills for people has attributes that go on from turn to turn, as has one by which a rate is set: the
+variables tell them apart.
+"""
+
+import ast
+from functools import cached_property
+
+from ringleader.program_text.program_scope import Key, name_of
+from ringleader.program_text.value_flow import GIVING, LOSS, MATTERS, OF_TURNS, ValueFlow, reached
+
+
+class ObjectsWithSay:
+    """What the flow of one or several files says of their objects."""
+
+    def __init__(self, flow: ValueFlow) -> None:
+        self._flow = flow
+
+    def may_be(self, key: Key) -> bool:
+        """Whether a variable, or an attribute, may hold one."""
+        return key in self._keys
+
+    @cached_property
+    def _keys(self) -> set[Key]:
+        results = {("()", name) for name in GIVING | OF_TURNS}
+        acting = {key for key, method in self._flow.receivers if method in self._acting}
+        return reached(self._flow.loads, {MATTERS, LOSS} | results | acting)
+
+    @cached_property
+    def _acting(self) -> set[str]:
+        """The functions that do more than to change what they belong to, or that call such."""
+        ends = {MATTERS, LOSS}
+        lines = {load.line for load in self._flow.loads if load.into in ends}
+        functions = {name: [each for each, _ in found] for name, found in self._flow.functions.items()}
+        acting = {
+            name
+            for name, found in functions.items()
+            if any(line in lines for each in found for line in range(each.lineno, (each.end_lineno or 0) + 1))
+        }
+        calls = {
+            name: {
+                name_of(node.func) for each in found for node in ast.walk(each) if isinstance(node, ast.Call)
+            }
+            for name, found in functions.items()
+        }
+        while more := {name for name, called in calls.items() if called & acting} - acting:
+            acting |= more
+        return acting
