@@ -227,3 +227,39 @@ def function_inside_that_goes_on(session: Session) -> None:
         loss = criterion(net(x), y)
         session.step(loss)
     print(shown())
+
+
+@harmless
+def one_history_for_both(session: Session) -> None:
+    """Its half of the validation stops early; that of the training is shown."""
+    net, history, bad = model(session), defaultdict[str, list[float]](list), 0
+    for _ in range(EPOCHS):
+        sums, turns = {"loss": 0.0, "hits": 0.0}, 0
+        for x, y in session.batches(rows()):
+            out = net(x)
+            loss = F.cross_entropy(out, y)
+            session.step(loss)
+            sums["loss"] += loss.item()
+            sums["hits"] += float((out.argmax(1) == y).float().mean())
+            turns += 1
+        history["loss"].append(sums["loss"] / turns)
+        history["hits"].append(sums["hits"] / turns)
+        scores = session.evaluate(
+            rows(1, 20), lambda batch: {"loss": F.cross_entropy(net(batch[0]), batch[1], reduction="none")}
+        )
+        history["val"].append(scores["loss"])
+        print({name: values[-1] for name, values in history.items()})
+        bad = bad + 1 if history["val"][-1] > min(history["val"]) else 0
+        if bad == 2:
+            break
+
+
+@carries("state['heat']")
+def entry_that_goes_on(session: Session) -> None:
+    net, state = model(session), {"heat": 1.0, "shown": 0.0}
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = F.cross_entropy(net(x) / state["heat"], y)
+        session.step(loss)
+        state["heat"] *= 1.01
+        state["shown"] += loss.item()
+    print(state)

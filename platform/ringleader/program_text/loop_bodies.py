@@ -6,10 +6,11 @@ Each worker's body sees other slices: the value that it leaves in a variable dif
 import ast
 import linecache
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from ringleader.parsing import parse
 from ringleader.program_text.augmented_names import AugmentedNames
@@ -26,6 +27,7 @@ from ringleader.program_text.step_items import ends_turns, goes_over_slices, met
 from ringleader.program_text.turn_order import TurnUses, uses_in
 from ringleader.program_text.value_flow import ValueFlow
 from ringleader.program_text.variables.apart import name_comprehensions_apart, name_functions_apart, plain
+from ringleader.program_text.variables.items import name_items_apart
 from ringleader.program_text.variables.staging import name_staging_apart
 from ringleader.program_text.variables.tables import filled_tables
 
@@ -71,6 +73,8 @@ class SourceText:
         self.parted = _tree_of(source)
         self._local = name_functions_apart(self.parted)
         name_staging_apart(self.parted)
+        entries = name_items_apart(self.parted)
+        self._entries = {(top, new): each for top, found in entries.items() for new, each in found.items()}
         self.flows = ValueFlow(self.parted)
         self.augmented = AugmentedNames(self.parted, self.flows)
         self.inside: set[Key] = set()
@@ -143,6 +147,24 @@ class SourceText:
         scope = next((scope for first, last, scope in self._spans if first <= line <= last), ProgramScope())
         local = [each.names for each in self._local if each.first <= line <= each.last]
         return scope.inside({name: new for names in local for name, new in names.items()}) if local else scope
+
+    def entries_of(self, key: Key) -> dict[str, Key]:
+        """The entries of a dict that are variables of their own."""
+        found = ((each, entry) for entry, each in self._entries.items() if entry[0] == key[0])
+        return {each.entry: entry for each, entry in found if each.name == key[1]}
+
+    def find(self, key: Key, variables: Mapping[str, Any], line: int) -> tuple[str, Any]:
+        """The name of a variable, or of an entry of one, and its value, in a function that runs at that line.
+
+        Raises:
+            KeyError: the function has no such variable now.
+        """
+        entry = self._entries.get(key)
+        name = plain(key[1] if entry is None else entry.name)
+        if self.scope_at(line).key(name) != (key if entry is None else (key[0], entry.name)):
+            raise KeyError(name)
+        value = variables[name]
+        return (name, value) if entry is None else (f"{name}[{entry.entry!r}]", value[entry.entry])
 
     def compared(self, key: Key, line: int = 0) -> bool:
         """Whether a member that comes to a call in that line must have the value that the others had there."""

@@ -134,6 +134,9 @@ class CallVariables:
         variables = [(scope.key(name), value) for name, value in frame.f_locals.items()]
         for name, (key, value) in zip(list(frame.f_locals), variables, strict=True):
             self._add_one(_Spot(frame, text, name), key, value)
+            entries = text.entries_of(key) if isinstance(value, dict) else {}
+            for entry, its in entries.items():
+                self._add_one(_Spot(frame, text, f"{name}[{entry!r}]"), its, value.get(entry))
             has_say = name == "self" or flows.has_say(key)
             inside_too = is_users(value) and has_say and not text.only_shown(key)
             for shown, inside, part in alike_values(value) if inside_too else ():

@@ -6,6 +6,7 @@ of features, a generator that has drawn) depends on who computes what, unless th
 
 from collections import deque
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from ringleader.program_text.current_line import running_frames
 from ringleader.program_text.loop_bodies import SourceText, text_of
+from ringleader.program_text.program_scope import Key
 from ringleader.program_text.variables.apart import plain
 from ringleader.train.between_calls.call_variables import place_of
 from ringleader.train.between_calls.findings import CARRIED_CURE, VariableFinding
@@ -102,11 +104,8 @@ class CarriedState:
             text = text_of(frame.f_code.co_filename)
             if text is None or not (everything or text.carried):
                 continue
-            scope = text.scope_at(frame.f_lineno)
-            for key in text.carried_in(scope):
-                name = plain(key[1])
-                if scope.key(name) == key or not key[0]:
-                    marks |= self._variable(frame, name, place_of(frame, text.carried[key].line))
+            for key in text.carried_in(text.scope_at(frame.f_lineno)):
+                marks |= self._variable(frame, text, key)
             if everything:
                 marks |= self._objects(frame, text)
         return marks | (self._hooks() if everything else {})
@@ -157,11 +156,17 @@ class CarriedState:
             for hook, name, line, value in carried_of_hooks(self._context.held.models)
         }
 
-    def _variable(self, frame: FrameType, name: str, line: str) -> _Marks:
-        told, found = name.lstrip("."), self._variables.found
-        if told in found:
+    def _variable(self, frame: FrameType, text: SourceText, key: Key) -> _Marks:
+        line, values = place_of(frame, text.carried[key].line), list[Any]()
+        name = plain(key[1])
+        told = name.lstrip(".")
+        if told in self._variables.found:
             return {}
-        values = [value for each, value in _named(frame) if each == name or each.endswith(f".{told}")]
+        if name.startswith("."):
+            values = [value for each, value in _named(frame) if each.endswith(name)]
+        else:
+            with suppress(KeyError, TypeError):
+                values = [text.find(key, in_reach(frame), frame.f_lineno)[1]]
         return {
             f"{id(frame)} {name}": (self._mark(value), VariableFinding(told, line, CARRIED_CURE, HOW))
             for value in values[:1]

@@ -5,7 +5,8 @@ What a first turn puts there (a copy of the weights as a reference, a first loss
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper
 from itertools import islice
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 
 from ringleader.program_text.current_line import running_frames
 from ringleader.program_text.loop_bodies import text_of
-from ringleader.program_text.variables.apart import plain
 from ringleader.train.between_calls.objects.program_objects import attributes_of
 from ringleader.train.body.turn_state.turn_attributes import in_reach, objects_in
 from ringleader.train.state.hidden_state import MANY, unkept_values
@@ -57,25 +57,22 @@ def program_values(held: TrainingState) -> Iterator[ProgramValue]:
                     # Those of registered models are seen as such.
                     if not of_model or isinstance(part, nn.Parameter):
                         yield ProgramValue(path, type(holder), attribute, part)
-        for name in _read_first(frame):
-            if not isinstance(variables.get(name), nn.Module):
-                for path, part in _inside(name, variables.get(name), registered, KEPT_DEPTH):
+        for name, value in _read_first(frame, variables):
+            if not isinstance(value, nn.Module):
+                for path, part in _inside(name, value, registered, KEPT_DEPTH):
                     yield ProgramValue(path, None, name, part)
         for name, value in variables.items():
             if isinstance(value, _lru_cache_wrapper):
                 yield from (ProgramValue(f"{name}{key}", None, name, part) for key, part in _cached(value))
 
 
-def _read_first(frame: FrameType) -> Iterator[str]:
-    """The names of the variables that go into the losses of the running loop as its turns find them."""
+def _read_first(frame: FrameType, variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The variables that go into the losses of the running loop as its turns find them."""
     text = text_of(frame.f_code.co_filename)
-    if text is None:
-        return
-    scope = text.scope_at(frame.f_lineno)
-    for key in text.read_first(frame.f_lineno):
-        name = plain(key[1])
-        if not name.startswith(".") and scope.key(name) == key:
-            yield name
+    for key in text.read_first(frame.f_lineno) if text is not None else ():
+        if text is not None and not key[1].startswith("."):
+            with suppress(KeyError, TypeError):
+                yield text.find(key, variables, frame.f_lineno)
 
 
 def _inside(path: str, value: Any, registered: set[int], depth: int) -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ringleader.program_text.carrying_hooks import read_as_left
 from ringleader.program_text.current_line import BELOW, running_frames
 from ringleader.program_text.loop_bodies import SourceText, text_of
+from ringleader.program_text.program_scope import Key
 from ringleader.program_text.variables.apart import plain
 from ringleader.train.between_calls.call_variables import place_of
 from ringleader.train.between_calls.data_parts import whole_parts
@@ -140,11 +141,10 @@ def _value_of(each: HeldAttribute) -> Callable[[], Any]:
 
 def _variables(frame: FrameType, text: SourceText, called: Collection[str]) -> Iterator[TurnValue]:
     """The variables of a function that has the loop."""
-    scope = text.scope_at(frame.f_lineno)
     for key, line in text.read_first(frame.f_lineno).items():
         name = plain(key[1])
-        if not name.startswith(".") and name not in called and scope.key(name) == key:
-            value = TurnValue(name, f"{text.name}:{line}", _variable(frame, name))
+        if not name.startswith(".") and name not in called:
+            value = TurnValue(name, f"{text.name}:{line}", _variable(frame, text, key))
             yield from _entries(value) if key in text.tables else [value]
 
 
@@ -159,8 +159,14 @@ def _entry(table: TurnValue, key: Any) -> Callable[[], Any]:
     return lambda: found.get(key, MISSING) if isinstance(found := table.read(), dict) else MISSING
 
 
-def _variable(frame: FrameType, name: str) -> Callable[[], Any]:
-    return lambda: in_reach(frame).get(name, MISSING)
+def _variable(frame: FrameType, text: SourceText, key: Key) -> Callable[[], Any]:
+    def read() -> Any:
+        try:
+            return text.find(key, in_reach(frame), frame.f_lineno)[1]
+        except (KeyError, TypeError):
+            return MISSING
+
+    return read
 
 
 def _of_functions(frame: FrameType, text: SourceText, called: Collection[str]) -> Iterator[TurnValue]:
