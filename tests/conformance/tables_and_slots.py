@@ -263,3 +263,89 @@ def entry_that_goes_on(session: Session) -> None:
         state["heat"] *= 1.01
         state["shown"] += loss.item()
     print(state)
+
+
+class Metric:
+    """A mean that is called for its newest value, as metric classes are."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def __call__(self, out: Tensor, y: Tensor) -> float:
+        self.note(float((out.argmax(1) == y).float().mean()))
+        return self.compute()
+
+    def note(self, value: float) -> None:
+        self.values.append(value)
+
+    def compute(self) -> float:
+        return sum(self.values) / len(self.values)
+
+
+class Metrics:
+    """Metrics by name."""
+
+    def __init__(self) -> None:
+        self.metrics: dict[str, Metric] = {}
+
+    def __getitem__(self, name: str) -> Metric:
+        return self.metrics[name]
+
+    def update(self, name: str, value: float) -> None:
+        if name not in self.metrics:
+            self.metrics[name] = Metric()
+        self.metrics[name].note(value)
+
+
+@harmless
+def metrics_of_training_and_of_validation(session: Session) -> None:
+    """Those of the validation set the rate, those of the loop are shown."""
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    accuracies, metrics, validated = [Metric()], Metrics(), Metric()
+    for _ in range(EPOCHS):
+        for turn, (x, y) in enumerate(session.batches(rows())):
+            out = net(x)
+            loss = F.cross_entropy(out, y)
+            session.step(loss)
+            metrics.update("loss", loss.item())
+            for metric in accuracies:
+                metric(out, y)
+            if turn % 2 == 0:
+                message = f"{turn}: {metrics['loss'].compute():.3f}"
+                for metric in accuracies:
+                    message += f" {metric.compute():.3f}"
+                print(message)
+        hits = session.evaluate(rows(1, 20), lambda b: {"hit": (net(b[0]).argmax(1) == b[1]).float()})["hit"]
+        validated.note(hits)
+        optimizer.param_groups[0]["lr"] = 0.05 * (1.5 - validated.compute())
+
+
+class Ramp:
+    """Heats a network's outputs up, call by call."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net, self.calls = net, 0
+
+    def go_on(self) -> None:
+        self.calls += 1
+        self.net.heat = 1.0 + self.calls / 10  # type: ignore[assignment]
+
+
+class Heated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.heat = norm_free(), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) / self.heat
+
+
+@carries("ramp.calls")
+def object_that_acts_on_another(session: Session) -> None:
+    net = session.model(Heated())
+    sgd(session, net)
+    ramp = Ramp(net)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        ramp.go_on()
+        session.step(F.cross_entropy(net(x), y))

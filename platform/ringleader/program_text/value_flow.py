@@ -59,7 +59,8 @@ TEXTS = frozenset(["__str__", "__repr__", "__format__"])
 """Methods by which an object is made into text, to be shown."""
 
 
-GIVING = frozenset(["forward", "__getitem__", "__getitems__"])
+ROW, CALLED = "__getitem__", "__call__"
+GIVING = frozenset(["forward", ROW, "__getitems__"])
 """Methods that others call, for a turn, by no name."""
 OF_TURNS = GIVING | {"__call__", "training_step", "compute_loss"}
 """Methods whose results go into losses, by no name either."""
@@ -95,6 +96,7 @@ class ValueFlow:
         self.callbacks: list[tuple[str, str]] = []
         self.receivers: list[tuple[Key, str]] = []
         self._function = ""
+        self._class: ast.ClassDef | None = None
         self._hidden: list[str] = []
         self._times: set[Key] = set()
         self._alone: set[str] = set()
@@ -154,7 +156,9 @@ class ValueFlow:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._nested(node)
             case ast.ClassDef():
+                self._class, before = node, self._class
                 self._statements(node.body)
+                self._class = before
             case ast.Assign(targets=targets, value=value):
                 self._assigned(targets, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
@@ -223,7 +227,8 @@ class ValueFlow:
             self.loads.append(VariableRead(("()", node.name), node.lineno, ("", f".{node.name}")))
         elif hidden or (node.decorator_list and not _trains(node)):
             # Who calls it is not to be seen.
-            self.loads.append(VariableRead(("()", node.name), node.lineno, MATTERS))
+            rows = node.name != ROW or self._class is None or may_be_read_by_number(self._class)
+            self.loads.append(VariableRead(("()", node.name), node.lineno, MATTERS if rows else ACTS))
         self._statements(node.body)
         self._function = before
 
@@ -247,6 +252,8 @@ class ValueFlow:
             ends = {LOSS} if _ends_a_turn(value) else set()
             if isinstance(said, ast.Call) and not known:
                 into = {ACTS} if _sets_own(said) else {MATTERS, *ends}
+                called = self._scope.holder(said.func)
+                self.receivers += [(called, CALLED)] if called is not None else []
                 self._call(said, into, {ACTS, *ends})
             else:
                 self._expression(said, ends if known else {MATTERS, *ends})
@@ -539,6 +546,12 @@ def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
     return name_of(called.value) == "self" or not (
         called.attr == "step" or hasattr(torch.Tensor, called.attr)
     )
+
+
+def may_be_read_by_number(kind: ast.ClassDef) -> bool:
+    """Whether objects of the class may be data sets: these have a length, their own or that of a base."""
+    methods = {each.name for each in kind.body if isinstance(each, Function)}
+    return bool(kind.bases) or not methods.isdisjoint(("__len__", "__getitems__"))
 
 
 def is_property(node: Function) -> bool:

@@ -9,7 +9,17 @@ import ast
 from functools import cached_property
 
 from ringleader.program_text.program_scope import Key, name_of
-from ringleader.program_text.value_flow import GIVING, LOSS, MATTERS, OF_TURNS, ValueFlow, reached
+from ringleader.program_text.value_flow import (
+    CALLED,
+    GIVING,
+    LOSS,
+    MATTERS,
+    OF_TURNS,
+    ROW,
+    ValueFlow,
+    may_be_read_by_number,
+    reached,
+)
 
 
 class ObjectsWithSay:
@@ -18,21 +28,38 @@ class ObjectsWithSay:
     def __init__(self, flow: ValueFlow) -> None:
         self._flow = flow
 
-    def may_be(self, key: Key) -> bool:
-        """Whether a variable, or an attribute, may hold one."""
-        return key in self._keys
+    def may_be(self, key: Key, *, by_methods: bool) -> bool:
+        """Whether a variable, or an attribute, may hold one.
+
+        Args:
+            by_methods: also by what methods of a name that is called do to others.
+        """
+        return key in (self._by_methods if by_methods else self._by_values)
 
     @cached_property
-    def _keys(self) -> set[Key]:
-        results = {("()", name) for name in GIVING | OF_TURNS}
-        acting = {key for key, method in self._flow.receivers if method in self._acting}
+    def _by_methods(self) -> set[Key]:
+        return self._keys({key for key, method in self._flow.receivers if method in self._acting})
+
+    @cached_property
+    def _by_values(self) -> set[Key]:
+        called = {key for key, method in self._flow.receivers if method == CALLED}
+        return self._keys(called if CALLED in self._acting else set())
+
+    def _keys(self, acting: set[Key]) -> set[Key]:
+        kinds = [
+            node for top in self._flow.scopes for node in ast.walk(top) if isinstance(node, ast.ClassDef)
+        ]
+        kinds = [kind for kind in kinds if any(getattr(each, "name", "") == ROW for each in kind.body)]
+        rows = any(map(may_be_read_by_number, kinds))
+        results = {("()", name) for name in (GIVING | OF_TURNS) - (set() if rows else {ROW})}
         return reached(self._flow.loads, {MATTERS, LOSS} | results | acting)
 
     @cached_property
     def _acting(self) -> set[str]:
         """The functions that do more than to change what they belong to, or that call such."""
         ends = {MATTERS, LOSS}
-        lines = {load.line for load in self._flow.loads if load.into in ends}
+        # What a function gives is followed to who calls it.
+        lines = {load.line for load in self._flow.loads if load.into in ends and load.key[0] != "()"}
         functions = {name: [each for each, _ in found] for name, found in self._flow.functions.items()}
         acting = {
             name

@@ -41,9 +41,13 @@ class JoinedFlows:
         """Whether it is a dict that is filled as a table, wherever these files use it."""
         return key in _tables(self._texts)
 
-    def has_say(self, key: Key) -> bool:
-        """Whether the variable may hold an object with a say in training. No file: it may."""
-        return not self._texts or _say(self._texts).may_be(key)
+    def has_say(self, key: Key, *, by_methods: bool = False) -> bool:
+        """Whether the variable may hold an object with a say in training. No file: it may.
+
+        Args:
+            by_methods: also by what its methods do to others, as far as their names tell.
+        """
+        return not self._texts or _say(self._texts).may_be(key, by_methods=by_methods)
 
     def in_losses(self, key: Key) -> bool:
         """Whether a value of the variable goes into the loss of a turn."""

@@ -135,10 +135,11 @@ def _with_say(variables: Mapping[Key, Any], objects: Sequence[ProgramObject], fl
         if id(value) in ways:
             ways[id(value)].add(key)
     # `self` stands for whatever its class does.
+    named = {holder: {key for key in keys if key[1] != "self"} for holder, keys in ways.items()}
     return {
         holder
-        for holder, keys in ways.items()
-        if not (others := {key for key in keys if key[1] != "self"}) or any(map(flows.has_say, others))
+        for holder, keys in named.items()
+        if not keys or any(flows.has_say(key, by_methods=True) for key in keys)
     }
 
 
