@@ -309,10 +309,9 @@ def metrics_of_training_and_of_validation(session: Session) -> None:
             loss = F.cross_entropy(out, y)
             session.step(loss)
             metrics.update("loss", loss.item())
-            for metric in accuracies:
-                metric(out, y)
+            newest = [metric(out, y) for metric in accuracies]
             if turn % 2 == 0:
-                message = f"{turn}: {metrics['loss'].compute():.3f}"
+                message = f"{turn}: {metrics['loss'].compute():.3f} {newest}"
                 for metric in accuracies:
                     message += f" {metric.compute():.3f}"
                 print(message)
