@@ -86,6 +86,9 @@ def _is_dict(value: ast.expr) -> bool:
 def _taken_apart(top: ast.AST, name: str) -> dict[str, DictEntry]:
     above = {id(child): node for node in ast.walk(top) for child in ast.iter_child_nodes(node)}
     reads = [n for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == name]
+    # What a closure has is looked at by the name of the whole dict.
+    if len({id(_function_of(node, above)) for node in reads}) > 1:
+        return {}
     reads = [node for node in reads if isinstance(node.ctx, ast.Load)]
     entries = {entry for node in reads if (entry := _entry(above.get(id(node)), node)) is not None}
     whole = [node for node in reads if _entry(above.get(id(node)), node) is None]
@@ -97,6 +100,13 @@ def _taken_apart(top: ast.AST, name: str) -> dict[str, DictEntry]:
     names = {entry: f"{name}[{entry!r}]" for entry in sorted(entries)}
     _Rewriting(name, names).visit(top)
     return {new: DictEntry(name, entry) for entry, new in names.items()}
+
+
+def _function_of(node: ast.AST, above: Mapping[int, ast.AST]) -> ast.AST | None:
+    outer = above.get(id(node))
+    while outer is not None and not isinstance(outer, Function | ast.Lambda):
+        outer = above.get(id(outer))
+    return outer
 
 
 def _entry(outer: ast.AST | None, node: ast.AST) -> str | None:
