@@ -138,9 +138,12 @@ class CallVariables:
             for entry, its in entries.items():
                 self._add_one(_Spot(frame, text, f"{name}[{entry!r}]"), its, value.get(entry))
             has_say = name == "self" or flows.has_say(key)
-            inside_too = is_users(value) and has_say and not text.only_shown(key)
+            inside_too = is_users(value) and not text.only_shown(key)
             for shown, inside, part in alike_values(value) if inside_too else ():
-                self._add_one(_Spot(frame, text, name + shown), inside, part)
+                spot = _Spot(frame, text, name + shown)
+                # A view of the weights affects training whoever holds it.
+                if has_say or self._may_have_changed(spot, inside):
+                    self._add_one(spot, inside, part)
         for name in _globals_of(text, scope.name):
             value = frame.f_globals.get(name)
             variables.append((("", name), value))
