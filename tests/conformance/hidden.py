@@ -142,7 +142,6 @@ HIDDEN = {
         mutable_default,
         attribute_of_a_function,
         mean_in_an_object_of_an_object,
-        generator_of_a_data_sets_module,
         count_of_a_data_set,
     )
 }
@@ -284,6 +283,7 @@ KEPT_DRAWS = {
 }
 """Programs that keep what they have drawn, with the finding's variable and line."""
 KEPT = (
+    "generator_of_a_data_sets_module",
     "rows_kept",
     "seeded_noise_kept_by_row",
     "globally_seeded_noise_kept_by_row",
@@ -291,4 +291,4 @@ KEPT = (
     "weights_of_classes_cached",
     "teacher_made_late",
 )
-"""Programs that keep what is the same on every worker."""
+"""Programs that keep, or draw, what is the same on every worker."""
