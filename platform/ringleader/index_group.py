@@ -4,6 +4,8 @@
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -21,10 +23,15 @@ class IndexGroup(Protocol):
 _groups: dict[int, IndexGroup] = {}
 
 
-def join(group: IndexGroup) -> None:
-    """Have the indexes that this process makes, or needs, be those of the group."""
+@contextmanager
+def part_of(group: IndexGroup) -> Iterator[None]:
+    """Have the indexes that this process makes in the block, or needs there, be those of the group."""
     _groups.clear()
     _groups[os.getpid()] = group
+    try:
+        yield
+    finally:
+        _groups.clear()
 
 
 def joined() -> IndexGroup | None:

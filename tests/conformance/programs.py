@@ -13,14 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import (
-    CosineAnnealingLR,
-    CyclicLR,
-    LambdaLR,
-    OneCycleLR,
-    ReduceLROnPlateau,
-    StepLR,
-)
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -253,16 +246,6 @@ def schedule_per_step(session: Session) -> None:
     for _ in range(EPOCHS):
         epoch(session, net, rows())
         print(accuracy(session, net))
-
-
-@program
-def cyclic_schedule(session: Session) -> None:
-    """The rate rises and falls, and the momentum against it."""
-    net = session.model(network())
-    session.scheduler(CyclicLR(sgd(session, net), 0.01, 0.1, step_size_up=3))
-    for _ in range(EPOCHS):
-        epoch(session, net, rows())
-        accuracy(session, net)
 
 
 @program

@@ -1,4 +1,4 @@
-"""Training functions that register optimizers in place of others between loops, and some from papers' code.
+"""Training functions that register optimizers in place of others between loops, some from papers' code, a cyclic rate.
 
 Beside `programs.py`, whose own table of programs is in checkpoints that version 0.1 wrote, as a variable of theirs.
 """
@@ -13,7 +13,7 @@ from programs_of_strangers import OF_STRANGERS
 from programs_of_studies import OF_STUDIES
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import CyclicLR, StepLR
 
 from ringleader.train import Session
 
@@ -126,6 +126,16 @@ def averages_swapped_in_by_data(session: Session) -> None:
         optimizer.param_groups[0]["lr"] = 0.05 * (1.2 - score)
     for name, p in net.named_parameters():
         p.data = averages[name]
+
+
+@program
+def cyclic_schedule(session: Session) -> None:
+    """The rate rises and falls, and the momentum against it."""
+    net = session.model(network())
+    session.scheduler(CyclicLR(sgd(session, net), 0.01, 0.1, step_size_up=3))
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        accuracy(session, net)
 
 
 ALL = PROGRAMS | MADE_ANEW | BY_STEPS | BY_PHASES | OF_STUDIES | OF_STRANGERS

@@ -11,6 +11,7 @@ import pytest
 import torch
 from rooms import SECRET
 
+from ringleader import index_group
 from ringleader.comm.transports.meeting import DEVICE_KINDS, GLOO, KINDS, NEAR_KINDS
 from ringleader.elastic import Meeting, Plan
 from ringleader.runtime.messages import MemberTask, ProcessIdentity, RunEnded
@@ -64,6 +65,11 @@ def test_a_worker_without_its_device_fails_the_job_before_any_code_of_the_user(
     assert (end.kind, end.reason) == ("failed", "no_device")
     assert "no CUDA device on node 10.0.0.7 (worker w1)" in end.message
     assert "member_job" not in sys.modules
+
+
+def test_a_member_that_has_ended_is_part_of_no_group_that_hands_indexes_on(tmp_path: Path) -> None:
+    ended(tmp_path, entrypoint="no_such_module:train")
+    assert index_group.joined() is None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from ringleader.comm.transports.meeting import (
 )
 from ringleader.elastic import Meeting, ParkReport, Plan
 from ringleader.errors import Dismissed, EntrypointRaised, PackageRefused, RingleaderError
-from ringleader.index_group import join
+from ringleader.index_group import part_of
 from ringleader.runtime.messages import Attendance, MemberTask, ParkMessage, ProcessIdentity, RunEnded
 from ringleader.runtime.nodes.environment import rays_sockets
 from ringleader.runtime.nodes.node_scratch import copies_of, private_scratch
@@ -105,19 +105,19 @@ class MemberProcess:
     def _train(self, package: bytes | None) -> RunEnded:
         secrets = secrets_of(self._task, self._supervisor_link)
         self._reporter.lines.hide(secrets.values())
-        join(HandedIndexes(self._task.worker, self._supervisor_link))
         where = f"node {self._identity.host} ({self._task.role} {self._task.worker})"
         device = device_of(self._task.spec, where, server=self._task.role == "server")
-        return _train(
-            self._task,
-            package,
-            self._copies,
-            seats=self.seats,
-            reporter=self._reporter,
-            secrets=secrets,
-            device=device,
-            identity=self._identity,
-        )
+        with part_of(HandedIndexes(self._task.worker, self._supervisor_link)):
+            return _train(
+                self._task,
+                package,
+                self._copies,
+                seats=self.seats,
+                reporter=self._reporter,
+                secrets=secrets,
+                device=device,
+                identity=self._identity,
+            )
 
     def _leave(self) -> None:
         """Remove what the workers of this node shared, if this is the last of them."""
