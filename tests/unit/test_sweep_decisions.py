@@ -13,6 +13,7 @@ from ringleader.spec.sweep import POINTS_BYTES, TEMPLATE_BYTES, SweepSpec
 from ringleader.wire.sweeps import SweepState, TrialState
 from ringleader_api.scheduling.sweep_points import points_of
 from ringleader_api.scheduling.sweeps import (
+    FIRST_FAILURES,
     MOST_SUBMITTED,
     CancelTrial,
     CloseSweep,
@@ -83,7 +84,7 @@ class Run:
 
     def _report(self, one: Trial) -> None:
         if self.draw.random() < self.fails:
-            self.trials[one.number] = replace(one, state=TrialState.FAILED)
+            self.trials[one.number] = replace(one, state=TrialState.FAILED, begun=True)
             return
         scores = tuple(self.scores[one.number][: one.rung + 1])
         state = TrialState.SUCCEEDED if one.rung == self.sweep.rungs else one.state
@@ -193,6 +194,22 @@ def test_a_round_submits_some_of_a_wide_sweep_and_the_next_round_more() -> None:
     begun = [replace(one, state=TrialState.WORKING) for one in sweep.trials[:MOST_SUBMITTED]]
     going = replace(sweep, trials=[*begun, *sweep.trials[MOST_SUBMITTED:]])
     assert decide_sweep(going) == [SubmitTrial(MOST_SUBMITTED + number) for number in range(MOST_SUBMITTED)]
+
+
+def test_trials_that_all_fail_before_a_first_step_end_the_sweep_and_others_are_not_submitted() -> None:
+    failed = [Trial(n, TrialState.FAILED) for n in range(FIRST_FAILURES)]
+    others = [Trial(FIRST_FAILURES + n, TrialState.WAITING) for n in range(5)]
+    few = replace(fresh(8, parallel=2), trials=[*failed[1:], *others])
+    assert decide_sweep(few) == [SubmitTrial(FIRST_FAILURES), SubmitTrial(FIRST_FAILURES + 1)]
+    sweep = replace(few, trials=[*failed, *others])
+    assert decide_sweep(sweep) == [EndSweep(None)]
+    # One that may still come to its first step is waited for, and then all go on.
+    starting = replace(others[0], state=TrialState.WORKING)
+    assert decide_sweep(replace(sweep, trials=[*failed, starting, *others[1:]])) == []
+    going = replace(starting, begun=True)
+    assert decide_sweep(replace(sweep, trials=[*failed, going, *others[1:]])) == [
+        SubmitTrial(FIRST_FAILURES + 1)
+    ]
 
 
 def test_an_ended_sweep_cancels_what_lives_and_then_closes() -> None:

@@ -218,7 +218,8 @@ class Sweeping:
             sweep.best = winner
             sweep.finished_at = self._now()
             if winner is None:
-                metric, failed = row.spec["metric"]["name"], _first_failure(known)
+                metric = row.spec["metric"]["name"]
+                failed = _first_failure(known) + _not_submitted(known)
                 sweep.reason = Why(
                     code="no_winner",
                     message=f"no trial has come to its end with a value of the metric {metric!r}{failed}",
@@ -231,6 +232,11 @@ def _first_failure(known: Sequence[KnownTrial]) -> str:
     """What became of the first trial that failed: mostly that of all."""
     failed = next((one for one in known if one.state is TrialState.FAILED and one.why), None)
     return f"; trial {failed.row.number} failed: {Why(**failed.why).message}" if failed and failed.why else ""
+
+
+def _not_submitted(known: Sequence[KnownTrial]) -> str:
+    left = sum(one.state is TrialState.WAITING for one in known)
+    return f"; no trial came to a first step, so the other {left} were not submitted" if left else ""
 
 
 class OwnerGone(RingleaderError):

@@ -4,6 +4,9 @@ With a promotion this is asynchronous successive halving (Li et al., A System fo
 Tuning, 2020): a trial that has reached its rung goes on if it is among the best 1/reduction of those that have, and is
 paused otherwise, until others make it one of them. Once nobody can come to a rung any more, one goes on from there
 however few they are, so that a sweep ends with a winner.
+
+Where the first trials fail before their first step, and none gets there, the template is taken for wrong: no others
+are submitted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +18,8 @@ AT_WORK = (TrialState.WORKING, TrialState.STOPPING)
 LOST = (TrialState.FAILED, TrialState.CANCELLED)
 MOST_SUBMITTED = 16
 """The most trials of one sweep that a round submits, so that the other sweeps and jobs get their turn."""
+FIRST_FAILURES = 3
+"""As many trials fail before a first step until the others are held back: one or two may have had bad values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class Trial:
         rung: the rung that it may run to; the number of rungs stands for the end.
         scores: the metric at the rungs that it has reached, and at its end.
         held: the sweep has paused its job. A job that somebody else has paused keeps its place.
+        begun: its job has committed a step.
     """
 
     number: int
@@ -32,6 +38,7 @@ class Trial:
     rung: int = 0
     scores: tuple[float, ...] = ()
     held: bool = False
+    begun: bool = False
 
     @property
     def at_work(self) -> bool:
@@ -118,8 +125,20 @@ def decide_sweep(sweep: SweepSnapshot) -> list[SweepAct]:
         return [PauseTrial(one.number) for one in live if one.state is TrialState.WORKING]
     # Before the end is looked for: a promotion may still come of the last score.
     acts = list(_running(sweep, live))
+    if fails_from_the_start(sweep):
+        acts = [act for act in acts if not isinstance(act, SubmitTrial)]
+        live = [one for one in live if one.state is not TrialState.WAITING]
     done = all(one.state is TrialState.PAUSED and one.held and one.arrived for one in live)
     return acts if acts or not done else [EndSweep(winner_of(sweep))]
+
+
+def fails_from_the_start(sweep: SweepSnapshot) -> bool:
+    """Whether several trials have failed before their first step, and no other one has come to it."""
+    tried = [one for one in sweep.trials if one.state is not TrialState.WAITING]
+    failed = sum(one.state is TrialState.FAILED and not one.begun for one in tried)
+    # Of one whose job was deleted nobody knows any more how far it came.
+    beyond = any(one.begun or one.state in (TrialState.SUCCEEDED, TrialState.CANCELLED) for one in tried)
+    return failed >= FIRST_FAILURES and not beyond
 
 
 def winner_of(sweep: SweepSnapshot) -> int | None:

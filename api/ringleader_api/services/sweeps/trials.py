@@ -48,7 +48,8 @@ class KnownTrial:
     @property
     def trial(self) -> Trial:
         row = self.row
-        return Trial(row.number, self.state, row.rung, tuple(row.scores), row.held)
+        begun = self.step > 0 or bool(row.scores)
+        return Trial(row.number, self.state, row.rung, tuple(row.scores), row.held, begun)
 
 
 def known_trials(session: Session, sweep: Sweep, *, points: bool = True) -> list[KnownTrial]:
