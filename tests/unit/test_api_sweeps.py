@@ -11,6 +11,7 @@ from control_plane import SPEC, FakeCluster, Stage, metric, outcome, stage, stat
 from test_api_kills import Killed, MortalStore
 
 from ringleader_api.reconciling import Sweeping
+from ringleader_api.scheduling.snapshot import SchedulerRules
 from ringleader_api.store import Fenced
 
 SWEEP: dict[str, Any] = {
@@ -22,6 +23,7 @@ SWEEP: dict[str, Any] = {
     "parallel": 2,
 }
 ASHA = {"asha": {"rungs": [10], "reduction": 3}}
+SETTLED_S = SchedulerRules().settle_s + 1
 
 
 @pytest.fixture
@@ -45,9 +47,13 @@ class Trials:
     def sweep(self) -> dict[str, Any]:
         return dict(self.here.client.get(f"/api/v1/sweeps/{self.sweep_id}").json())
 
-    def reach(self, number: int, step: int, loss: float) -> None:
+    def reach(self, number: int, step: int, loss: float, world_size: int = 3) -> None:
         job_id = self.all()[number]["job"]
-        self._post(job_id, status=status("running", step), records=[metric(next(self._seq), step, loss=loss)])
+        self._post(
+            job_id,
+            status=status("running", step, world_size),
+            records=[metric(next(self._seq), step, loss=loss)],
+        )
 
     def end(self, number: int, how: str) -> None:
         self._post(self.all()[number]["job"], records=[outcome(next(self._seq), how)])
@@ -109,6 +115,41 @@ def test_a_trial_is_paused_at_its_rung_and_the_best_goes_on_from_there(here: Sta
         "the score at the rung is the first one there or behind it"
     )
     assert here.job(trials.all()[0]["job"])["reason"]["code"] == "sweep_ended"
+
+
+def test_the_workers_of_paused_trials_go_to_those_that_wait_and_then_as_surplus_to_those_left(
+    here: Stage,
+) -> None:
+    trials = make(here, promotion=ASHA, template={**SWEEP["template"], "workers": {"min": 1, "max": 4}})
+    here.tick()
+
+    def job(number: int) -> str:
+        return str(trials.all()[number]["job"])
+
+    def gives_up_its_workers(number: int, loss: float) -> None:
+        here.time.pass_s(SETTLED_S)
+        trials.reach(number, 10, loss, world_size=2)
+        here.tick(2)
+        assert here.cluster.told.pop()[:2] == ("pause", job(number))
+        assert here.cluster.told == [], "nobody grows before they have left"
+        trials.end(number, "paused")
+
+    for number in range(2):
+        trials.reach(number, 5, 0.5, world_size=2)
+        assert here.cluster.alive[job(number), 1].spec.workers.max == 2
+    gives_up_its_workers(0, loss=0.5)
+    assert trials.states() == ["paused", "working", "working"]
+    assert here.cluster.alive[job(2), 1].spec.workers.max == 2, "all that the first has left"
+    assert ("release", job(0), 1) == here.cluster.told.pop()
+    trials.reach(2, 5, 0.5, world_size=2)
+    gives_up_its_workers(1, loss=0.4)
+    assert here.cluster.told == [("release", job(1), 1), ("resize", job(2), 1, 1, 4)]
+    trials.reach(2, 10, 0.3, world_size=4)
+    here.tick(2)
+    assert here.cluster.told[2:] == [], "the promoted one goes on with all of them"
+    assert [(one["state"], one["rung"]) for one in trials.all()] == [
+        ("paused", 0), ("paused", 0), ("working", 1),
+    ]  # fmt: skip
 
 
 def test_a_sweep_is_paused_resumed_and_cancelled_with_its_jobs(here: Stage) -> None:
