@@ -215,7 +215,7 @@ SHARED = {
         )
     ),
     "stack": tuple(
-        f"e2e/test_{name}.py" for name in ("bad_functions", "describe", "page", "readme", "survival")
+        f"e2e/test_{name}.py" for name in ("bad_functions", "describe", "page", "readme", "survival", "sweep")
     ),
 }
 """Test files that share what takes long to start: one process runs them all."""
