@@ -38,7 +38,13 @@ def interval_of(
     first: Annotated[Finite, Query(alias="from")] = None,
     last: Annotated[Finite, Query(alias="to")] = None,
 ) -> Interval:
-    """A dependency: the stretch of curves that is asked for."""
+    """A dependency: the stretch of curves that is asked for. Raises Unprocessable if it ends before it begins."""
+    if first is not None and last is not None and first > last:
+        raise Unprocessable(
+            f"the stretch ends before it begins: from {first:g}, to {last:g}.",
+            hint="Swap from and to.",
+            code="bad_query",
+        )
     return Interval(axis, first, last)
 
 
