@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 
 from ringleader.parsing import parse
-from ringleader.program_text.assigned_names import assigned_at
+from ringleader.program_text.variables.assigned_names import assigned_at
 
 STATEMENTS: dict[str, list[str]] = {
     "best = f(HERE)": ["best"],

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from ringleader.parsing import parse
-from ringleader.program_text.augmented_names import AugmentedNames
 from ringleader.program_text.value_flow import ValueFlow
+from ringleader.program_text.variables.augmented_names import AugmentedNames
 from ringleader.train import Session
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.state.training_state import TrainingState

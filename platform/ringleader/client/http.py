@@ -179,7 +179,7 @@ def pauses() -> Iterator[float]:
 
 
 def over_at(timeout: float | None) -> float | None:
-    """When a wait of `timeout` seconds from now is over, on the monotonic clock; None: never. Raises ValueError."""
+    """The end of a wait of `timeout` seconds from now, on the monotonic clock; None: never. Raises ValueError."""
     if timeout is None:
         return None
     # `nan` is neither greater nor smaller than the time: such a wait would have no end.

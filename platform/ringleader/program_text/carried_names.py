@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ringleader.program_text.program_scope import ADDS, Function, Key, ProgramScope, has_own
+from ringleader.program_text.statement_flow import ACTS, MATTERS
 from ringleader.program_text.statement_order import Loop, blocks, first, given, names, span
-from ringleader.program_text.value_flow import ACTS, MATTERS, ValueFlow
+from ringleader.program_text.value_flow import ValueFlow
 
 LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
 """Methods whose name ends like one that changes a value: their effect is seen elsewhere, or needs no turn before."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ringleader.parsing import parse
-from ringleader.program_text.augmented_names import AugmentedNames
 from ringleader.program_text.carried_names import carried, is_of_loop, read_by_a_later_step, read_first
 from ringleader.program_text.program_scope import (
     Function,
@@ -23,10 +22,11 @@ from ringleader.program_text.program_scope import (
     has_own,
 )
 from ringleader.program_text.statement_order import Loop, binds, blocks, first, given, span
-from ringleader.program_text.step_items import ends_turns, goes_over_slices, method_calls
+from ringleader.program_text.step_items import goes_over_batches, imports_ray_train, method_calls
 from ringleader.program_text.turn_order import TurnUses, uses_in
 from ringleader.program_text.value_flow import ValueFlow
 from ringleader.program_text.variables.apart import name_comprehensions_apart, name_functions_apart, plain
+from ringleader.program_text.variables.augmented_names import AugmentedNames
 from ringleader.program_text.variables.items import name_items_apart
 from ringleader.program_text.variables.staging import name_staging_apart
 from ringleader.program_text.variables.tables import filled_tables
@@ -85,7 +85,7 @@ class SourceText:
         self.turns: list[tuple[Loop, TurnUses]] = []
         self._paths: dict[Loop, tuple[Sequence[ast.AST], ProgramScope]] = {}
         self.adding: set[int] = set()
-        self._of_ray = _imports_ray_train(tree)
+        self._of_ray = imports_ray_train(tree)
         self._kept = _kept(self.flows)
         self._groups = {"param_groups", *_group_names(tree)}
         self._items = [
@@ -108,7 +108,7 @@ class SourceText:
         """Find the bodies, then what lines after a step leave to others: those set what no body does."""
         for top, scope in self.flows.scopes.items():
             for path in _loops(top, ()):
-                if self._over_batches(path[-1], top):
+                if goes_over_batches(path[-1], top, self.flows.functions, of_ray=self._of_ray):
                     self._body(path, scope)
         for key, escape in list(self.escapes.items()):
             if key in self._passing(escape.scope):
@@ -296,38 +296,7 @@ class SourceText:
                 outside.remove(line)
         return _first_behind(path, key[1], set(outside))
 
-    def _over_batches(self, loop: ast.AST, top: ast.AST) -> bool:
-        assert isinstance(loop, Loop)
-        if isinstance(loop, ast.While):  # over an iterator, by next(…)
-            return ends_turns(loop.body, self.flows.functions)
-        names = {node.id for node in ast.walk(loop.iter) if isinstance(node, ast.Name)}
-        assigned = [
-            node
-            for node in ast.walk(top)
-            if isinstance(node, ast.Assign) and any(getattr(t, "id", "") in names for t in node.targets)
-        ]
-        if goes_over_slices(loop.iter, top) or ends_turns(loop.body, self.flows.functions):
-            return True
-        sources = (loop.iter, *(node.value for node in assigned))
-        if any(map(self._gives_batches, sources)) or _is_prepared(loop, names, top):
-            return True
-        return self._of_ray and _has_backward(loop.body)
 
-    def _gives_batches(self, node: ast.AST) -> bool:
-        """Whether there is a call of `session.batches` in it, or of a generator of the program that has one."""
-        for call in (node for node in ast.walk(node) if isinstance(node, ast.Call)):
-            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-            if name == "batches" and isinstance(call.func, ast.Attribute):
-                return True
-            for function, _ in self.flows.functions.get(name, []):
-                inner = list(ast.walk(function))
-                if any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inner):
-                    return any(isinstance(n, ast.Attribute) and n.attr == "batches" for n in inner)
-        return False
-
-
-PREPARING = frozenset(["prepare", "setup_dataloaders"])
-"""The methods of Accelerate and Fabric that give a loader whose loops are the session's."""
 _READING = threading.Lock()
 
 
@@ -367,40 +336,6 @@ def _adds_up(path: Sequence[ast.AST], scope: ProgramScope) -> bool:
         and getattr(node, "id", getattr(node, "attr", "")) in sums
         for node in ast.walk(around)
     )
-
-
-def _is_prepared(loop: ast.For | ast.AsyncFor, names: set[str], top: ast.AST) -> bool:
-    """Whether it goes over a loader that Accelerate or Fabric has prepared, and its turns end in `backward(loss)`."""
-    ends = any(
-        isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "backward" and node.args
-        for statement in loop.body
-        for node in ast.walk(statement)
-    )
-    return ends and any(
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and getattr(node.value.func, "attr", "") in PREPARING
-        and any(getattr(t, "id", "") in names for target in node.targets for t in ast.walk(target))
-        for node in ast.walk(top)
-    )
-
-
-def _imports_ray_train(tree: ast.AST) -> bool:
-    """Whether a function of the file may be one of Ray Train, whose loops go over loaders."""
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = [f"{getattr(node, 'module', '')}.{each.name}" for node in imports for each in node.names]
-    return any(name.lstrip(".").startswith(("ray.train", "None.ray.train")) for name in names)
-
-
-def _has_backward(body: Sequence[ast.stmt]) -> bool:
-    """Whether there is a `loss.backward()` in a loop's body itself, and not in a loop inside of it."""
-    nodes = [node for node in body if not isinstance(node, Loop)]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "backward":
-            return True
-        nodes += [each for each in ast.iter_child_nodes(node) if not isinstance(each, Loop)]  # type: ignore[misc]
-    return False
 
 
 def _kept(flows: ValueFlow) -> set[tuple[str, str]]:

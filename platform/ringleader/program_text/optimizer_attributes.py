@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from torch.optim import Optimizer
 
 from ringleader.parsing import parse
-from ringleader.program_text.statement_order import binds, first
-from ringleader.program_text.value_flow import HARMLESS
+from ringleader.program_text.calls import HARMLESS
+from ringleader.program_text.statement_order import binds, first, parents
 
 _ADDING = frozenset(("append", "appendleft", "extend", "add", "insert", "update", "clear"))
 """Methods that change a container, and tell nothing of it, where their result is dropped."""
@@ -152,31 +152,31 @@ def _carried(function: ast.FunctionDef) -> Iterator[tuple[str, int]]:
 
 
 def _read(function: ast.FunctionDef) -> Iterator[str]:
-    parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+    around = parents(ast.walk(function))
     for node in ast.walk(function):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and not _changes(node, parents):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and not _changes(node, around):
             yield node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
 
-def _changes(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+def _changes(node: ast.AST, around: dict[ast.AST, ast.AST]) -> bool:
     """Whether the attribute is only read there to change it, or to show it."""
-    above = parents.get(node)
+    above = around.get(node)
     while isinstance(above, ast.Subscript) and above.value is node:
         if not isinstance(above.ctx, ast.Load):
             return True
-        node, above = above, parents.get(above)
-    call = parents.get(above) if above is not None else None
+        node, above = above, around.get(above)
+    call = around.get(above) if above is not None else None
     if isinstance(above, ast.Attribute) and isinstance(call, ast.Call) and call.func is above:
-        return above.attr in _ADDING and isinstance(parents.get(call), ast.Expr)
+        return above.attr in _ADDING and isinstance(around.get(call), ast.Expr)
     while above is not None and not isinstance(above, ast.stmt):
         name = (
             getattr(above.func, "attr", getattr(above.func, "id", "")) if isinstance(above, ast.Call) else ""
         )
-        if name in HARMLESS and isinstance(parents.get(above), ast.Expr):
+        if name in HARMLESS and isinstance(around.get(above), ast.Expr):
             return True
-        above = parents.get(above)
+        above = around.get(above)
     return False
 
 

@@ -134,3 +134,8 @@ def _read(node: ast.AST, lines: set[int]) -> int:
         return next((read for child in ast.iter_child_nodes(node) if (read := _read(child, lines))), 0)
     begin, end = span(node)
     return next((line for line in sorted(lines) if begin <= line <= end), 0)
+
+
+def parents(nodes: Iterable[ast.AST]) -> dict[ast.AST, ast.AST]:
+    """The node around each child of these nodes."""
+    return {child: node for node in nodes for child in ast.iter_child_nodes(node)}

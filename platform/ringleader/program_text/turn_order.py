@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from ringleader.program_text.calls import calls_an_object, is_property
 from ringleader.program_text.program_scope import ADDS, Function, name_of
 from ringleader.program_text.statement_order import Loop, given
-from ringleader.program_text.value_flow import ValueFlow, calls_an_object, is_property
+from ringleader.program_text.value_flow import ValueFlow
 
 CALLED = ("forward", "__call__")
 """The methods by which an object is called: the text does not show of which class it is."""

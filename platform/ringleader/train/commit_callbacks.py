@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ringleader.program_text.calls import HARMLESS
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import name_of
-from ringleader.program_text.value_flow import HARMLESS
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.state.training_state import TrainingState
 

@@ -97,7 +97,7 @@ class Sort:
 
     @property
     def rows(self) -> Rows | None:
-        """Where the column is; None: in the job's own row."""
+        """The rows that have the column; None: the job's own row has it."""
         if self.name is None:
             return None
         if self.by in METRIC:

@@ -84,7 +84,7 @@ def kept_facts(
 
 
 def by_threads(find: Callable[[int], Found], count: int) -> Iterator[Found]:
-    """What is found in each of so many files or blocks, in their order, by several threads; few are ahead of who takes
+    """The findings of each of so many files or blocks, in their order, by several threads; few are ahead of who takes
     it."""
     waiting: deque[Future[Found]] = deque()
     with ThreadPoolExecutor(max(1, min(THREADS, count))) as pool:
@@ -315,7 +315,7 @@ def _read(kept: Path) -> Facts | None:
 
 
 def _facts_in(stored: pa.Buffer | bytes, name: str) -> Facts | None:
-    """What an index says, without a copy; None where a byte of it is another one, or it is that of another name."""
+    """The facts of an index, without a copy; None where a byte of it is another one, or it is that of another name."""
     digest, table = memoryview(stored)[:DIGEST_BYTES], memoryview(stored)[DIGEST_BYTES:]
     if bytes(digest) != _digest(table, name):
         return None

@@ -8,8 +8,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ringleader.program_text.calls import HARMLESS
 from ringleader.program_text.program_scope import Definition, Function, assigned_in, name_of, parameters_of
-from ringleader.program_text.value_flow import HARMLESS
+from ringleader.program_text.statement_order import parents
 
 _MAKERS = frozenset(["dict", "defaultdict", "OrderedDict"])
 _READING = frozenset(["items", "keys", "values", "copy"])
@@ -84,14 +85,14 @@ def _is_dict(value: ast.expr) -> bool:
 
 
 def _taken_apart(top: ast.AST, name: str) -> dict[str, DictEntry]:
-    above = {id(child): node for node in ast.walk(top) for child in ast.iter_child_nodes(node)}
+    above = parents(ast.walk(top))
     reads = [n for n in ast.walk(top) if isinstance(n, ast.Name) and n.id == name]
     # What a closure has is looked at by the name of the whole dict.
     if len({id(_function_of(node, above)) for node in reads}) > 1:
         return {}
     reads = [node for node in reads if isinstance(node.ctx, ast.Load)]
-    entries = {entry for node in reads if (entry := _entry(above.get(id(node)), node)) is not None}
-    whole = [node for node in reads if _entry(above.get(id(node)), node) is None]
+    entries = {entry for node in reads if (entry := _entry(above.get(node), node)) is not None}
+    whole = [node for node in reads if _entry(above.get(node), node) is None]
     if not entries or not all(_only_reads(node, above) for node in whole):
         return {}
     for node in ast.walk(top):
@@ -102,10 +103,10 @@ def _taken_apart(top: ast.AST, name: str) -> dict[str, DictEntry]:
     return {new: DictEntry(name, entry) for entry, new in names.items()}
 
 
-def _function_of(node: ast.AST, above: Mapping[int, ast.AST]) -> ast.AST | None:
-    outer = above.get(id(node))
+def _function_of(node: ast.AST, above: Mapping[ast.AST, ast.AST]) -> ast.AST | None:
+    outer = above.get(node)
     while outer is not None and not isinstance(outer, Function | ast.Lambda):
-        outer = above.get(id(outer))
+        outer = above.get(outer)
     return outer
 
 
@@ -120,12 +121,12 @@ def _is_assigned_to(node: ast.AST, name: str) -> bool:
     return any(isinstance(target, ast.Name) and target.id == name for target, _ in assigned_in(node))
 
 
-def _only_reads(node: ast.AST, above: Mapping[int, ast.AST]) -> bool:
+def _only_reads(node: ast.AST, above: Mapping[ast.AST, ast.AST]) -> bool:
     """Whether what is done with the whole dict leaves it as it is."""
-    outer = above.get(id(node))
+    outer = above.get(node)
     match outer:
         case ast.Attribute(attr=method):
-            return method in _READING and isinstance(above.get(id(outer)), ast.Call)
+            return method in _READING and isinstance(above.get(outer), ast.Call)
         case ast.Call(func=called):
             return name_of(called) in HARMLESS | _FUNCTIONS
         case ast.Return() | ast.FormattedValue() | ast.Dict():

@@ -8,22 +8,14 @@ variables tell them apart.
 import ast
 from functools import cached_property
 
+from ringleader.program_text.calls import CALLED, GIVING, OF_TURNS, ROW, may_be_read_by_number
 from ringleader.program_text.program_scope import Key, name_of
-from ringleader.program_text.value_flow import (
-    CALLED,
-    GIVING,
-    LOSS,
-    MATTERS,
-    OF_TURNS,
-    ROW,
-    ValueFlow,
-    may_be_read_by_number,
-    reached,
-)
+from ringleader.program_text.statement_flow import LOSS, MATTERS
+from ringleader.program_text.value_flow import ValueFlow, reached
 
 
 class ObjectsWithSay:
-    """What the flow of one or several files says of their objects."""
+    """The answers that the flow of one or several files gives about their objects."""
 
     def __init__(self, flow: ValueFlow) -> None:
         self._flow = flow

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ringleader.program_text.calls import is_property
 from ringleader.program_text.program_scope import (
     ADDS,
     OF_COMPREHENSION,
@@ -20,8 +21,8 @@ from ringleader.program_text.program_scope import (
     name_of,
     parameters_of,
 )
-from ringleader.program_text.statement_order import Loop
-from ringleader.program_text.value_flow import ValueFlow, is_property
+from ringleader.program_text.statement_order import Loop, parents
+from ringleader.program_text.value_flow import ValueFlow
 
 _PLACES = frozenset(["device", "dtype"])
 _PLACING = frozenset(["to", "type_as", "cuda", "cpu"])
@@ -64,7 +65,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an expression is computed.
+    """The place where an expression is computed.
 
     Attributes:
         region: the innermost function or loop around it.
@@ -90,14 +91,9 @@ class SettledValues:
         self._flow = flow
 
     @cached_property
-    def above(self) -> dict[int, ast.AST]:
-        """By a node's identity, the one around it."""
-        return {
-            id(child): node
-            for top in self._flow.scopes
-            for node in ast.walk(top)
-            for child in ast.iter_child_nodes(node)
-        }
+    def above(self) -> dict[ast.AST, ast.AST]:
+        """The node around each."""
+        return parents(node for top in self._flow.scopes for node in ast.walk(top))
 
     @cached_property
     def _bindings(self) -> dict[Key, list[Binding]]:
@@ -112,7 +108,7 @@ class SettledValues:
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around one, the innermost first."""
-        while (outer := self.above.get(id(node))) is not None:
+        while (outer := self.above.get(node)) is not None:
             yield outer
             node = outer
 
@@ -261,7 +257,7 @@ class SettledValues:
 
 
 def _bound_by(node: ast.AST) -> Iterator[tuple[ast.expr, Binding]]:
-    """What the very node gives a value, or changes in place."""
+    """The targets that the node itself gives a value, or changes in place."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:

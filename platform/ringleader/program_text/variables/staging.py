@@ -8,6 +8,7 @@ import ast
 from collections.abc import Iterator
 
 from ringleader.program_text.program_scope import OF_COMPREHENSION, Definition, Function, assigned_in, name_of
+from ringleader.program_text.statement_order import parents
 
 OF_BUFFER = f"{OF_COMPREHENSION}buffer"
 _MAKING = frozenset(["empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_like"])
@@ -78,7 +79,7 @@ def _functions(top: ast.AST) -> list[ast.AST]:
 
 
 class _Slots:
-    """What one function does with the buffers of a name.
+    """The uses that one function makes of the buffers of a name.
 
     Attributes:
         are_filled_first: it reads of each slot only what it has filled.
@@ -87,7 +88,7 @@ class _Slots:
     def __init__(self, function: ast.AST, name: str) -> None:
         self._function = function
         self._name = name
-        self._above = {id(c): n for n in _own_nodes(function) for c in ast.iter_child_nodes(n)}
+        self._above = parents(_own_nodes(function))
         used = [node for node in _own_nodes(function) if _own_name(node) == name or _is_attribute(node, name)]
         names = [n for n in used if isinstance(n, ast.Name | ast.Attribute) and self._is_used(n)]
         self._slots = sorted(map(self._whole, names), key=lambda node: (node.lineno, node.col_offset))
@@ -104,18 +105,18 @@ class _Slots:
 
     def _is_used(self, node: ast.expr) -> bool:
         """Whether it is more than made there, or measured."""
-        outer = self._above.get(id(node))
+        outer = self._above.get(node)
         measured = isinstance(outer, ast.Call) and name_of(outer.func) == "len"
         return isinstance(getattr(node, "ctx", None), ast.Load) and not measured
 
     def _whole(self, node: ast.expr) -> ast.expr:
         """The subscript, of a subscript, of the name."""
-        while isinstance(outer := self._above.get(id(node)), ast.Subscript) and outer.value is node:
+        while isinstance(outer := self._above.get(node), ast.Subscript) and outer.value is node:
             node = outer
         return node
 
     def _looks_fine(self) -> bool:
-        alias = self._above.get(id(self._slots[0]))
+        alias = self._above.get(self._slots[0])
         match alias:
             case ast.Assign(targets=[ast.Name(id=other)], value=value) if value is self._slots[0]:
                 stores = [n for n in _own_nodes(self._function) if isinstance(n, ast.Name) and n.id == other]
@@ -130,7 +131,7 @@ class _Slots:
         if filling is None or place is None:
             return False
         self._filling, self._text = filling, ast.unparse(place)
-        block = self._above.get(id(filling))
+        block = self._above.get(filling)
         texts = [ast.unparse(slot) for slot in slots[1:]]
         inside = {id(node) for node in ast.walk(block)} if block is not None else set()
         once = sum(node in slots for node in ast.walk(filling)) == 1
@@ -139,9 +140,9 @@ class _Slots:
 
     def _filled_by(self, slot: ast.expr) -> tuple[ast.stmt | None, ast.expr | None]:
         """The statement that fills a slot, or a part of it, and what it fills."""
-        outer = self._above.get(id(slot))
-        call = self._above.get(id(outer)) if outer is not None else None
-        statement = self._above.get(id(call)) if call is not None else None
+        outer = self._above.get(slot)
+        call = self._above.get(outer) if outer is not None else None
+        statement = self._above.get(call) if call is not None else None
         match outer, call, statement:
             case ast.Attribute(attr=method), ast.Call(), ast.Expr() if method in _FILLING:
                 return statement, slot

@@ -7,8 +7,9 @@ such a dict by the rows that come to them, and nothing depends on who filled wha
 import ast
 from collections import defaultdict
 
+from ringleader.program_text.calls import HARMLESS
 from ringleader.program_text.program_scope import ADDS, Key, ProgramScope, assigned_in, name_of
-from ringleader.program_text.value_flow import HARMLESS, ValueFlow
+from ringleader.program_text.value_flow import ValueFlow
 from ringleader.program_text.variables.settled_values import Place, SettledValues
 
 _MAKERS = frozenset(["dict", "OrderedDict"])
@@ -30,7 +31,7 @@ def filled_tables(flow: ValueFlow) -> frozenset[Key]:
 
 
 def _made_as_dicts(flow: ValueFlow) -> dict[Key, list[ast.expr]]:
-    """What is assigned to variables, where that is an empty dict each time, or None."""
+    """The values assigned to variables, where these are empty dicts each time, or None."""
     found: dict[Key, list[ast.expr]] = defaultdict(list)
     for top, scope in flow.scopes.items():
         for node in ast.walk(top):
@@ -78,15 +79,13 @@ class _Table:
         return all(self._is_fine(*use) for use in uses) and self._fills > 0
 
     def _is_fine(self, node: ast.expr, scope: ProgramScope) -> bool:
-        outer = self._settled.above.get(id(node))
+        outer = self._settled.above.get(node)
         if not isinstance(getattr(node, "ctx", None), ast.Load):
             return isinstance(outer, ast.Assign | ast.AnnAssign | ast.Tuple | ast.Delete)
         match outer:
             case ast.Subscript(value=value, slice=key) if value is node:
                 return self._is_item_fine(outer, key, scope)
-            case ast.Attribute(attr=method) if isinstance(
-                call := self._settled.above.get(id(outer)), ast.Call
-            ):
+            case ast.Attribute(attr=method) if isinstance(call := self._settled.above.get(outer), ast.Call):
                 return self._is_method_fine(call, method, scope)
             case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[held]) if held is node:
                 return True
@@ -98,7 +97,7 @@ class _Table:
         if isinstance(item.ctx, ast.Del):
             return True
         if isinstance(item.ctx, ast.Store):
-            statement = self._settled.above.get(id(item))
+            statement = self._settled.above.get(item)
             return isinstance(statement, ast.Assign) and self._is_filled(statement.value, key, scope)
         made = all(self._is_made(factory, scope) for factory in self._factories)
         return made and self._is_left_alone(item)
@@ -121,10 +120,10 @@ class _Table:
 
     def _is_left_alone(self, entry: ast.expr) -> bool:
         """Whether nothing changes the entry where it is read."""
-        outer = self._settled.above.get(id(entry))
+        outer = self._settled.above.get(entry)
         match outer:
             case ast.Attribute(attr=name):
-                if isinstance(self._settled.above.get(id(outer)), ast.Call):
+                if isinstance(self._settled.above.get(outer), ast.Call):
                     in_place = name.endswith("_") and not name.startswith("_")
                     return not in_place and name not in _CHANGING
                 return isinstance(outer.ctx, ast.Load) and self._is_left_alone(outer)

@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from ringleader.comm.shared_weights import point_at
-from ringleader.program_text.assigned_names import assigned_now
 from ringleader.program_text.current_line import calling_line, running_frames
 from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.variables.assigned_names import assigned_now
 from ringleader.train.between_calls.boundaries import (
     MODELS,
     OPTIMIZERS,

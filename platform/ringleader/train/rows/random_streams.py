@@ -170,7 +170,7 @@ def _held_by(part: Any, kind: _Kind) -> Iterable[tuple[Any, Any]]:
 
 
 def _attributes(part: Any) -> Iterable[tuple[str, Any]]:
-    """What an object has in attributes and slots, and the generators of its class."""
+    """The values in attributes and slots of an object, and the generators of its class."""
     held = getattr(part, "__dict__", None)
     # A mapping in the place of the dict, as a proxy has, is not looked at.
     own = islice(held.items(), MANY) if isinstance(held, dict) else ()
@@ -208,7 +208,7 @@ def _found(places: Iterable[_Place]) -> Iterator[tuple[str, Generator]]:
 
 @lru_cache(maxsize=4096)
 def _places_of(kind: type) -> tuple[_Place, ...]:
-    """Where a class of the program, and its methods, have generators: in its attributes, and in globals."""
+    """The places of generators of a class of the program: its attributes, and globals that its methods name."""
     if not of_program(kind.__module__):
         return ()
     found: list[_Place] = []

@@ -1,5 +1,5 @@
-"""What objects of libraries hold that is no list and no dict: buffers, views, queues, context variables, frames of
-pandas.
+"""The contents of objects of libraries that are no list and no dict: buffers, views, queues, context variables,
+frames of pandas.
 
 Numbers that a program keeps in one of these go on from turn to turn like those of a list.
 """
@@ -21,7 +21,7 @@ MOST_VALUES = 1 << 14
 
 
 def contents(value: Any) -> Any:
-    """What the object holds, as values of other kinds; None where it is none of these."""
+    """The contents of the object, as values of other kinds; None where it is none of these."""
     if type(value).__module__.partition(".")[0] == "pandas":
         return _of_frame(value)
     return next((read(value) for kinds, read in _READ if isinstance(value, kinds)), None)

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import Key
-from ringleader.program_text.value_flow import MATTERS
+from ringleader.program_text.statement_flow import MATTERS
 from ringleader.train.between_calls.call_variables import alike_values
 from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows

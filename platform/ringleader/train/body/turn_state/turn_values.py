@@ -149,7 +149,7 @@ def _variables(frame: FrameType, text: SourceText, called: Collection[str]) -> I
 
 
 def _entries(table: TurnValue) -> Iterator[TurnValue]:
-    """What a table has now. New entries are no change of it, and those that are gone are made again."""
+    """The entries that a table has now. New entries are no change of it, and those that are gone are made again."""
     held = table.read()
     for key in list(islice(held, MANY)) if isinstance(held, dict) else ():
         yield TurnValue(f"{table.name}[{key!r}]", table.line, _entry(table, key))
@@ -199,7 +199,7 @@ def _held_value(function: FunctionType, name: str) -> Callable[[], Any]:
 
 
 def _of_data(dataset: Any) -> Iterator[TurnValue]:
-    """What says which rows the data set has, but for what reading them changes."""
+    """The values that say which rows the data set has, but for those that reading them changes."""
     frames = list(running_frames())
     variables = [item for frame in frames for item in in_reach(frame).items()]
     names = {id(value): name for name, value in reversed(variables)}

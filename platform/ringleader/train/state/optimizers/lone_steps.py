@@ -173,5 +173,5 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _stand() -> bytes:
-    """Where the global random streams stand."""
+    """The states of the global random streams."""
     return pickle.dumps((torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()))

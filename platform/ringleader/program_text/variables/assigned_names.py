@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from ringleader.program_text.calls import HARMLESS
 from ringleader.program_text.loop_bodies import text_of
-from ringleader.program_text.value_flow import HARMLESS
 
 LATE = frozenset({"<lambda>", "<genexpr>"})
 """Code that runs in another statement than the one that has its text."""
