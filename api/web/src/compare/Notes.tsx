@@ -24,7 +24,7 @@ export function Notes({ parsed, answer, files }: Props) {
   );
 }
 
-export function notesOf({ state, surplus }: Parsed, { jobs, curves, left_out }: Comparison, files: Files | undefined): string[] {
+export function notesOf({ state, surplus, ignored }: Parsed, { jobs, curves, left_out }: Comparison, files: Files | undefined): string[] {
   const unknown = state.names.filter((name) => !curves.some((curve) => curve.name === name));
   const sizeless = files && jobs.filter((job) => batchesOf(files.get(job.id)) === null);
   const unread = files ? jobs.length - files.size : 0;
@@ -33,6 +33,7 @@ export function notesOf({ state, surplus }: Parsed, { jobs, curves, left_out }: 
     left_out.length > 0 && `Left out, because they do not exist or you may not see them: ${left_out.join(", ")}.`,
     surplus.jobs > 0 && `Left out: ${plural(surplus.jobs, "more job")}; at most ${MAX_JOBS} are compared at once.`,
     surplus.names > 0 && `Left out: ${plural(surplus.names, "more metric")}; at most ${MAX_NAMES} are shown at once.`,
+    ignored.length > 0 && `Left out, because no comparison has it: ${ignored.join(", ")}.`,
     jobs.length > 0 && unknown.length > 0 && `None of these runs has a value of ${unknown.join(", ")} yet.`,
     state.baseline !== null && !jobs.some((job) => job.id === state.baseline) && `The baseline ${state.baseline} is not among the runs.`,
     unread > 0 && `${plural(unread, "job file")} could not be read.`,

@@ -76,10 +76,11 @@ test("job files are compared by key, and what is equal is left away", () => {
 
 test("what a shared link asks for and does not get is said", () => {
   const { state } = parseCompare("?jobs=a&names=loss,nothing&axis=relative&baseline=gone");
-  const notes = notesOf({ state, surplus: { jobs: 3, names: 0 } }, { ...answer, left_out: ["<b>x</b>"] }, files);
+  const notes = notesOf({ state, surplus: { jobs: 3, names: 0 }, ignored: ["zzz=1"] }, { ...answer, left_out: ["<b>x</b>"] }, files);
   expect(notes).toEqual([
     "Left out, because they do not exist or you may not see them: <b>x</b>.",
     "Left out: 3 more jobs; at most 100 are compared at once.",
+    "Left out, because no comparison has it: zzz=1.",
     "None of these runs has a value of nothing yet.",
     "The baseline gone is not among the runs.",
     "2 job files could not be read.",
@@ -87,7 +88,7 @@ test("what a shared link asks for and does not get is said", () => {
   ]);
   const { state: good } = parseCompare("?jobs=job_aaaaa");
   const one = { ...answer, jobs: answer.jobs.slice(0, 1) };
-  expect(notesOf({ state: good, surplus: { jobs: 0, names: 0 } }, one, files)).toEqual([]);
+  expect(notesOf({ state: good, surplus: { jobs: 0, names: 0 }, ignored: [] }, one, files)).toEqual([]);
 });
 
 describe("final values", () => {

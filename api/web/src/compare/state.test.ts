@@ -28,6 +28,9 @@ describe("the address of the compare view", () => {
     expect(parseCompare("?jobs=a&from=1").state.zoom).toBeNull();
     expect(parseCompare("?jobs=a&smooth=loss:7").state.smoothing).toEqual({ loss: 0.99 });
     expect(parseCompare("").state.jobs).toEqual([]);
+    expect(parseCompare(wrong).ignored).toEqual(["axis=sideways", "from=9", "to=3", "log=nothing", "smooth=loss:x,loss,other:0.5"]);
+    expect(parseCompare("?jobs=a&zzz=1&smooth=loss:7").ignored).toEqual(["zzz=1", "smooth=loss:7"]);
+    expect(parseCompare("?jobs=a,a&names=&axis=step&strips=0&from=1e1&to=20.50&smooth=loss:0.6").ignored).toEqual([]);
   });
 
   test("keeps names that are markup as names", () => {

@@ -1,6 +1,6 @@
 /** What the address of the compare view says: which runs, and how their charts are shown. Pure. */
 import { listed, listOf } from "../lists";
-import { drawnParts, parseView, queryOf, viewParts, type ChartView } from "../plot/view";
+import { drawnParts, ignoredOf, parseView, queryOf, viewParts, type ChartView } from "../plot/view";
 
 /** The limits of `GET /curves`. */
 export const MAX_JOBS = 100;
@@ -16,24 +16,27 @@ export interface CompareState extends ChartView {
   scatter: readonly [string, string];
 }
 
-/** The state, and how many jobs and metrics beyond the limits were left away. */
+/** The state, how many jobs and metrics beyond the limits were left away, and what else of the query was. */
 export interface Parsed {
   state: CompareState;
+  ignored: readonly string[];
   surplus: { jobs: number; names: number };
 }
 
 export function parseCompare(query: string): Parsed {
   const of = new URLSearchParams(query);
   const jobs = listed(of.get("jobs"));
+  const state = {
+    ...parseView(of, ["loss"], MAX_NAMES),
+    jobs: jobs.slice(0, MAX_JOBS),
+    baseline: listed(of.get("baseline"))[0] ?? null,
+    strips: of.get("strips") === "1",
+    run: listed(of.get("run"))[0] ?? null,
+    scatter: [of.get("x") ?? "", of.get("y") ?? ""] as const,
+  };
   return {
-    state: {
-      ...parseView(of, ["loss"], MAX_NAMES),
-      jobs: jobs.slice(0, MAX_JOBS),
-      baseline: listed(of.get("baseline"))[0] ?? null,
-      strips: of.get("strips") === "1",
-      run: listed(of.get("run"))[0] ?? null,
-      scatter: [of.get("x") ?? "", of.get("y") ?? ""],
-    },
+    state,
+    ignored: ignoredOf(of, formatCompare(state), { axis: "step", strips: "0" }, ["jobs", "names"]),
     surplus: {
       jobs: Math.max(0, jobs.length - MAX_JOBS),
       names: Math.max(0, listed(of.get("names")).length - MAX_NAMES),

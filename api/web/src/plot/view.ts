@@ -66,6 +66,18 @@ export function queryOf(parts: readonly (readonly [string, string | null])[]): s
   return text ? `?${text}` : "";
 }
 
+/** The parts of a query that a view does not have, whose own query is `formatted`; not those said to be `usual`, nor of the keys `besides`. */
+export function ignoredOf(of: URLSearchParams, formatted: string, usual: Readonly<Record<string, string>>, besides: readonly string[]): string[] {
+  const kept = new URLSearchParams(formatted);
+  const ignored = Array.from(of).filter(([key, text]) => {
+    if (!text.trim() || usual[key] === text || besides.includes(key)) return false;
+    // A number may be written in another way.
+    if (key === "from" || key === "to") return !kept.has(key);
+    return listed(text).some((part) => !listed(kept.get(key)).includes(part));
+  });
+  return ignored.map(([key, text]) => `${key}=${text}`);
+}
+
 /** How many points of each curve to ask for: as many as are drawn, within the limit of an answer. */
 export function pointsEach(jobs: number, names: number): number {
   const values = 250_000;

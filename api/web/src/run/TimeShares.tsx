@@ -23,7 +23,7 @@ function partsOf({ loading, idle }: Waits): Part[] {
   return [...computing, ...waits, ["recovery", "Recovery"]];
 }
 
-const COLOUR = { rest: (theme: Theme) => theme.runs[2], loading: (theme: Theme) => theme.runs[1], exchange: (theme: Theme) => theme.runs[0], idle: (theme: Theme) => theme.muted, recovery: (theme: Theme) => theme.recovery };
+const COLOUR = { rest: (theme: Theme) => theme.runs[2], loading: (theme: Theme) => theme.runs[3], exchange: (theme: Theme) => theme.runs[0], idle: (theme: Theme) => theme.muted, recovery: (theme: Theme) => theme.recovery };
 
 interface Props {
   pace: Curve | undefined;
