@@ -45,7 +45,7 @@ def test_who_takes_what_is_drawn_read_out_and_kept_as_a_file(page: Page, tmp_pat
     node.get_by_role("link", name="mine").wait_for()
     assert "3 places (w0): 3\u00a0CPUs" in node.inner_text()
     assert node.get_by_role("heading").inner_text().startswith("10.0.0.7 n1 ")
-    assert node.get_by_role("img").first.get_attribute("aria-label") == "3 of 4 CPUs used: mine 3"
+    assert node.get_by_role("img").first.get_attribute("aria-label") == "3 of 4 CPUs reserved: mine 3"
     queue = page.get_by_test_id("queue")
     queue.get_by_role("link", name="later").wait_for()
     assert "not known" in queue.inner_text()

@@ -49,18 +49,18 @@ function taken(job: JobOnNode): string {
 }
 
 function Share({ kind, whole, parts }: { kind: Kind; whole: number; parts: readonly Part[] }) {
-  const used = parts.reduce((sum, part) => sum + part.amount, 0);
+  const reserved = parts.reduce((sum, part) => sum + part.amount, 0);
   const words = parts.map((part) => `${part.name} ${round(part.amount)}`).join(", ");
-  const told = `${round(used)} of ${round(whole)} ${WORDS[kind]} used${words && `: ${words}`}`;
+  const told = `${round(reserved)} of ${round(whole)} ${WORDS[kind]} reserved${words && `: ${words}`}`;
   return (
     <div className="share" role="img" aria-label={told} title={told}>
       <span className="share-bar">
         {parts.map((part, at) => (
-          <span key={at} className={`tone-${part.tone ?? "others"}`} style={{ width: `${(100 * part.amount) / Math.max(whole, used)}%` }} />
+          <span key={at} className={`tone-${part.tone ?? "others"}`} style={{ width: `${(100 * part.amount) / Math.max(whole, reserved)}%` }} />
         ))}
       </span>
       <span className="muted">
-        {round(used)}/{round(whole)} {WORDS[kind]}
+        {round(reserved)}/{round(whole)} {WORDS[kind]} reserved
       </span>
     </div>
   );
