@@ -20,14 +20,17 @@ CUT = """() => [...document.querySelectorAll('main td')].filter((cell) => {
 
 
 def _sets_a_rule(page: Page) -> None:
-    """A wrong rule is refused by its key, and the right one is listed."""
+    """A wrong rule is refused by its key, the right one is listed, and a host without an address is said."""
     page.get_by_text("Set a rule", exact=True).click()
     page.locator(".rule-form input").fill("from-the-page")
     page.locator(".rule-form textarea").fill("when: {stat: failed}\nchannels: [{slack: HOOK}]")
     page.get_by_role("button", name="Set the rule").click()
     page.locator(".rule-form").get_by_text("/when/stat", exact=True).wait_for()
-    page.locator(".rule-form textarea").fill("when: {state: failed}\nchannels: [{slack: HOOK}]")
+    page.locator(".rule-form textarea").fill(
+        "when: {state: failed}\nchannels: [{webhook: 'https://nowhere.invalid/x', secret: HOOK}]"
+    )
     page.get_by_role("button", name="Set the rule").click()
+    page.get_by_test_id("alert-said").get_by_text("The host nowhere.invalid has no address now.").wait_for()
     page.get_by_test_id("alert-rules").get_by_role("row", name="from-the-page").get_by_text(
         "state: failed"
     ).wait_for()

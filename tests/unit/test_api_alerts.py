@@ -387,8 +387,10 @@ def test_a_name_that_leads_inside_is_refused_and_one_that_is_not_found_may_be_th
 
     with pytest.raises(Unprocessable, match="leads to an internal address"):
         checks("1.1.1.1", "10.0.0.1").check("default", {"": terms}, "the rule")
-    checks().check("default", {"/a": terms, "/b": terms}, "the rule")
+    warnings = checks().check("default", {"/a": terms, "/b": terms}, "the rule")
+    assert warnings == ["The host in.example.org has no address now. Alerts to it fail until it has one."]
     assert asked == ["in.example.org"] * 2, "each name once"
+    assert checks("1.1.1.1").check("default", {"": terms}, "the rule") == []
 
 
 def test_what_a_channel_needs_has_to_be_there(here: Stage, hook: Receiver) -> None:

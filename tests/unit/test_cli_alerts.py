@@ -55,6 +55,20 @@ def test_a_rule_is_set_tested_shown_and_deleted(here: Stage, run: Run, tmp_path:
     assert run("alerts", "test", "high")[0] == 1
 
 
+def test_a_rule_to_a_host_without_an_address_is_set_with_a_warning(
+    here: Stage, run: Run, tmp_path: Path
+) -> None:
+    here.client.post("/api/v1/projects", json={"name": "default"})
+    here.client.put("/api/v1/secrets/default/HOOK", json={"value": "a-key-of-the-hook"})
+    file = tmp_path / "rule.yaml"
+    file.write_text(
+        "when: {state: failed}\nchannels: [{webhook: 'https://nowhere.invalid/x', secret: HOOK}]\n"
+    )
+    code, told, said = run("alerts", "set", "far", str(file))
+    assert (code, told) == (0, "default/far: set\n")
+    assert "warning: The host nowhere.invalid has no address now. Alerts to it fail until it has one." in said
+
+
 def test_a_file_that_is_no_rule_is_refused_with_what_is_wrong(here: Stage, run: Run, tmp_path: Path) -> None:
     here.client.post("/api/v1/projects", json={"name": "default"})
     file = tmp_path / "rule.yaml"

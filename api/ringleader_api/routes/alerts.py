@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 
 from ringleader.spec.alerts import AlertTerms, RuleName
 from ringleader.wire.access import ProjectName
-from ringleader.wire.alerts import AlertPage, AlertRulePage, AlertRuleView, AlertState
+from ringleader.wire.alerts import AlertPage, AlertRulePage, AlertRuleSet, AlertState
 from ringleader_api.routes.bodies.bodies import AsJson, RightsFirst
 from ringleader_api.routes.bodies.fields import Cursor, Limit
 from ringleader_api.routes.dependencies import ByAlertKeeper, ByCaller, ByProjectReader, Here, refusals
@@ -44,7 +44,7 @@ def list_rules(here: Here, _: ByProjectReader, project: ProjectName) -> AlertRul
 )
 def put_rule(
     here: Here, who: ByAlertKeeper, project: ProjectName, name: Rule, body: AlertTerms
-) -> AlertRuleView:
+) -> AlertRuleSet:
     """Set or replace a rule. It looks at what happens from now on, in all jobs of the project."""
     return here.alerts.put(who, project, name, body)
 

@@ -1,6 +1,7 @@
 """Checks on the channels of alert rules that only the control plane can make: secrets, addresses, mail."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Self
 
 import httpx
@@ -32,8 +33,11 @@ class ChannelChecks:
 
     def check(
         self, project: str, rules: Mapping[str, AlertTerms], where: str, *, hosts_known: bool = False
-    ) -> None:
+    ) -> list[str]:
         """Check the channels of rules, by the rules' places in what holds them, which is called `where`.
+
+        Returns:
+            warnings: hosts that have no address now, and may have one later.
 
         Args:
             hosts_known: the hosts have been looked up before, and are not again: a look-up may take seconds.
@@ -42,13 +46,15 @@ class ChannelChecks:
             Unprocessable: a channel leads inside or is a mail without a server, or its secret is not there.
         """
         hosts = Hosts(self._look_up)
+        warnings: dict[str, None] = {}
         for pointer, rule in rules.items():
             for place, channel in enumerate(rule.channels):
                 below = f"{pointer}/channels/{place}"
                 self._check_mail(channel, below, where)
                 self._check_secrets(project, channel, below, where)
-                if not hosts_known:
-                    self._check_address(channel, hosts, below, where)
+                if not hosts_known and channel.webhook is not None:
+                    warnings.update(dict.fromkeys(self._check_address(channel.webhook, hosts, below, where)))
+        return list(warnings)
 
     def _check_mail(self, channel: AlertChannel, pointer: str, where: str) -> None:
         if channel.mail is not None and not self._mails:
@@ -61,16 +67,30 @@ class ChannelChecks:
                 where=where,
             )
 
-    def _check_address(self, channel: AlertChannel, hosts: Hosts, pointer: str, where: str) -> None:
-        if channel.webhook is not None and (refused := self._inside(channel.webhook, hosts)):
+    def _check_address(self, webhook: str, hosts: Hosts, pointer: str, where: str) -> list[str]:
+        refused, warnings = "is no address", []
+        with suppress(httpx.InvalidURL):
+            url = httpx.URL(webhook)
+            # As it is looked up: a name with other letters has an ASCII form, which the resolver and the operator's
+            # list know.
+            host = url.raw_host.decode("ascii")
+            found = parsed(hosts.addresses(host, url.port or 80))
+            # All of them, as when an alert is sent: which one a look-up names first is its owner's choice.
+            taken = all(self._allowed.takes(host, one) for one in found)
+            refused = "" if taken else "leads to an internal address, to which no alerts are sent"
+            warnings = (
+                [] if found else [f"The host {host} has no address now. Alerts to it fail until it has one."]
+            )
+        if refused:
             raise wrong_key(
                 f"{pointer}/webhook",
-                channel.webhook,
+                webhook,
                 "an address outside",
                 refused,
                 hint="Have the operator name the host in RINGLEADER_ALERT_HOSTS if it may be reached.",
                 where=where,
             )
+        return warnings
 
     def _check_secrets(self, project: str, channel: AlertChannel, pointer: str, where: str) -> None:
         named = {key: name for key in ("secret", "slack") if (name := getattr(channel, key)) is not None}
@@ -90,18 +110,3 @@ class ChannelChecks:
             hint=f"Set it with `ringleader secret set {name} --project {project}`.",
             where=where,
         )
-
-    def _inside(self, address: str, hosts: Hosts) -> str:
-        """The reason why the address may not be used now; a host that is not found may be there later."""
-        try:
-            url = httpx.URL(address)
-        except httpx.InvalidURL:
-            return "is no address"
-        # As it is looked up: a name with other letters has an ASCII form, which the resolver and the operator's list
-        # know.
-        host = url.raw_host.decode("ascii")
-        found = parsed(hosts.addresses(host, url.port or 80))
-        # All of them, as when an alert is sent: which one a look-up names first is its owner's choice.
-        if all(self._allowed.takes(host, one) for one in found):
-            return ""
-        return "leads to an internal address, to which no alerts are sent"

@@ -11,6 +11,7 @@ from ringleader.wire.alerts import (
     TEST,
     AlertPage,
     AlertRulePage,
+    AlertRuleSet,
     AlertRuleView,
     AlertState,
     AlertView,
@@ -45,7 +46,7 @@ class Alerts:
             _require(session, project)
             return AlertRulePage(items=[_rule_view(row) for row in session.scalars(query)])
 
-    def put(self, who: Caller, project: str, name: str, terms: AlertTerms) -> AlertRuleView:
+    def put(self, who: Caller, project: str, name: str, terms: AlertTerms) -> AlertRuleSet:
         """Set or replace a rule. It looks at what happens from now on.
 
         Raises:
@@ -57,7 +58,7 @@ class Alerts:
         with self._store.read() as session:
             _require(session, project)
         # Outside of the transaction: it may wait for a resolver.
-        self._checks.check(project, {"": terms}, "the rule")
+        warnings = self._checks.check(project, {"": terms}, "the rule")
         row = AlertRuleRow(
             project=project,
             name=name,
@@ -78,7 +79,7 @@ class Alerts:
             session.merge(row)
             session.flush()
             follow_living(session, project)
-        return _rule_view(row)
+        return AlertRuleSet(**_rule_view(row).model_dump(), warnings=warnings)
 
     def drop(self, project: str, name: str) -> None:
         """Delete a rule. Raises NotFound. Alerts that it has raised are still sent."""

@@ -73,8 +73,10 @@ export async function alertRules(project: string, signal?: AbortSignal): Promise
 }
 
 /** Sets the rule, or replaces the one of that name. */
-export async function setRule(project: string, name: string, rule: Record<string, unknown>): Promise<void> {
-  await send(`${rulesPath(project)}/${encodeURIComponent(name)}`, { method: "PUT", body: rule });
+/** Sets a rule. Resolves to what would keep its alerts from arriving as things are now, in sentences. */
+export async function setRule(project: string, name: string, rule: Record<string, unknown>): Promise<string[]> {
+  const answer = await send(`${rulesPath(project)}/${encodeURIComponent(name)}`, { method: "PUT", body: rule });
+  return ((await answer.json()) as { warnings: string[] }).warnings;
 }
 
 export async function testRule({ project, name }: AlertRule): Promise<void> {

@@ -85,6 +85,8 @@ def set_rule(session: CommandSession, name: str, file: Path, project: str) -> No
     if not isinstance(terms, dict) or set(terms) != {"when", "channels"}:
         raise click.BadParameter(f"{file} has to be a mapping with the keys when and channels.")
     made = session.client().alerts.set_rule(project, name, **terms)
+    for warning in made.warnings:
+        session.note(f"warning: {warning}")
     session.show(made.model_dump(mode="json", exclude_none=True), f"{project}/{name}: set")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ringleader.client.http import Api
-from ringleader.wire.alerts import AlertPage, AlertRulePage, AlertRuleView, AlertView
+from ringleader.wire.alerts import AlertPage, AlertRulePage, AlertRuleSet, AlertRuleView, AlertView
 
 MOST = 200
 """The most items of a page."""
@@ -37,10 +37,10 @@ class Alerts:
 
     def set_rule(
         self, project: str, name: str, *, when: Mapping[str, Any], channels: Sequence[Mapping[str, Any]]
-    ) -> AlertRuleView:
+    ) -> AlertRuleSet:
         """Set or replace a rule of a project, as `alerts` of a job file has it."""
         body = {"when": dict(when), "channels": [dict(channel) for channel in channels]}
-        return AlertRuleView.model_validate(self._api.request("PUT", _rules(project, name), json=body).json())
+        return AlertRuleSet.model_validate(self._api.request("PUT", _rules(project, name), json=body).json())
 
     def drop_rule(self, project: str, name: str) -> None:
         self._api.request("DELETE", _rules(project, name))

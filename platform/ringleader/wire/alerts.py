@@ -33,6 +33,16 @@ class AlertRuleView(AlertTerms):
     set_at: datetime
 
 
+class AlertRuleSet(AlertRuleView):
+    """A rule of a project that was just set.
+
+    Attributes:
+        warnings: what would keep its alerts from arriving as things are now, in sentences.
+    """
+
+    warnings: list[str]
+
+
 class AlertRulePage(View):
     """The rules of a project, by name."""
 

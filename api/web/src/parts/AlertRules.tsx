@@ -118,7 +118,7 @@ function Rules({ project }: { project: Project }) {
         </div>
       )}
       {KEEPERS.has(project.role) && (
-        <RuleForm project={project.name} onSet={(name) => after(`${name} is set.`)()} />
+        <RuleForm project={project.name} onSet={(name, warnings) => after([`${name} is set.`, ...warnings].join(" "))()} />
       )}
     </>
   );

@@ -12,8 +12,8 @@ channels:
 
 interface Props {
   project: string;
-  /** Is told the rule's name once it is set. */
-  onSet: (name: string) => void;
+  /** Is told the rule's name once it is set, and what would keep its alerts from arriving as things are now. */
+  onSet: (name: string, warnings: readonly string[]) => void;
 }
 
 export function RuleForm({ project, onSet }: Props) {
@@ -21,8 +21,8 @@ export function RuleForm({ project, onSet }: Props) {
   const [text, setText] = useState(BEGUN);
   const { mutate, isPending, error } = useMutation({
     mutationFn: async () => setRule(project, name.trim(), await ruleIn(text)),
-    onSuccess: () => {
-      onSet(name.trim());
+    onSuccess: (warnings) => {
+      onSet(name.trim(), warnings);
       setName("");
     },
   });
