@@ -110,6 +110,21 @@ def test_at_the_width_of_a_phone_each_trial_is_a_card_and_is_sorted_by_what_it_s
     assert serious(here.page) == []
 
 
+def test_a_sweep_links_to_its_own_trials_also_where_another_has_its_name(here: Browsed) -> None:
+    sweeps = [made(here), made(here)]
+    wait_for(
+        "jobs of both", lambda: all(trials.job(number) != "None" for trials in sweeps for number in range(3))
+    )
+    here.page.goto(f"{here.url}/sweeps/{sweeps[0].sweep_id}")
+    here.page.get_by_role("link", name="List the trials").click()
+    here.page.wait_for_url(f"**/jobs?label=sweep_id={sweeps[0].sweep_id}")
+    rows = here.page.locator("tr[data-job]")
+    wait_for("three jobs", lambda: rows.count() == 3)
+    assert {row.get_attribute("data-job") for row in rows.all()} == {
+        sweeps[0].job(number) for number in range(3)
+    }
+
+
 def test_a_trial_that_ended_before_a_rung_has_not_reached_it(here: Browsed) -> None:
     trials = made(here)
     for number in (1, 2):

@@ -89,6 +89,19 @@ def test_trials_are_ordinary_jobs_with_labels_and_no_more_are_at_work_than_allow
     assert [point["trial"] for point in sweep["improvements"]] == [0, 1, 2]
 
 
+def test_trials_of_two_sweeps_of_one_name_are_told_apart_by_a_label(here: Stage) -> None:
+    sweeps = [make(here), make(here)]
+    here.tick()
+
+    def listed(label: str) -> list[str]:
+        return sorted(job["id"] for job in here.client.get(f"/api/v1/jobs?label={label}").json()["items"])
+
+    jobs = [sorted(one["job"] for one in trials.all() if one["job"]) for trials in sweeps]
+    assert [len(ids) for ids in jobs] == [2, 2]
+    assert [listed(f"sweep_id={trials.sweep_id}") for trials in sweeps] == jobs
+    assert listed("sweep=lr") == sorted(jobs[0] + jobs[1])
+
+
 def test_a_trial_is_paused_at_its_rung_and_the_best_goes_on_from_there(here: Stage) -> None:
     trials = make(here, promotion=ASHA)
     here.tick()

@@ -87,6 +87,7 @@ def test_the_commands_of_sweeps(here: Stage, tmp_path: Path, capsys: pytest.Capt
     assert made["id"] in run("sweeps")
     shown = run("sweeps", "show", "lr")
     assert "loss (minimize)" in shown
+    assert f"ringleader jobs --label sweep_id={made['id']}\n" in shown
     assert shown.count("working") == 2
     assert "params.lr=0.1" in shown
     assert [json.loads(run("sweeps", how, "lr", "-o", "json"))["state"] for how in ("pause", "resume", "cancel")] == [

@@ -121,7 +121,7 @@ class Sweeping:
             # looked up: the sweep's request has done that, each alert does, and a round must not wait for a DNS server.
             accepted = self._submissions.accept(
                 self._owner(row),
-                spec.job_file(trial.number, point),
+                spec.job_file(trial.number, point, row.id),
                 f"{row.id}/{trial.number}",
                 None,
                 hosts_known=True,

@@ -10,6 +10,7 @@ import click
 from ringleader.cli.output import CommandSession, ago, number, pairs, table, with_output
 from ringleader.cli.submit import EXIT_DETACHED, FOLDER, JOB_FILE, remarks_noted
 from ringleader.client import Sweep
+from ringleader.spec.sweep import ID_LABEL
 from ringleader.wire.sweeps import SweepPreview, SweepState, SweepView, TrialView
 
 EXIT_BY_STATE = {SweepState.SUCCEEDED: 0, SweepState.FAILED: 1, SweepState.CANCELLED: 3}
@@ -149,6 +150,7 @@ def _facts(found: Sweep) -> str:
             "trials": f"{view.trials}, {view.submitted} submitted, {view.ended} ended",
             "rungs": ", ".join(map(str, view.rungs)),
             "best": None if view.best is None else f"trial {view.best}: {number(view.best_score)}",
+            "jobs": f"ringleader jobs --label {ID_LABEL}={view.id}",
             "page": found.url,
         }
     )

@@ -26,7 +26,7 @@ POINTS_BYTES = 4 * 1024 * 1024
 OWN_KEYS = ("name", "project", "working_dir")
 """The keys of the job file that the sweep sets, or that are the same in all trials."""
 FILE = "sweep file"
-SWEEP_LABEL, TRIAL_LABEL = "sweep", "trial"
+SWEEP_LABEL, ID_LABEL, TRIAL_LABEL = "sweep", "sweep_id", "trial"
 
 Pair = Annotated[list[float], Field(min_length=2, max_length=2)]
 Whole = Annotated[int, Field(strict=True, ge=-(2**53), le=2**53)]
@@ -205,13 +205,16 @@ class SweepSpec(SpecPart):
         """The steps of the rungs; none without a promotion."""
         return self.promotion.asha.steps(self.size) if self.promotion is not None else ()
 
-    def job_file(self, number: int, point: Mapping[str, Any]) -> dict[str, Any]:
-        """The job file of a trial: the template with these values by path, and labels to find it by."""
+    def job_file(self, number: int, point: Mapping[str, Any], sweep_id: str | None = None) -> dict[str, Any]:
+        """The job file of a trial: the template with these values by path, and labels to find it by. `sweep_id`: of the
+        sweep, once it has one."""
         made: dict[str, Any] = deepcopy(self.template)
         for path, value in point.items():
             _set(made, path.split("."), value)
         labels = made.get("labels")
         own = {SWEEP_LABEL: self.name, TRIAL_LABEL: str(number)}
+        if sweep_id is not None:  # the name may be that of other sweeps, too
+            own[ID_LABEL] = sweep_id
         return {
             **made,
             "name": f"{self.name}-{number}",

@@ -87,18 +87,23 @@ function Trials({ sweep, trials, order }: { sweep: Sweep; trials: readonly Trial
   return (
     <>
       {sweep.rungs.length > 0 && <Rungs sweep={sweep} trials={trials} />}
-      <Leaderboard sweep={sweep} trials={trials} order={order} aside={jobs.length > 0 && <Compare jobs={jobs} sweep={sweep} />} />
+      <Leaderboard sweep={sweep} trials={trials} order={order} aside={jobs.length > 0 && <Jobs jobs={jobs} sweep={sweep} />} />
       {axes.length > 1 && <Parameters runs={runs} dimensions={axes} scatter={scatter} onScatter={setScatter} highlight={null} />}
     </>
   );
 }
 
-/** A link to the trials side by side, to the best of them where they are too many. */
-function Compare({ jobs, sweep }: { jobs: readonly string[]; sweep: Sweep }) {
+/** Links to the trials in the list of jobs, and to them side by side: to the best where they are too many. */
+function Jobs({ jobs, sweep }: { jobs: readonly string[]; sweep: Sweep }) {
   return (
-    <Link to="/compare" search={{ jobs: jobs.slice(0, MAX_JOBS).join(","), names: listOf([sweep.spec.metric.name]) } as never}>
-      Compare {jobs.length > MAX_JOBS ? `the best ${MAX_JOBS} trials` : "the trials"}
-    </Link>
+    <span className="sweep-links">
+      <Link to="/jobs" search={{ label: [`sweep_id=${sweep.id}`] }}>
+        List the trials
+      </Link>
+      <Link to="/compare" search={{ jobs: jobs.slice(0, MAX_JOBS).join(","), names: listOf([sweep.spec.metric.name]) } as never}>
+        Compare {jobs.length > MAX_JOBS ? `the best ${MAX_JOBS} trials` : "the trials"}
+      </Link>
+    </span>
   );
 }
 
