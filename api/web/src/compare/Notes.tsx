@@ -1,6 +1,6 @@
 /** What the reader of a shared link should know: who is left out, what does not exist, what a limit cut off. */
 import { plural } from "../format";
-import { Notice } from "../parts/Notice";
+import { LeftOut } from "../parts/Notice";
 import { batchesOf } from "../plot/curves";
 import type { Files } from "./runs";
 import type { Comparison } from "../wire";
@@ -13,15 +13,7 @@ interface Props {
 }
 
 export function Notes({ parsed, answer, files }: Props) {
-  const notes = notesOf(parsed, answer, files);
-  if (notes.length === 0) return null;
-  return (
-    <Notice tone="warn" title="Not everything in this link is shown" testId="left-out">
-      {notes.map((note) => (
-        <p key={note}>{note}</p>
-      ))}
-    </Notice>
-  );
+  return <LeftOut notes={notesOf(parsed, answer, files)} />;
 }
 
 export function notesOf({ state, surplus, ignored }: Parsed, { jobs, curves, left_out }: Comparison, files: Files | undefined): string[] {

@@ -23,6 +23,18 @@ export function Notice({ tone, title, testId, children }: NoticeProps) {
   );
 }
 
+/** What a shared link asks for and the page does not show. */
+export function LeftOut({ notes }: { notes: readonly string[] }) {
+  if (notes.length === 0) return null;
+  return (
+    <Notice tone="warn" title="Not everything in this link is shown" testId="left-out">
+      {notes.map((note) => (
+        <p key={note}>{note}</p>
+      ))}
+    </Notice>
+  );
+}
+
 export function WhyNotice({ tone, title, why }: { tone: Tone; title: string; why: Why }) {
   return (
     <Notice tone={tone} title={title} testId="why">

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import type { Comparison, JobEvent } from "../wire";
 import { distinct, placedOf, saidOf } from "./happened";
 import { grown, tailFrom, type JobCurves } from "./reading";
-import { formatRun, moved, parseRun } from "./view";
+import { formatRun, leftOut, moved, parseRun } from "./view";
 
 const START = Date.parse("2026-11-20T10:00:00Z") / 1000;
 const event = (seq: number, type: string, seconds: number, data: Record<string, unknown>, attempt = 1): JobEvent => ({
@@ -101,6 +101,16 @@ describe("the address of a job's page", () => {
     expect(formatRun(parseRun(""))).toBe("");
     const query = "?names=lr,loss&axis=relative&from=1&to=2.5&log=loss&smooth=loss:0.6";
     expect(formatRun(parseRun(query))).toBe(query);
+  });
+
+  test("says what of it no page of a run has, and nothing of what is as usual", () => {
+    expect(leftOut("?foo=1&chart=nonsense&axis=odd&names=loss&log=lr&from=9&to=2")).toEqual([
+      "Left out, because no page of a run has it: foo=1, chart=nonsense, axis=odd, log=lr, from=9, to=2.",
+    ]);
+    const many = Array.from({ length: 18 }, (_, at) => `m${at}`).join(",");
+    expect(leftOut(`?names=${many}`)).toEqual(["Left out: 2 more metrics; at most 16 are shown at once."]);
+    expect(leftOut("?names=lr,loss&axis=relative&from=1&to=2.50&log=loss&smooth=loss:0.6")).toEqual([]);
+    expect(["", "?axis=step", "?foo="].map(leftOut)).toEqual([[], [], []]);
   });
 
   test("forgets the scale of a chart that is hidden", () => {

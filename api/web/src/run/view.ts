@@ -2,9 +2,10 @@
 import { useNavigate } from "@tanstack/react-router";
 import { useCallback } from "react";
 import { parseQuery } from "../address";
-import { listOf } from "../lists";
+import { plural } from "../format";
+import { listed, listOf } from "../lists";
 import type { Range } from "../plot/lines";
-import { parseView, queryOf, viewParts, type ChartView } from "../plot/view";
+import { ignoredOf, parseView, queryOf, viewParts, type ChartView } from "../plot/view";
 import { USUAL } from "./looks";
 
 /** As many as are read at once beside those that the page reads for itself. */
@@ -18,6 +19,17 @@ export function parseRun(query: string): ChartView {
 export function formatRun(view: ChartView): string {
   const usual = listOf(view.names) === listOf(USUAL);
   return queryOf(viewParts(view).filter(([key]) => !(usual && key === "names")));
+}
+
+/** What the reader of a link should know: what of its query the page of a run does not show. */
+export function leftOut(query: string): string[] {
+  const of = new URLSearchParams(query);
+  const ignored = ignoredOf(of, formatRun(parseRun(query)), { axis: "step" }, ["names"]);
+  const surplus = listed(of.get("names")).length - MOST_CHARTS;
+  return [
+    ...(surplus > 0 ? [`Left out: ${plural(surplus, "more metric")}; at most ${MOST_CHARTS} are shown at once.`] : []),
+    ...(ignored.length > 0 ? [`Left out, because no page of a run has it: ${ignored.join(", ")}.`] : []),
+  ];
 }
 
 /** The stretch in Unix seconds, where it is one of time. */

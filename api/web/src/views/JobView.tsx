@@ -16,7 +16,7 @@ import { Card } from "../parts/Card";
 import { Copy } from "../parts/Copy";
 import { JobAlerts } from "../parts/JobAlerts";
 import { JobHeader } from "../parts/JobHeader";
-import { Empty, ErrorNotice, Skeleton, whyTitle, WhyNotice } from "../parts/Notice";
+import { Empty, ErrorNotice, LeftOut, Skeleton, whyTitle, WhyNotice } from "../parts/Notice";
 import { Recoveries } from "../parts/Recoveries";
 import { ResultCard } from "../parts/ResultCard";
 import { Surplus } from "../parts/Surplus";
@@ -32,7 +32,7 @@ import { useNodeNames } from "../nodes";
 import { useCurves, useSystem } from "../run/reading";
 import { System } from "../run/System";
 import { TimeShares } from "../run/TimeShares";
-import { parseRun, timeOf, useRunChange } from "../run/view";
+import { leftOut, parseRun, timeOf, useRunChange } from "../run/view";
 import { TraceCard } from "../trace/TraceCard";
 import "../styles/kept.css";
 import "../styles/run.css";
@@ -84,6 +84,7 @@ export function JobView({ id, query }: { id: string; query: string }) {
 function Known({ job, query, now, onChange }: { job: Job; query: string; now: number; onChange: () => void }) {
   const live = !hasEnded(job.state);
   const view = useMemo(() => parseRun(query), [query]);
+  const left = useMemo(() => leftOut(query), [query]);
   const time = useMemo(() => timeOf(view, job.started_at), [view, job.started_at]);
   const curves = useCurves(job.id, [...new Set([...OWN, ...view.names])], live);
   const events = useFeed<JobEvent>(`${jobPath(job.id)}/events`, live);
@@ -120,6 +121,7 @@ function Known({ job, query, now, onChange }: { job: Job; query: string; now: nu
   return (
     <div className="job">
       <JobHeader job={job} now={now} view={view} rate={live ? rate : undefined} onChange={onChange} />
+      <LeftOut notes={left} />
       {job.pending_reason && live && (
         <WhyNotice
           tone={job.state === "queued" ? "info" : "warn"}

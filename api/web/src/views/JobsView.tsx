@@ -11,7 +11,7 @@ import { useCurves, useJobs } from "../jobs/reading";
 import { Selection } from "../jobs/Selection";
 import { Toolbar } from "../jobs/Toolbar";
 import { CopyLink } from "../parts/CopyLink";
-import { Empty, ErrorNotice, Notice, Skeleton } from "../parts/Notice";
+import { Empty, ErrorNotice, LeftOut, Skeleton } from "../parts/Notice";
 
 /** What the link that was opened asks for and no list can show. The router has taken it out of the address already. */
 let opened = typeof location === "undefined" ? [] : notUnderstood(/^\/(jobs)?$/.test(location.pathname) ? parseQuery(location.search) : {});
@@ -40,11 +40,7 @@ export function JobsView({ asked }: { asked: Asked }) {
           </Link>
         </div>
       </div>
-      {left.length > 0 && (
-        <Notice tone="warn" title="Not everything in this link is shown" testId="left-out">
-          <p>Left out, because no list of jobs can be asked for it: {left.join(", ")}.</p>
-        </Notice>
-      )}
+      <LeftOut notes={left.length > 0 ? [`Left out, because no list of jobs can be asked for it: ${left.join(", ")}.`] : []} />
       <Toolbar asked={asked} ask={ask} />
       {asked.group === undefined ? (
         <List asked={asked} onSort={(sort) => ask({ sort })} />
