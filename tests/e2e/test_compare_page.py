@@ -66,3 +66,38 @@ def test_a_shared_link_shows_its_runs_and_says_what_it_leaves_out(tmp_path: Path
         page.get_by_role("button", name="Compare").first.wait_for()
         assert errors == []
         assert serious(page) == []
+
+
+def test_at_the_width_of_a_phone_runs_and_keys_of_job_files_are_cards(
+    tmp_path: Path, browser_path: str
+) -> None:
+    home = tmp_path / "home"
+    ids = filled(home)
+    with plane(home, cpus=1) as server, logged_in(server) as page:
+        page.set_viewport_size({"width": 360, "height": 740})
+        page.goto(f"{server.url}/compare?jobs={','.join(ids)}&names=loss&baseline={ids[0]}")
+        key = page.get_by_test_id("differences").get_by_role("row").filter(has_text="params.lr")
+        key.wait_for()
+        said = "cells => cells.map((cell) => [cell.dataset.said, cell.innerText])"
+        assert key.locator("td").evaluate_all(said) == [[MARKUP, "1"], ["n1", "0.5"], ["n2", "0.01"]]
+        run = page.locator(f'[data-testid="finals"] tr[data-job="{ids[1]}"]')
+        heads = ["Baseline", "State", "loss", "Steps", "Recoveries", "Time"]
+        assert [name for name, _ in run.locator("td").evaluate_all(said)] == heads
+        for name in ("finals", "differences"):
+            box = page.get_by_test_id(name).locator("..")
+            assert box.evaluate("box => box.scrollWidth <= box.clientWidth"), name
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert serious(page) == []
+
+
+def test_a_link_to_a_job_says_what_its_page_leaves_out(tmp_path: Path, browser_path: str) -> None:
+    home = tmp_path / "home"
+    ids = filled(home)
+    with plane(home, cpus=1) as server, logged_in(server) as page:
+        page.goto(f"{server.url}/jobs/{ids[0]}?foo=1&chart=nonsense&axis=rows")
+        left_out = page.get_by_test_id("left-out")
+        left_out.get_by_text("no page of a run has it: foo=1, chart=nonsense.").wait_for()
+        assert serious(page) == []
+        page.goto(f"{server.url}/jobs/{ids[0]}?axis=rows")
+        page.get_by_role("heading", name="Logs").wait_for()
+        assert left_out.count() == 0

@@ -22,7 +22,7 @@ export function FinalTable({ runs, names, finals, files, baseline }: Props) {
   return (
     <Card title="Last values" aside={baseline && <ClearBaseline />}>
       <div className="scroll compare-scroll" tabIndex={0} role="region" aria-label="Last values of each run">
-        <table data-testid="finals">
+        <table data-testid="finals" className="stacked">
           <thead>
             <tr>
               <th scope="col">Run</th>
@@ -49,7 +49,7 @@ export function FinalTable({ runs, names, finals, files, baseline }: Props) {
                     {run.label}
                   </Link>
                 </th>
-                <td>
+                <td data-said="Baseline">
                   <input
                     type="radio"
                     name="baseline"
@@ -58,14 +58,14 @@ export function FinalTable({ runs, names, finals, files, baseline }: Props) {
                     onChange={() => change({ baseline: run.id })}
                   />
                 </td>
-                <td>
+                <td data-said="State">
                   <StateBadge state={run.state} />
                 </td>
                 {names.map((name) => {
                   const value = finals.get(run.id)?.[name];
                   const delta = run.id === baseline ? "" : deltaWords(value, base?.[name]);
                   return (
-                    <td key={name} className="num">
+                    <td key={name} className="num" data-said={name}>
                       {valueWords(value)}
                       {delta && <span className="muted delta">{delta}</span>}
                     </td>
@@ -93,9 +93,9 @@ function ClearBaseline() {
 function Costs({ job }: { job: ReturnType<Files["get"]> }) {
   return (
     <>
-      <td className="num">{job ? count(job.progress.step) : "–"}</td>
-      <td className="num">{job ? count(job.totals.recoveries) : "–"}</td>
-      <td className="num">{job && job.totals.wall_s > 0 ? duration(job.totals.wall_s) : "–"}</td>
+      <td className="num" data-said="Steps">{job ? count(job.progress.step) : "–"}</td>
+      <td className="num" data-said="Recoveries">{job ? count(job.totals.recoveries) : "–"}</td>
+      <td className="num" data-said="Time">{job && job.totals.wall_s > 0 ? duration(job.totals.wall_s) : "–"}</td>
     </>
   );
 }

@@ -10,7 +10,7 @@ export function JobFiles({ runs, different }: { runs: readonly Run[]; different:
         <p className="muted pad">{runs.length < 2 ? "One job file alone differs in nothing." : "The job files are equal but for the name."}</p>
       ) : (
         <div className="scroll compare-scroll" tabIndex={0} role="region" aria-label="Job files side by side">
-          <table data-testid="differences">
+          <table data-testid="differences" className="stacked">
             <thead>
               <tr>
                 <th scope="col">Key</th>
@@ -28,7 +28,7 @@ export function JobFiles({ runs, different }: { runs: readonly Run[]; different:
                     <code>{path}</code>
                   </th>
                   {values.map((value, at) => (
-                    <td key={at}>{value === undefined ? <span className="muted">–</span> : <code>{value}</code>}</td>
+                    <td key={at} data-said={runs[at]?.label}>{value === undefined ? <span className="muted">–</span> : <code>{value}</code>}</td>
                   ))}
                 </tr>
               ))}
