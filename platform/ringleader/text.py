@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 _LONE = re.compile("[\ud800-\udfff]")
+_PLACE = re.compile(r"The training function (raised .+):")
 
 
 def utf8(text: str) -> str:
@@ -15,6 +16,15 @@ def utf8(text: str) -> str:
 
 def is_utf8(text: str) -> bool:
     return _LONE.search(text) is None
+
+
+def gist(message: str) -> str:
+    """A message in one line: of a traceback the exception, and where it was raised if the first line says so."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or [""]
+    if not any(line.startswith("Traceback") for line in lines):
+        return lines[0]
+    place = _PLACE.fullmatch(lines[0])
+    return f"{lines[-1]} ({place[1]})" if place else lines[-1]
 
 
 def last_shown(line: str) -> str:

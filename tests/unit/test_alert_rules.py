@@ -47,6 +47,17 @@ def test_a_state_fires_each_time_that_it_is_reached() -> None:
     assert told(judge(rule, {}, news(events=[Happened("job.queued", NOON, {"reason": "odd"})]))) == []
 
 
+def test_a_state_that_a_traceback_explains_is_told_in_one_sentence() -> None:
+    raised = (
+        "The training function raised in step 33 (epoch 2, slice 0):\nTraceback (most recent call last):\n"
+        '  File "toy.py", line 24, in train\nValueError: out of range\n'
+    )
+    failed = Happened("job.failed", NOON, {"reason": {"code": "entrypoint_raised", "message": raised}})
+    verdict = judge(AlertCondition(state="failed"), {}, news(events=[failed]))
+    assert told(verdict) == ["has failed: ValueError: out of range (raised in step 33 (epoch 2, slice 0))"]
+    assert verdict.fired[0].data["reason"] == {"code": "entrypoint_raised", "message": raised}
+
+
 def test_workers_lost_at_once_are_one_alert() -> None:
     lost = [Happened("worker.lost", NOON, {"worker": f"w{n}", "cause": "died"}) for n in range(7)]
     rule = AlertCondition(worker_lost=True)

@@ -390,3 +390,15 @@ def test_why_a_trials_job_failed_is_told_with_the_trial_and_with_a_sweep_that_ha
     here.tick(2)
     assert trials.all()[0]["reason"]["message"] == "because of odd"
     assert trials.sweep()["reason"]["message"].endswith("; trial 0 failed: because of odd")
+
+
+def test_the_reason_of_a_sweep_without_a_winner_is_one_line(here: Stage) -> None:
+    trials = make(here, space={"params.lr": {"values": [0.1]}})
+    here.tick()
+    job_id = trials.all()[0]["job"]
+    attempt = max(attempt for owner, attempt in here.cluster.alive if owner == job_id)
+    record = outcome(1, "failed", "odd")
+    record["reason"]["message"] = "'toy' cannot be imported:\nTraceback:\n  File ...\nKeyError: 'x'\n"
+    here.post(job_id, attempt, records=[record])
+    here.tick(2)
+    assert trials.sweep()["reason"]["message"].endswith("; trial 0 failed: KeyError: 'x'")

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ringleader.spec.alerts import AlertCondition, Kind
+from ringleader.text import gist
 from ringleader.wire.states import State
 
 Memory = Mapping[str, Any]
@@ -88,7 +89,7 @@ def _state(condition: AlertCondition, _: Memory, news: News) -> Verdict:
         reason = (
             {key: str(why.get(key, "")) for key in ("code", "message")} if isinstance(why, dict) else None
         )
-        because = f": {reason['message']}" if reason else ""
+        because = f": {gist(reason['message'])}" if reason else ""
         fired.append(Fired(event.at, f"{told}{because}", {"state": condition.state, "reason": reason}))
     return Verdict(fired)
 

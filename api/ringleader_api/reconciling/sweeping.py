@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from ringleader.errors import RingleaderError
 from ringleader.spec.sweep import SweepSpec
+from ringleader.text import gist
 from ringleader.wire.access import Role
 from ringleader.wire.states import State
 from ringleader.wire.sweeps import SweepState, TrialState
@@ -231,7 +232,7 @@ class Sweeping:
 def _first_failure(known: Sequence[KnownTrial]) -> str:
     """What became of the first trial that failed: mostly that of all."""
     failed = next((one for one in known if one.state is TrialState.FAILED and one.why), None)
-    return f"; trial {failed.row.number} failed: {Why(**failed.why).message}" if failed and failed.why else ""
+    return f"; trial {failed.row.number} failed: {gist(Why(**failed.why).message)}" if failed and failed.why else ""
 
 
 def _not_submitted(known: Sequence[KnownTrial]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ringleader.cli.output import ago, number, table
+from ringleader.text import gist
 from ringleader.wire.views import GroupValues, JobGroup, JobGroups, JobView
 
 
@@ -28,18 +29,13 @@ def job_row(view: JobView, now: datetime | None = None, metrics: Sequence[str] =
         workers,
         ago(view.created_at, now),
         *(number(known[name].last) if name in known else "" for name in metrics),
-        last_line(why.message) if why else "",
+        gist(why.message) if why else "",
     )
 
 
 def steps(view: JobView) -> str:
     total = view.progress.total_steps
     return f"{view.progress.step}/{total}" if total is not None else str(view.progress.step)
-
-
-def last_line(message: str) -> str:
-    """The last line that is not blank: of a traceback, the exception that was raised."""
-    return next((line.strip() for line in reversed(message.splitlines()) if line.strip()), "")
 
 
 def groups_text(found: JobGroups, by: str, metrics: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC
 
 from ringleader.cli.output import ago, table
-from ringleader.cli.terminal.listing import last_line
+from ringleader.text import gist
 from ringleader.wire.occupancy import OccupancyView, OccupiedNode, Resources, UsageHistory, WaitingJob
 
 HIDDEN = "another project's job"
@@ -67,5 +67,5 @@ def _queue(seen: OccupancyView) -> str:
 def _waiting_row(one: WaitingJob) -> tuple[object, ...]:
     name = one.name if one.job is not None else HIDDEN
     starts = f"{one.starts_by:%m-%d %H:%M}" if one.starts_by is not None else None
-    reason = last_line(one.why.message) if one.why is not None else None
+    reason = gist(one.why.message) if one.why is not None else None
     return (one.place, one.job, name, one.project, one.workers, ago(one.since), starts, reason)
