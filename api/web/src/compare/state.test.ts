@@ -26,7 +26,8 @@ describe("the address of the compare view", () => {
     expect(state).toMatchObject({ axis: "step", zoom: null, log: [], smoothing: {} });
     expect(parseCompare("?jobs=a&from=NaN&to=1").state.zoom).toBeNull();
     expect(parseCompare("?jobs=a&from=1").state.zoom).toBeNull();
-    expect(parseCompare("?jobs=a&smooth=loss:7").state.smoothing).toEqual({ loss: 0.99 });
+    expect(parseCompare("?jobs=a&smooth=loss:7").state.smoothing).toEqual({});
+    expect(parseCompare("?jobs=a&smooth=loss:0.995")).toMatchObject({ state: { smoothing: { loss: 0.995 } }, ignored: [] });
     expect(parseCompare("").state.jobs).toEqual([]);
     expect(parseCompare(wrong).ignored).toEqual(["axis=sideways", "from=9", "to=3", "log=nothing", "smooth=loss:x,loss,other:0.5"]);
     expect(parseCompare("?jobs=a&zzz=1&smooth=loss:7").ignored).toEqual(["zzz=1", "smooth=loss:7"]);

@@ -3,8 +3,6 @@ import { listed, listOf } from "../lists";
 import { asked, AXES, type AxisName } from "./curves";
 import type { Range } from "./lines";
 
-const SMOOTHEST = 0.99;
-
 export interface ChartView {
   /** The metrics that are shown, in their order. */
   names: readonly string[];
@@ -96,9 +94,5 @@ function weights(parts: readonly string[], names: readonly string[]): Record<str
     const cut = part.lastIndexOf(":");
     return [part.slice(0, cut), Number(part.slice(cut + 1))];
   });
-  return Object.fromEntries(
-    all
-      .filter(([name, weight]) => names.includes(name) && weight > 0)
-      .map(([name, weight]) => [name, Math.min(weight, SMOOTHEST)]),
-  );
+  return Object.fromEntries(all.filter(([name, weight]) => names.includes(name) && weight > 0 && weight < 1));
 }
