@@ -261,6 +261,7 @@ export interface Sweep {
   owner: string;
   spec: {
     metric: { name: string; goal?: "minimize" | "maximize" };
+    space: Record<string, { log_uniform?: readonly number[] | null }>;
     method?: string;
     parallel?: number;
     [key: string]: unknown;

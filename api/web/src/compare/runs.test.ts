@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import type { Recovery } from "../history";
 import { asked, rowsAt } from "../plot/curves";
-import { bounds } from "../plot/paint";
+import { bounds, parallelPlaces } from "../plot/paint";
 import type { Comparison, Job } from "../wire";
 import { differences } from "./differences";
 import { dimensionsOf, mostAxes } from "./dimensions";
@@ -122,9 +122,26 @@ test("what runs differ in becomes axes of numbers or of words", () => {
   ]);
   const [seed, opt, lr, loss] = dimensionsOf(["job_aaaaa", "job_bbbbb", "job_c"], different, ["loss"], finalsOf(answer));
   expect(seed?.label).toBe("seed");
-  expect(lr).toEqual({ label: "params.lr", values: [0.1, 0.2, null], words: null });
-  expect(opt).toEqual({ label: "params.opt", values: [0, 1, 0], words: ["sgd", "adam"] });
+  expect(lr).toEqual({ label: "params.lr", log: false, values: [0.1, 0.2, null], words: null });
+  expect(opt).toEqual({ label: "params.opt", log: false, values: [0, 1, 0], words: ["sgd", "adam"] });
   expect(loss && bounds(loss)).toEqual([0, 2]);
+});
+
+test("a key whose values lie a hundredfold apart has a logarithmic axis, a metric never", () => {
+  const values = (...each: unknown[]) => each.map((value) => JSON.stringify(value));
+  const different = [
+    { path: "params.far", values: values(0.001, 0.1, 0.01) },
+    { path: "params.near", values: values(0.1, 9, 1) },
+    { path: "params.zero", values: values(0, 100, 1) },
+  ];
+  const finals = new Map([["a", { loss: 0.001 }], ["b", { loss: 9 }], ["c", { loss: 1 }]]);
+  const axes = dimensionsOf(["a", "b", "c"], different, ["loss"], finals);
+  expect(axes.map(({ label, log }) => [label, log])).toEqual([
+    ["params.far", true], ["params.near", false], ["params.zero", false], ["loss", false],
+  ]);
+  const picture = { width: 1000, height: 52 + 100, looks: [0, 1, 2].map(() => ({ colour: 0, dash: 0 })), highlight: null };
+  // 34 px from the top lies the highest, 18 px above the foot the lowest: the middle one between them.
+  expect(parallelPlaces(axes, picture).map((places) => Math.round(places[0]?.[1] ?? NaN))).toEqual([134, 34, 84]);
 });
 
 test("strips follow the axis, with recoveries where they were", () => {

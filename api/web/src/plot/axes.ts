@@ -78,6 +78,17 @@ export function ticks(low: number, high: number, target: number): number[] {
   return Array.from({ length: last - first + 1 }, (_, turn) => Number(((first + turn) * step).toPrecision(12)));
 }
 
+/** Values inside [low, high] at powers of ten, or at 1, 2 and 5 times these where there are fewer than two; `target` at most. */
+export function logTicks(low: number, high: number, target: number): number[] {
+  const powers = Array.from({ length: Math.floor(Math.log10(high)) - Math.floor(Math.log10(low)) + 1 }, (_, turn) => Math.floor(Math.log10(low)) + turn);
+  const at = (factors: readonly number[]): number[] =>
+    powers.flatMap((power) => factors.map((factor) => Number(`${factor}e${power}`))).filter((value) => value >= low && value <= high);
+  const tens = at([1]);
+  const all = tens.length > 1 ? tens : at([1, 2, 5]);
+  const every = Math.max(1, Math.ceil(all.length / Math.max(1, target)));
+  return all.filter((_, turn) => turn % every === 0);
+}
+
 /** Marks from 0 to so many seconds, about `target` of them, at times as people count them. */
 export function durationTicks(seconds: number, target: number): number[] {
   const all = [...FINE_S, ...DURATIONS_S, ...DAYS_S];

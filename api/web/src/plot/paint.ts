@@ -1,12 +1,14 @@
 /** Parallel coordinates and scatter on a canvas: where things lie, and drawing them. */
 import { number } from "../format";
-import { ticks } from "./axes";
+import { logTicks, ticks } from "./axes";
 import type { Look } from "./lines";
 import { colourOf, DASHES, type Theme } from "./palette";
 
 /** One axis: numbers, or words at 0, 1, …; null where a run has no value. */
 export interface Dimension {
   label: string;
+  /** Whether equal ratios are equally far apart; all values are above 0 then. */
+  log: boolean;
   values: readonly (number | null)[];
   words: readonly string[] | null;
 }
@@ -120,8 +122,8 @@ function axisAt(at: number, all: number, width: number): number {
 }
 
 function share(one: Dimension, value: number, from: number, to: number): number {
-  const [low, high] = bounds(one);
-  return from + ((value - low) / (high - low || 1)) * (to - from);
+  const [low, high, at] = [...bounds(one), value].map((each) => (one.log ? Math.log(each) : each)) as [number, number, number];
+  return from + ((at - low) / (high - low || 1)) * (to - from);
 }
 
 function marks(one: Dimension, room: number): [number, string][] {
@@ -130,7 +132,7 @@ function marks(one: Dimension, room: number): [number, string][] {
     const every = Math.ceil(one.words.length / most);
     return one.words.map((word, at): [number, string] => [at, word]).filter(([at]) => at % every === 0);
   }
-  return ticks(...bounds(one), most).map((value) => [value, number(value)]);
+  return (one.log ? logTicks : ticks)(...bounds(one), most).map((value) => [value, number(value)]);
 }
 
 function stroke(pen: Pen, places: readonly (Place | null)[], look: Look, alpha: number, theme: Theme): void {

@@ -8,7 +8,7 @@ const sweep: Sweep = {
   name: "lr",
   project: "default",
   owner: "me",
-  spec: { metric: { name: "loss", goal: "minimize" } },
+  spec: { metric: { name: "loss", goal: "minimize" }, space: {} },
   state: "running",
   reason: null,
   created_at: "2026-11-26T12:00:00Z",
@@ -36,7 +36,7 @@ const numbers = (found: Trial[]) => found.map((one) => one.number);
 
 test("without an order the trial that has come furthest comes first, then the better score", () => {
   expect(numbers(ordered(trials, sweep, undefined))).toEqual([1, 2, 0, 3]);
-  const most: Sweep = { ...sweep, spec: { metric: { name: "loss", goal: "maximize" } } };
+  const most: Sweep = { ...sweep, spec: { ...sweep.spec, metric: { name: "loss", goal: "maximize" } } };
   expect(numbers(ordered(trials, most, undefined))).toEqual([1, 0, 2, 3]);
 });
 
@@ -59,6 +59,13 @@ test("a rung says who has reached it, who ended before and who went on", () => {
 test("the axes are the keys that differ and the metric", () => {
   expect(keysOf(trials)).toEqual(["params.lr", "params.kind"]);
   expect(axesOf(sweep, trials.slice(0, 3)).map((one) => one.label)).toEqual(["params.kind", "params.lr", "loss"]);
+});
+
+test("a key that is drawn log_uniform has a logarithmic axis, however near its values lie", () => {
+  const space = { "params.lr": { log_uniform: [0.001, 1] }, "params.kind": {} };
+  const axes = axesOf({ ...sweep, spec: { ...sweep.spec, space } }, trials.slice(0, 3));
+  expect(axes.map((one) => [one.label, one.log])).toEqual([["params.kind", false], ["params.lr", true], ["loss", false]]);
+  expect(axesOf(sweep, trials.slice(0, 3)).map((one) => one.log)).toEqual([false, false, false]);
 });
 
 test("the best score so far stays until it is beaten", () => {

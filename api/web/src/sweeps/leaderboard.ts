@@ -91,7 +91,8 @@ export function axesOf(sweep: Sweep, trials: readonly Trial[]): Dimension[] {
   const metric = sweep.spec.metric.name;
   const finals = new Map(trials.map((trial, at) => [ids[at] ?? "", trial.score === null ? {} : { [metric]: trial.score }]));
   const different: Difference[] = differences(trials.map((trial) => trial.point ?? {}));
-  return dimensionsOf(ids, different, [metric], finals);
+  const logKeys = Object.entries(sweep.spec.space).flatMap(([key, draws]) => (draws.log_uniform ? [key] : []));
+  return dimensionsOf(ids, different, [metric], finals, logKeys);
 }
 
 /** The best score so far over the time since the sweep was made, as a line of steps. */
