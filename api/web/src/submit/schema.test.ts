@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import document from "../../../openapi.json";
-import { completed, keysAt, partAt, placeOf, siblings, told, valuesAt, type Schemas } from "./schema";
+import { completed, keysAt, partAt, placeOf, saidIn, siblings, told, valuesAt, type Schemas } from "./schema";
 
 const schemas = document.components.schemas as unknown as Schemas;
 const lines = ["name: a", "workers:", "  min: 1", "  ", "sync:", "  intra_node: ring", "params:", "  - x: 1"];
@@ -42,4 +42,15 @@ test("a key is told with its type, its bounds and its default", () => {
   expect(words(["workers", "min"])).toBe("integer; from 1 to 4096; default: 1");
   expect(words(["workers"])).toContain("The number of workers");
   expect(words(["precision"])).toContain('fp32, bf16, fp16; default: "fp32"');
+});
+
+test("of a job file that has all keys those stay whose values are not the defaults", () => {
+  const defaults = Object.entries(schemas.JobSpec?.properties ?? {}).flatMap(([key, part]) => ("default" in part ? [[key, part.default] as const] : []));
+  const full = { ...Object.fromEntries(defaults), name: "a", entrypoint: "m:f" };
+  expect(saidIn(schemas, full)).toEqual({ name: "a", entrypoint: "m:f" });
+  const workers = { ...(schemas.JobSpec?.properties?.workers?.default as object), max: 3 };
+  const said = { params: { lr: 0.1, seed: 0 }, labels: {}, alerts: [{ name: "x" }], later: { a: null }, seed: 7 };
+  expect(saidIn(schemas, { ...full, workers, ...said })).toEqual({
+    name: "a", entrypoint: "m:f", workers: { max: 3 }, params: said.params, alerts: said.alerts, later: said.later, seed: 7,
+  });
 });

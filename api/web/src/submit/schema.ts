@@ -85,6 +85,31 @@ export function told(schemas: Schemas, part: Schema): string {
   return [words, about.split("\n\n")[0]].filter(Boolean).join("\n");
 }
 
+/** The keys of a job file whose values are not the schema's defaults: what somebody has said of the job. */
+export function saidIn(schemas: Schemas, spec: Readonly<Record<string, unknown>>, of: Schema | null = schemas.JobSpec ?? null): Record<string, unknown> {
+  const known = objectIn(schemas, of)?.properties ?? {};
+  const said = Object.entries(spec).flatMap(([key, value]): [string, unknown][] => {
+    const part = known[key];
+    if (part === undefined || !("default" in part)) return [[key, value]];
+    if (alike(value, part.default)) return [];
+    const below = isMapping(value) && objectIn(schemas, part) !== null;
+    return [[key, below ? saidIn(schemas, value, part) : value]];
+  });
+  return Object.fromEntries(said);
+}
+
+function isMapping(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** Whether two JSON values are the same, in whatever order their keys stand. */
+function alike(one: unknown, other: unknown): boolean {
+  if (typeof one !== "object" || typeof other !== "object" || one === null || other === null) return one === other;
+  const [keys, others] = [Object.entries(one), Object.entries(other)];
+  const theirs = new Map<string, unknown>(others);
+  return Array.isArray(one) === Array.isArray(other) && keys.length === others.length && keys.every(([key, value]) => theirs.has(key) && alike(value, theirs.get(key)));
+}
+
 function objectIn(schemas: Schemas, part: Schema | null): Schema | null {
   return part === null ? null : (choices(schemas, part).find((one) => one.properties !== undefined) ?? null);
 }

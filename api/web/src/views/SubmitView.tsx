@@ -14,9 +14,9 @@ import { Preview } from "../parts/Preview";
 import { SpecFields } from "../parts/SpecFields";
 import type { Begun } from "../submit/begun";
 import { KeyHelp } from "../submit/KeyHelp";
-import type { Schemas } from "../submit/schema";
+import { saidIn, type Schemas } from "../submit/schema";
 import { TEMPLATES } from "../submit/templates";
-import type { Admission } from "../wire";
+import type { Admission, Job } from "../wire";
 
 /** So many earlier jobs are there to begin with; others are cloned from their pages. */
 const NEWEST = 20;
@@ -31,8 +31,11 @@ export function SubmitView({ from, begin }: Begun) {
     enabled: from !== undefined,
     staleTime: Infinity,
   });
-  if (earlier.isPending && earlier.isFetching) return <Skeleton lines={9} />;
-  const text = earlier.data ? stringify(earlier.data.spec) : example;
+  const schemas = useSchemas();
+  // Without the schema the form has all keys.
+  const waits = from !== undefined && schemas.isPending && schemas.isFetching;
+  if (waits || (earlier.isPending && earlier.isFetching)) return <Skeleton lines={9} />;
+  const text = earlier.data ? textOf(earlier.data.spec, schemas.data) : example;
   return (
     <>
       {earlier.error && <ErrorNotice error={earlier.error} stale={false} />}
@@ -45,11 +48,7 @@ function Submission({ begun }: { begun: string }) {
   const navigate = useNavigate();
   const [text, setText] = useState(begun);
   const [line, setLine] = useState(0);
-  const schemas = useQuery({
-    queryKey: ["schemas"],
-    queryFn: async ({ signal }) => (await readApi<{ components: { schemas: Schemas } }>("/openapi.json", { signal })).components.schemas,
-    staleTime: Infinity,
-  });
+  const schemas = useSchemas();
   const [busy, setBusy] = useState<"submit" | "preview" | null>(null);
   const [answer, setAnswer] = useState<Answer | null>(null);
   const key = useRef({ text: "", key: "" });
@@ -96,7 +95,7 @@ function Submission({ begun }: { begun: string }) {
       </div>
       <div className="columns">
         <div className="column-wide">
-          <Card title="Job file" aside={<Templates onChoose={edit} />}>
+          <Card title="Job file" aside={<Templates schemas={schemas.data} onChoose={edit} />}>
             <Editor text={text} onChange={edit} onLine={setLine} marks={marks} area={area} />
             {schemas.data && (
               <KeyHelp schemas={schemas.data} lines={text.split("\n")} at={line} onChoose={replaceLine} />
@@ -136,15 +135,28 @@ function Submission({ begun }: { begun: string }) {
   );
 }
 
+function useSchemas() {
+  return useQuery({
+    queryKey: ["schemas"],
+    queryFn: async ({ signal }) => (await readApi<{ components: { schemas: Schemas } }>("/openapi.json", { signal })).components.schemas,
+    staleTime: Infinity,
+  });
+}
+
+/** The job file of an earlier job, without the keys that it leaves at their defaults. */
+function textOf(spec: Job["spec"], schemas: Schemas | undefined): string {
+  return stringify(schemas ? saidIn(schemas, spec) : spec);
+}
+
 /** What to begin with: a recipe, or the job file of one of the newest jobs. */
-function Templates({ onChoose }: { onChoose: (text: string) => void }) {
+function Templates({ schemas, onChoose }: { schemas: Schemas | undefined; onChoose: (text: string) => void }) {
   const { data: newest = [] } = useQuery({
     queryKey: ["jobs", "to begin with"],
     queryFn: async ({ signal }) => (await readJobs({ limit: NEWEST }, signal)).items,
   });
   const choose = (name: string): void => {
     const earlier = newest.find((one) => one.id === name);
-    if (earlier) onChoose(stringify(earlier.spec));
+    if (earlier) onChoose(textOf(earlier.spec, schemas));
     else void TEMPLATES.get(name)?.().then(onChoose);
   };
   return (
