@@ -14,6 +14,11 @@ from waiting import wait_for
 pytestmark = pytest.mark.timeout(420)  # a machine that does much else
 VIEWS = ("/jobs", "/cluster", "/alerts", "/sweeps")
 
+GAP = """() => {
+  const notice = document.querySelector("main .notice");
+  return notice.nextElementSibling.getBoundingClientRect().top - notice.getBoundingClientRect().bottom;
+}"""
+
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as one:
@@ -52,6 +57,7 @@ def test_a_control_plane_that_is_gone_is_said_on_each_view_and_read_again_when_i
                 page.evaluate("window.before = true")
         for page in pages:
             page.get_by_text("The control plane does not answer.").first.wait_for()
+            assert page.evaluate(GAP) >= 8
         with served(home, cluster, port):
             told = {"attempt": 1, "status": status("running", 7), "records": [metric(1, 7, loss=0.123)]}
             auth = {"Authorization": f"Bearer {launch.ingest_token}"}

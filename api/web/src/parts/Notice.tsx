@@ -44,7 +44,11 @@ export function WhyNotice({ tone, title, why }: { tone: Tone; title: string; why
       <p>
         <WithJobs text={sentence(gist(why.message))} />
       </p>
-      {why.message.includes("\n") && <pre className="traceback">{why.message}</pre>}
+      {why.message.includes("\n") && (
+        <pre className="traceback" tabIndex={0} role="region" aria-label="Traceback">
+          {why.message}
+        </pre>
+      )}
       {why.hint && (
         <p className="muted" data-testid="why-hint">
           {why.hint}
