@@ -8,7 +8,6 @@ temporary files.
 import enum
 import hashlib
 import itertools
-import operator
 import os
 import pickle
 import random
@@ -31,6 +30,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ringleader.program_text.current_line import BELOW
 from ringleader.train.between_calls.boundaries import storages_of
 from ringleader.train.between_calls.hook_outputs import outputs_of_hooks
+from ringleader.train.between_calls.objects.iterator_places import place_in
 from ringleader.train.between_calls.objects.library_objects import contents
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.optimizers.served_state import ClosedState
@@ -248,10 +248,7 @@ def _stand(value: Any) -> str | None:
         return _digest(repr(value.bit_generator.state).encode())
     if isinstance(value, np.random.RandomState):
         return _digest(pickle.dumps(value.get_state()))
-    # Of Python's own iterators, over a list for example, what is left says where they stand.
-    iterates = type(value).__module__ == "builtins" and hasattr(value, "__next__")
-    left = operator.length_hint(value, -1) if iterates else -1
-    return None if left < 0 else f"{left} left"
+    return place_in(value)
 
 
 def _digest(data: bytes) -> str:

@@ -10,6 +10,7 @@ from torch.utils.data import default_collate as torch_collate
 
 from ringleader.train.rows.dataset_likeness import likeness
 from ringleader.train.rows.loader_process import detach
+from ringleader.train.rows.read_iterators import ReadIterators, Told
 from ringleader.train.rows.slices import Collate, Slice, SliceDataset, load
 
 PREFETCH_STEPS = 2
@@ -18,10 +19,15 @@ KEPT = 3
 
 
 class LoaderProcesses:
-    """The loading processes of one session. Loads in the calling thread where no processes are asked for."""
+    """The loading processes of one session. Loads in the calling thread where no processes are asked for.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        told: hears of iterators in a dataset that go on as it is read.
+    """
+
+    def __init__(self, seed: int, told: Told | None = None) -> None:
         self._seed = seed
+        self._told = told
         self._process_sets: list[_ProcessSet] = []
 
     def load(
@@ -34,7 +40,7 @@ class LoaderProcesses:
             call: the session call that they are for. Within one call the dataset does not change.
         """
         if loader_workers == 0:
-            return load(dataset, pieces, seed=self._seed, collate=collate)
+            return load(dataset, pieces, seed=self._seed, collate=collate, told=self._told)
         first = next(pieces, None)
         if first is None:
             return iter(())
@@ -74,7 +80,7 @@ class LoaderProcesses:
                 self._end(process_set)  # it loads what the dataset was
             if len(self._process_sets) == KEPT:
                 self._end(self._process_sets[0])
-            self._process_sets.append(_ProcessSet(dataset, collate, self._seed, count, look))
+            self._process_sets.append(_ProcessSet(dataset, collate, self._seed, count, look, told=self._told))
         self._process_sets[-1].call = call
         return self._process_sets[-1]
 
@@ -93,7 +99,14 @@ class _ProcessSet:
     """
 
     def __init__(
-        self, dataset: Any, collate: Collate | None, seed: int, count: int, look: bytes | None
+        self,
+        dataset: Any,
+        collate: Collate | None,
+        seed: int,
+        count: int,
+        look: bytes | None,
+        *,
+        told: Told | None,
     ) -> None:
         self.look = look
         self.count = count
@@ -104,7 +117,10 @@ class _ProcessSet:
         # Shared with the processes: they drop what they still have of an earlier run without a message.
         self._newest = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._asked = _Asked()
-        rows = _Numbered(SliceDataset(dataset, seed, collate or torch_collate), self._newest)
+        self._told = told
+        self._iterators = ReadIterators(dataset, collate, shared=True)
+        loaded = SliceDataset(dataset, seed, collate or torch_collate, self._iterators)
+        rows = _Numbered(loaded, self._newest)
         self._loader: DataLoader[Any] | None = DataLoader(
             rows,  # type: ignore[arg-type]
             # A slice is a batch already.
@@ -148,6 +164,8 @@ class _ProcessSet:
             except BaseException:
                 self.broken = True
                 raise
+            if self._told is not None:
+                self._iterators.tell(self._told)
             yield batch
 
 

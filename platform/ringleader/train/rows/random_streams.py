@@ -35,14 +35,18 @@ _Path = tuple[()] | tuple["_Path", Any]
 class _Kind(Enum):
     """What a class is to a search for generators."""
 
-    GENERATOR, LIST, DICT, PARTIAL, METHOD, FUNCTION, ATTRIBUTES, LEADS_NOWHERE = range(8)
+    GENERATOR, ITERATOR, LIST, DICT, PARTIAL, METHOD, FUNCTION, ATTRIBUTES, LEADS_NOWHERE = range(9)
 
 
+_ENDS = frozenset({_Kind.GENERATOR, _Kind.ITERATOR, _Kind.LEADS_NOWHERE})
+"""The kinds behind which a search does not look."""
 _GLOBAL: tuple[Generator, ...] = (torch.default_generator, random._inst, np.random.mtrand._rand)
 _HOLDERS: dict[type, _Kind] = {
     **{list: _Kind.LIST, tuple: _Kind.LIST, deque: _Kind.LIST, dict: _Kind.DICT},
     **{partial: _Kind.PARTIAL, MethodType: _Kind.METHOD, FunctionType: _Kind.FUNCTION},
 }
+_ITERATES = ("builtins", "itertools")
+"""The modules whose iterators are looked for."""
 
 
 def key(seed: int, *parts: int | str) -> int:
@@ -86,14 +90,22 @@ def resumed_behind(generators: Iterable[tuple[str, Generator]]) -> Iterator[None
 
 def own_generators(owners: Any) -> Iterator[tuple[str, Generator]]:
     """The generators in attributes, lists and dicts at any depth, the nearest first, each once under the path to it."""
+    return _own(owners, _Kind.GENERATOR)
+
+
+def own_iterators(owners: Any) -> Iterator[tuple[str, Iterator[Any]]]:
+    """The iterators of Python itself, of `itertools`, and generators that yield, found in the same way."""
+    return _own(owners, _Kind.ITERATOR)
+
+
+def _own(owners: Any, wanted: _Kind) -> Iterator[tuple[str, Any]]:
     seen = {id(owners)}
     left: deque[tuple[_Path, Any]] = deque([((), owners)])
     while left:
         path, part = left.popleft()
         kind = _kind(part.__class__)
-        if kind is _Kind.GENERATOR:
+        if kind is wanted:
             yield _text(path), part
-            continue
         for name, held in _held_by(part, kind):
             if len(seen) == MANY:
                 break
@@ -145,6 +157,8 @@ def _kind(kind: type) -> _Kind:
     for base, found in _HOLDERS.items():
         if issubclass(kind, base):
             return found
+    if kind.__module__ in _ITERATES and hasattr(kind, "__next__"):
+        return _Kind.ITERATOR
     # Classes and modules lead to everything, and arrays of numbers to nothing.
     nowhere = issubclass(kind, type | ModuleType | Tensor | np.ndarray)
     return _Kind.LEADS_NOWHERE if nowhere else _Kind.ATTRIBUTES
@@ -156,7 +170,7 @@ def _is_generator(value: Any) -> TypeGuard[Generator]:
 
 
 def _held_by(part: Any, kind: _Kind) -> Iterable[tuple[Any, Any]]:
-    if kind is _Kind.LEADS_NOWHERE:
+    if kind in _ENDS:
         return ()
     if kind is _Kind.LIST:
         return enumerate(islice(part, MANY))
@@ -170,7 +184,7 @@ def _held_by(part: Any, kind: _Kind) -> Iterable[tuple[Any, Any]]:
 
 
 def _attributes(part: Any) -> Iterable[tuple[str, Any]]:
-    """The values in attributes and slots of an object, and the generators of its class."""
+    """The values in attributes and slots of an object, and the generators and iterators of its class."""
     held = getattr(part, "__dict__", None)
     # A mapping in the place of the dict, as a proxy has, is not looked at.
     own = islice(held.items(), MANY) if isinstance(held, dict) else ()
@@ -188,8 +202,8 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _in_function(function: FunctionType) -> list[tuple[str, Any]]:
-    """The generators in its closure, its defaults and the globals that it names, and the functions that it is put
-    around; what else is there leads to all of the program."""
+    """The generators and iterators in its closure, its defaults and the globals that it names, and the functions that
+    it is put around; what else is there leads to all of the program."""
     names, cells = function.__code__.co_freevars, function.__closure__ or ()
     # An empty cell, of a name not assigned yet, raises on cell_contents.
     held = [(name, cell.cell_contents) for name, cell in zip(names, cells, strict=True) if cell != CellType()]
@@ -202,13 +216,14 @@ def _in_function(function: FunctionType) -> list[tuple[str, Any]]:
 _Place = tuple[Mapping[str, Any], str]
 
 
-def _found(places: Iterable[_Place]) -> Iterator[tuple[str, Generator]]:
+def _found(places: Iterable[_Place]) -> Iterator[tuple[str, Any]]:
     return ((f"::{name}", where[name]) for where, name in places if _is_own(where.get(name)))
 
 
 @lru_cache(maxsize=4096)
 def _places_of(kind: type) -> tuple[_Place, ...]:
-    """The places of generators of a class of the program: its attributes, and globals that its methods name."""
+    """The places of generators and iterators of a class of the program: its attributes, and globals that its methods
+    name."""
     if not of_program(kind.__module__):
         return ()
     found: list[_Place] = []
@@ -238,8 +253,9 @@ def _places(code: CodeType, module: str, depth: int = 2) -> tuple[_Place, ...]:
 
 
 def _is_own(value: Any) -> bool:
-    """Whether it is a generator, and none of the global ones."""
-    return _is_generator(value) and not any(value is each for each in _GLOBAL)
+    """Whether it is a generator, and none of the global ones, or an iterator."""
+    kind = _kind(value.__class__)
+    return kind is _Kind.ITERATOR or (kind is _Kind.GENERATOR and not any(value is each for each in _GLOBAL))
 
 
 def _start(generator: Generator, value: int) -> None:

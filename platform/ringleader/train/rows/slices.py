@@ -16,6 +16,7 @@ from ringleader.train.device.host_copy import sent
 from ringleader.train.rows.blocks import ReadAhead
 from ringleader.train.rows.order.block_order import Window
 from ringleader.train.rows.random_streams import own_generators, seed_all, seed_own
+from ringleader.train.rows.read_iterators import ReadIterators, Told
 
 Collate = Callable[[list[Any]], Any]
 
@@ -43,12 +44,19 @@ class Slice:
 
 
 class SliceDataset:
-    """A dataset whose index is a slice, the unit of loading."""
+    """A dataset whose index is a slice, the unit of loading.
 
-    def __init__(self, dataset: Any, seed: int, collate: Collate) -> None:
+    Args:
+        iterators: watches those that the dataset holds.
+    """
+
+    def __init__(
+        self, dataset: Any, seed: int, collate: Collate, iterators: ReadIterators | None = None
+    ) -> None:
         self._dataset = dataset
         self._seed = seed
         self._collate = collate
+        self._iterators = iterators or ReadIterators(dataset, collate)
         self._ahead = ReadAhead(dataset)
 
     def __getitem__(self, piece: Slice) -> Any:
@@ -57,7 +65,10 @@ class SliceDataset:
         seed_own(own, self._seed, "load", *piece.stream)
         if piece.windows:
             self._ahead.enter(piece.step, piece.windows)
-        rows = [int(row) for row in piece.rows]
+        with self._iterators.watched():
+            return self._read([int(row) for row in piece.rows])
+
+    def _read(self, rows: list[int]) -> Any:
         if self._collate is torch_collate and isinstance(self._dataset, FileDataset):
             return FileDataset.batch(self._dataset, rows)
         # As torch's own loader does: a dataset may load several rows at once.
@@ -148,10 +159,21 @@ class DatasetPass(Iterator[Any]):
         return next(self._turns)
 
 
-def load(dataset: Any, pieces: Iterable[Slice], *, seed: int, collate: Collate | None) -> Iterator[Any]:
-    """The batches of `pieces` in order, on the CPU, each loaded when it is asked for."""
-    rows = SliceDataset(dataset, seed, collate or torch_collate)
-    return (rows[piece] for piece in pieces)
+def load(
+    dataset: Any, pieces: Iterable[Slice], *, seed: int, collate: Collate | None, told: Told | None = None
+) -> Iterator[Any]:
+    """The batches of `pieces` in order, on the CPU, each loaded when it is asked for.
+
+    Args:
+        told: hears of iterators in the dataset that go on.
+    """
+    iterators = ReadIterators(dataset, collate)
+    rows = SliceDataset(dataset, seed, collate or torch_collate, iterators)
+    for piece in pieces:
+        batch = rows[piece]
+        if told is not None:
+            iterators.tell(told)
+        yield batch
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -23,6 +23,7 @@ from ringleader.train.between_calls.hook_outputs import carried_of_hooks
 from ringleader.train.between_calls.objects.program_objects import attributes_of, is_users
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.between_calls.variables import ProgramVariables
+from ringleader.train.body.turn_state.data_iterators import finding_of
 from ringleader.train.body.turn_state.turn_attributes import MISSING, TurnAttributes, in_reach
 from ringleader.train.body.turn_state.turn_values import TurnValues
 from ringleader.train.generation.context import MemberContext
@@ -66,6 +67,12 @@ class CarriedState:
         self._known = {id(part) for part in _known(self._context.held, dataset)}
         self._attributes = list(self._attributes_of_turns()) if self._matters else []
         self._variables.passing.update(*(each.passing for each in self._attributes))
+
+    def reads_on(self, dataset: Any, collate: Any, path: str) -> None:
+        """Hear of an iterator that goes on with the rows that are read, and report it before a step goes by it."""
+        finding = finding_of(dataset, collate, path) if self._matters else None
+        if finding is not None:
+            self._variables.find(finding)
 
     def passes(self, attribute: str) -> bool:
         """Whether the turns of the running loop set that attribute before they read it."""
