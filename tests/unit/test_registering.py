@@ -8,6 +8,8 @@ import pytest
 import torch
 from test_raised import SPEC
 from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
 from ringleader import Session
 from ringleader.errors import StepMisuse
@@ -53,6 +55,60 @@ def without_super(session: Session) -> None:
 
 def lazy(session: Session) -> None:
     session.model(nn.Sequential(nn.LazyLinear(3)))
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def two_under_one_name(session: Session) -> None:
+    session.keep("average", Counter())
+    session.keep("average", Counter())
+
+
+def one_name_in_a_loop(session: Session) -> None:
+    for _ in range(2):
+        session.keep("average", Counter())
+
+
+@pytest.mark.parametrize("program", [two_under_one_name, one_name_in_a_loop])
+def test_another_object_under_the_name_of_a_kept_one_is_refused_with_both_lines(
+    program: Callable[[Session], None], tmp_path: Path
+) -> None:
+    with pytest.raises(StepMisuse) as raised:
+        run_local(JobSpec.parse(SPEC), program, tmp_path)
+    first = program.__code__.co_firstlineno + 1
+    lines = (first, first + 1) if program is two_under_one_name else (first + 1, first + 1)
+    assert "at test_registering.py:{1} got another object than at test_registering.py:{0}".format(
+        *lines
+    ) in str(raised.value)
+
+
+def test_one_object_may_be_kept_twice_and_be_made_anew_between_loops(tmp_path: Path) -> None:
+    kept: list[Any] = []
+
+    def program(session: Session) -> None:
+        net = session.model(nn.Linear(4, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        again = Counter()
+        session.keep("again", again)
+        session.keep("again", again)
+        for _ in range(2):
+            phase = Counter()
+            session.keep("phase", phase)
+            kept.append((phase, session._held.kept["phase"]))
+            for x, y in session.batches(TensorDataset(torch.ones(8, 4), torch.zeros(8).long())):
+                session.step(F.cross_entropy(net(x), y))
+
+    run_local(JobSpec.parse(SPEC), program, tmp_path)
+    assert [given is held for given, held in kept] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from ringleader.train.session_base.averaged_weights import NAME, AveragedWeights
 from ringleader.train.state.kept_objects import Stateful
 from ringleader.train.state.recomputation import NONE, check_compiled_blocks, recompute_in
 from ringleader.train.state.registration import (
+    KeptNames,
     check_clipping,
     check_kept,
     check_model,
@@ -43,6 +44,7 @@ class Registrations(SessionArtifacts):
         self._held = member.held
         self._calls = calls
         self._checks = checks
+        self._kept_names = KeptNames()
 
     def model(self, model: M, *, compile: bool = False, recompute: str | Sequence[str] = NONE) -> M:
         """Register a model: its parameters are kept in step, its buffers are those that the first shard leaves.
@@ -98,9 +100,16 @@ class Registrations(SessionArtifacts):
         return scheduler
 
     def keep(self, name: str, kept: Stateful) -> None:
-        """Register an object with state_dict/load_state_dict: rolled back on replay, healed with the weights."""
+        """Register an object with state_dict/load_state_dict: rolled back on replay, healed with the weights.
+
+        Raises:
+            StepMisuse: it has no such methods; another line has given another object that name, or the same line, with
+                no loop and no evaluation between.
+        """
         self._calls.check_between("keep")
         check_kept(name, kept)
+        given = self._held.kept.get(name, kept) is not kept
+        self._kept_names.check(name, new=given, calls=self._member.progress.calls.next)
         self._held.kept[name] = kept
 
     def best(self, model: nn.Module, score: float, *, lowest: bool = False) -> bool:

@@ -7,6 +7,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from ringleader.errors import StepMisuse
+from ringleader.program_text.current_line import running_place
 from ringleader.spec.sync import Sync
 
 
@@ -81,3 +82,32 @@ def check_kept(name: str, kept: Any) -> None:
             f"session.keep({name!r}, …) got a {type(kept).__name__}, which has no {' and no '.join(missing)}.",
             hint="Give an object with both methods: load_state_dict(state) restores what state_dict() returned.",
         )
+
+
+class KeptNames:
+    """The places at which objects were given to `session.keep`, by name."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, tuple[str, int]] = {}
+
+    def check(self, name: str, *, new: bool, calls: int) -> None:
+        """Check that no other object has the name: only one of them would be healed and saved. The same line may give
+        another one once a session call lies between, as for an object made anew between loops.
+
+        Args:
+            new: it is not the object that is kept under the name.
+            calls: session calls that have begun.
+
+        Raises:
+            StepMisuse: naming both lines.
+        """
+        place = running_place()
+        before, then = self._given.get(name, (place, -1))
+        if new and (before != place or then == calls):
+            raise StepMisuse(
+                f"session.keep({name!r}, …) at {place} got another object than at {before}: under one name one object "
+                f"is kept.",
+                hint=f"Give each object a name of its own, as in session.keep({name + '.2'!r}, …). To go on with the "
+                f"first one, call its load_state_dict.",
+            )
+        self._given[name] = place, calls
