@@ -64,7 +64,12 @@ def are_pairs(parts: Sequence[ast.expr], values: Sequence[ast.expr]) -> bool:
     return len(parts) == len(values) and not starred([*parts, *values])
 
 
-def returns_parts(function: Function, number: int) -> bool:
+def all_return_parts(known: Sequence[tuple[Function, ProgramScope]], number: int) -> bool:
+    """Whether these functions, of which there is one at least, all return so many values, in a tuple each time."""
+    return bool(known) and all(_returns_parts(function, number) for function, _ in known)
+
+
+def _returns_parts(function: Function, number: int) -> bool:
     """Whether it always returns so many values, as a tuple each time."""
     nodes: list[ast.AST] = [*function.body]
     found: list[ast.expr | None] = []

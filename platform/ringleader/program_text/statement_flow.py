@@ -5,7 +5,7 @@ branched on, or put into an object that is no variable's own list or dict, matte
 """
 
 import ast
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from ringleader.program_text.calls import (
     LOADS,
     ROW,
     TEXTS,
+    all_return_parts,
     are_pairs,
     arguments,
     calls_an_object,
@@ -22,12 +23,12 @@ from ringleader.program_text.calls import (
     is_property,
     may_be_read_by_number,
     part_of_result,
-    returns_parts,
     sets_own,
     trains,
 )
 from ringleader.program_text.program_scope import Definition, Function, Key, ProgramScope, name_of
 from ringleader.program_text.variables.durations import times_in, without_durations
+from ringleader.program_text.variables.governed_names import governed, read_in_their_loops
 
 MATTERS: Key = ("", "")
 ACTS: Key = ("", "()")
@@ -80,7 +81,7 @@ class StatementFlow:
         for top in tree.body:
             self._scope = self.scopes[top]
             self._times = times_in(top, self._scope)
-            self._alone = _read_in_their_loops(top)
+            self._alone = read_in_their_loops(top)
             self._scope.look_for_containers(top)
             self.callbacks += [(self._scope.name, name) for name in _callbacks(top)]
             self._statement(top)
@@ -124,17 +125,14 @@ class StatementFlow:
             case [ast.Tuple(elts=parts)], ast.Tuple(elts=values) if are_pairs(parts, values):
                 for part, its in zip(parts, values, strict=True):
                     self._expression(its, self._into(part))
-            case [ast.Tuple(elts=parts)], ast.Call(func=called) if self._gives_parts(called, len(parts)):
+            case [ast.Tuple(elts=parts)], ast.Call(func=called) if all_return_parts(
+                self._known(called), len(parts)
+            ):
                 self._call(value, set())
                 for number, part in enumerate(parts):
                     self._flow(part_of_result(name_of(called), number), value.lineno, self._into(part))
             case _:
                 self._expression(value, {key for target in targets for key in self._into(target)})
-
-    def _gives_parts(self, called: ast.expr, number: int) -> bool:
-        """Whether it is of functions of the program that all return so many values, in a tuple each time."""
-        known = self.functions[name_of(called)] if self._is_known(called) else []
-        return bool(known) and all(returns_parts(function, number) for function, _ in known)
 
     def _compound(self, node: ast.stmt) -> None:
         match node:
@@ -202,8 +200,8 @@ class StatementFlow:
         match node:
             case ast.Name(id=name) if name not in self._hidden:
                 self._flow(key := self._scope.key(name), node.lineno, into)
-                if name in self.functions:
-                    self._passed_on(name, key, node.lineno, into)
+                results = _into_of_results(key, self.functions.get(name, ()), self._scope, into)
+                self._flow(("()", name), node.lineno, results)
             case ast.Attribute(value=value, attr=attr):
                 # The session's attributes are no variables of the program: they are equal on all members.
                 if name_of(value) != "session":
@@ -226,13 +224,6 @@ class StatementFlow:
                 for child in ast.iter_child_nodes(node):
                     self._expression(child, into)
 
-    def _passed_on(self, name: str, key: Key, line: int, into: set[Key]) -> None:
-        """Follow the results of a function that is given to something, which calls it."""
-        if any(scope is self._scope for _, scope in self.functions[name]):
-            self._flow(("()", name), line, into)
-        if key[0] == "":
-            self._flow(("()", name), line, {MATTERS, *into})
-
     def _call(self, node: ast.Call, into: set[Key], called: set[Key] | None = None) -> None:
         """Follow a call.
 
@@ -246,7 +237,7 @@ class StatementFlow:
             self._expression(node.func.value, into)
         if name.startswith("register_") and name.endswith("hook"):
             into = {*into, LOSS}  # what a hook gives goes into outputs and gradients
-        known = self.functions[name] if self._is_known(node.func) else []
+        known = self._known(node.func)
         if not known:
             if isinstance(node.func, ast.expr) and not isinstance(node.func, ast.Name | ast.Attribute):
                 self._expression(node.func, into)
@@ -265,6 +256,10 @@ class StatementFlow:
         for function, scope in known:
             for argument, parameters in arguments(node, function, scope, every={MATTERS}):
                 self._expression(argument, parameters)
+
+    def _known(self, function: ast.expr) -> Sequence[tuple[Function, ProgramScope]]:
+        """The functions of the program that it may be."""
+        return self.functions[name_of(function)] if self._is_known(function) else ()
 
     def _is_known(self, function: ast.expr) -> bool:
         """Whether it may be a function of the program: no method of the session's, whatever else has its name, and no
@@ -296,38 +291,25 @@ class StatementFlow:
             self._expression(child, {MATTERS})
         return ({base} if base is not None else set()) | (set() if own else {MATTERS})
 
-    def _targets_alone(self, inside: ast.AST) -> Iterator[Key]:
-        """The variables that loops in there go through, and that nothing reads but loops that go through them: to leave
-        out a loop gives them no other value."""
-        for loop in (node for node in ast.walk(inside) if isinstance(node, ast.For)):
-            for name in (node for node in ast.walk(loop.target) if isinstance(node, ast.Name)):
-                if name.id in self._alone:
-                    yield self._scope.key(name.id)
-
     def _governed(self, node: ast.stmt) -> set[Key]:
         """The keys that a condition, or a number of turns, affects."""
-        inside = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
-        targets = {key for each in inside for key in self._targets_alone(each)}
-        keys = {key for key, _ in self._scope.changed_by(inside)} - targets
-        ends = any(ends_a_turn(each) for statement in inside for each in ast.walk(statement))
-        acts = any(_acts(each, self._scope) for each in inside)
+        keys, acts, ends = governed(node, self._scope, self._alone)
         return keys | ({MATTERS} if acts else set()) | ({LOSS} if ends else set())
 
 
-def _acts(statement: ast.stmt, scope: ProgramScope) -> bool:
-    """Whether it does anything but set the function's own variables, or add to its containers."""
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue | ast.Yield):
-            return True
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            added = scope.added(node.value)
-            if name_of(node.value.func) not in HARMLESS and added not in scope.containers:
-                return True
-        if not isinstance(node, ast.Attribute | ast.Subscript) or not isinstance(node.ctx, ast.Store):
-            continue
-        if not scope.is_own(node):
-            return True
-    return False
+def _into_of_results(
+    key: Key, functions: Sequence[tuple[Function, ProgramScope]], scope: ProgramScope, into: set[Key]
+) -> set[Key]:
+    """What the results of a function flow into that is given to something, which calls it.
+
+    Args:
+        key: that of its name there.
+        functions: those of that name.
+        into: what the function itself flows into.
+    """
+    own = any(each is scope for _, each in functions)
+    others = {MATTERS, *into} if functions and key[0] == "" else set()
+    return others | (into if own else set())
 
 
 def _imported(tree: ast.Module) -> set[str]:
@@ -337,18 +319,6 @@ def _imported(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for each in node.names
     }
-
-
-def _read_in_their_loops(top: ast.AST) -> set[str]:
-    """The names that loops go through, and that are set and read nowhere else."""
-    loops = [node for node in ast.walk(top) if isinstance(node, ast.For)]
-    inside: Counter[str] = Counter()
-    for loop in loops:
-        for name in {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}:
-            within = [n for part in (loop.target, *loop.body) for n in ast.walk(part)]
-            inside[name] += sum(isinstance(n, ast.Name) and n.id == name for n in within)
-    names = Counter(n.id for n in ast.walk(top) if isinstance(n, ast.Name))
-    return {name for name, number in inside.items() if names[name] == number}
 
 
 def _callbacks(top: ast.AST) -> Iterator[str]:
