@@ -85,6 +85,36 @@ def heat_by_a_meter_in_a_dict(session: Session) -> None:
         trainer.meters["loss"] = Meter()
 
 
+@by_rows("seen")
+def rate_by_the_default_of_a_lambda(session: Session) -> None:
+    """The lambda counts in a dict that no variable holds."""
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    note = lambda loss, seen={"sum": 0.0}: seen.update(sum=seen["sum"] + loss) or seen["sum"]  # noqa: E731
+    for _ in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = 0.05 / (1 + note(0.0))
+        for x, y in session.batches(rows()):
+            loss = F.cross_entropy(net(x), y)
+            session.step(loss)
+            note(loss.item())
+
+
+@by_rows("seen")
+def rate_by_the_default_of_a_function(session: Session) -> None:
+    def note(loss: float, *, seen: list[float] = []) -> float:  # noqa: B006
+        seen.append(loss)
+        return sum(seen)
+
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    for _ in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = 0.05 / (1 + note(0.0))
+        for x, y in session.batches(rows()):
+            loss = F.cross_entropy(net(x), y)
+            session.step(loss)
+            note(loss.item())
+
+
 class Heating:
     """A callback that collects losses, and sets a temperature behind each epoch."""
 

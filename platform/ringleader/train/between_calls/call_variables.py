@@ -4,11 +4,12 @@ Those of the running functions and of the objects in them, what says which rows 
 state where the program's lines may have changed it.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -159,10 +160,12 @@ class CallVariables:
         flows = JoinedFlows(text for text in map(text_of, files) if text is not None)
         running = {frame.f_code.co_qualname for frame in self._frames}
         for spot, each in self._objects:
-            if is_within(each.value, running):
-                continue  # what it has around it are variables of running functions
+            # What such a function has around it are variables of running functions.
+            around = each.value.__code__.co_freevars if is_within(each.value, running) else ()
             for shown, key, part in alike_values(each.value):
-                if self._may_differ(spot, key, each.value) and flows.matters(key, each.keys):
+                if shown.removeprefix(":") in around or not self._may_differ(spot, key, each.value):
+                    continue
+                if flows.matters(key, each.keys) or _default_matters(each, key, part, flows):
                     line = flows.line_of(key, spot.text) or place_of(spot.frame, spot.frame.f_lineno)
                     self._add_value(f"{spot.frame.f_code.co_qualname}:{each.name}{shown}", part, (line, CURE))
 
@@ -223,6 +226,18 @@ class CallVariables:
         if told is not None:
             self.texts[shown] = told
             self.lines[shown] = (_line_of_item(key, self._frames), CURE)
+
+
+def _default_matters(each: ProgramObject, key: Key, part: Any, flows: JoinedFlows) -> bool:
+    """Whether it is a list or dict that a function has as a default, and that has a say. A function that is only called
+    has none itself; of a lambda its name tells, as its parameters are no variables of the text."""
+    function = each.value
+    if not isinstance(function, FunctionType) or not isinstance(part, dict | list | set | deque):
+        return False
+    given = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    if not any(part is default for default in given):
+        return False
+    return any(map(flows.matters, each.keys if function.__name__ == "<lambda>" else [key]))
 
 
 def _line_of_item(key: str, frames: list[FrameType]) -> str:
