@@ -11,9 +11,9 @@ import numpy as np
 import pandas
 import torch
 from programs import EPOCHS, rows
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 from unseen_carriers import HARMLESS, ONE_LOOP, UNSEEN, carries, harmless, model
 
 from ringleader.train import Session
@@ -151,3 +151,87 @@ def data_set_that_is_changed_between_loops(session: Session) -> None:
             session.step((F.cross_entropy(net(x), y, reduction="none") * weights).mean())
         data.levels *= 0.9
         data.weights[: len(data) // 2] *= 0.8
+
+
+@carries("stats")
+def mean_of_a_hook_that_the_loss_reads(session: Session) -> None:
+    net, stats = model(session), {"mean": torch.zeros(())}
+
+    def track(_module: nn.Module, _given: Any, out: Tensor) -> None:
+        stats["mean"] = 0.9 * stats["mean"] + 0.1 * out.detach().abs().mean()
+
+    net[0].register_forward_hook(track)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        out = net(x)
+        session.step(F.cross_entropy(out, y) * (1 + stats["mean"]))
+
+
+class Endless:
+    """Batches of a loader, from its begin again once it ends."""
+
+    def __init__(self) -> None:
+        self.loader = DataLoader(rows(5), batch_size=12, shuffle=True)
+        self.iterator = iter(self.loader)
+
+    def sample(self) -> Any:
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.iterator = iter(self.loader)
+            return next(self.iterator)
+
+
+@carries("more.iterator")
+def loader_in_an_object(session: Session) -> None:
+    net, more = model(session), Endless()
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        other, labels = more.sample()
+        session.step(F.cross_entropy(net(x), y) + F.cross_entropy(net(other), labels))
+
+
+@harmless
+def batches_of_a_loader_that_are_shown(session: Session) -> None:
+    net, more = model(session), Endless()
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(F.cross_entropy(net(x), y))
+        print(more.sample()[1])
+
+
+@harmless
+def penalty_that_hooks_sum_up_in_each_turn(session: Session) -> None:
+    net, penalty = model(session), {"sum": torch.zeros(())}
+
+    def add(_module: nn.Module, _given: Any, out: Tensor) -> None:
+        penalty["sum"] = penalty["sum"] + out.pow(2).mean()
+
+    def begin(_module: nn.Module, _given: Any) -> None:
+        penalty["sum"] = torch.zeros(())
+
+    net.register_forward_pre_hook(begin)
+    for layer in (net[0], net[2]):
+        layer.register_forward_hook(add)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        out = net(x)
+        session.step(F.cross_entropy(out, y) + 0.01 * penalty["sum"])
+
+
+class Centred:
+    """Batches of the session, moved."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __iter__(self) -> "Centred":
+        self.iterator = iter(self.session.batches(rows(count=ONE_LOOP)))
+        return self
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        x, y = next(self.iterator)
+        return x - 0.1, y
+
+
+@harmless
+def batches_of_the_session_in_an_object(session: Session) -> None:
+    net, batches = model(session), Centred(session)
+    for x, y in batches:
+        session.step(F.cross_entropy(net(x), y))

@@ -5,7 +5,7 @@ leaves for the loss, and what it counts for itself, does not matter.
 """
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -17,6 +17,8 @@ from ringleader.program_text.statement_order import first
 
 _ANEW = frozenset(["copy_", "fill_", "zero_"])
 """Methods that change a tensor in place and leave nothing of what it was."""
+_AS_IT_IS = frozenset(["detach_", "requires_grad_"])
+"""Methods whose name ends like one that changes a value."""
 
 _SHAPES = frozenset(["shape", "dtype", "device", "ndim"])
 _SIZES = frozenset(["dim", "numel", "size"])
@@ -31,6 +33,13 @@ def carried_by(hook: Callable[..., Any]) -> tuple[tuple[str, int], ...]:
     it."""
     code = getattr(getattr(hook, "__func__", hook), "__code__", None)
     return () if code is None or code.co_filename.startswith(BELOW) else _carried(code)
+
+
+def moved_by(hook: Callable[..., Any]) -> Mapping[str, bool]:
+    """The variables around a hook that it changes, by name (or ".name"), each with whether it moves them on from what
+    they were, as a running mean: in place, by an operator, or by an expression of their own old value."""
+    code = getattr(getattr(hook, "__func__", hook), "__code__", None)
+    return {} if code is None or code.co_filename.startswith(BELOW) else _moved(code)
 
 
 @lru_cache(maxsize=256)
@@ -82,6 +91,15 @@ def _carried(code: CodeType) -> tuple[tuple[str, int], ...]:
     )
 
 
+@lru_cache(maxsize=256)
+def _moved(code: CodeType) -> Mapping[str, bool]:
+    function = _definition(code)
+    if function is None:
+        return {}
+    reads = _Reads(function, set(code.co_freevars) | set(code.co_names))
+    return {name: name in reads.moved for name in reads.written}
+
+
 def _is_at(function: ast.FunctionDef, code: CodeType) -> bool:
     first = min([function.lineno, *(each.lineno for each in function.decorator_list)])
     return first == code.co_firstlineno
@@ -92,10 +110,12 @@ class _Reads:
 
     Attributes:
         written: a line that changes it, by variable.
+        moved: those that a statement makes of what they were.
     """
 
     def __init__(self, function: ast.FunctionDef, around: set[str]) -> None:
         self.written: dict[str, int] = {}
+        self.moved: set[str] = set()
         self._body = function.body
         stored = {
             node.id
@@ -213,7 +233,11 @@ class _Reads:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                yield from filter(None, (self._name(target) for target in targets))
+                for target in targets:
+                    if name := self._name(target):
+                        if isinstance(node, ast.AugAssign) or _is_made_of_itself(target, node.value):
+                            self.moved.add(name)
+                        yield name
                 if isinstance(node, ast.AugAssign) and (name := self._name(node.target)):
                     self._extended.add(name)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -221,6 +245,8 @@ class _Reads:
                 if name and ((called.endswith("_") and not called.startswith("_")) or called in ADDS):
                     if called not in _ANEW:
                         self._extended.add(name)
+                    if called not in _ANEW | _AS_IT_IS | ADDS:
+                        self.moved.add(name)
                     yield name
 
     def _names(self, node: ast.AST) -> Iterator[str]:
@@ -238,6 +264,20 @@ class _Reads:
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
             return f".{node.attr}"
         return node.id if isinstance(node, ast.Name) and node.id in self._around else ""
+
+
+def _is_made_of_itself(target: ast.expr, value: ast.expr | None) -> bool:
+    """Whether an assigned expression reads the very place that it is assigned to: `m["a"]`, or `m.get("a", 0)`."""
+    place, read = ast.unparse(target), [] if value is None else list(ast.walk(value))
+    if any(isinstance(each, ast.expr) and ast.unparse(each) == place for each in read):
+        return True
+    return isinstance(target, ast.Subscript) and any(
+        isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Attribute)
+        and each.func.attr == "get"
+        and ast.unparse(each.func.value) == ast.unparse(target.value)
+        for each in read
+    )
 
 
 def _holders(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,6 +1,6 @@
 """The places at which iterators stand: short texts that are the same in every process, read without going on.
 
-Of Python's own iterators and those of `itertools`, as far as they can be copied or tell how much is left.
+Of torch's loaders, and of Python's own iterators and those of `itertools`, as far as they can be copied or tell how much is left.
 """
 
 import hashlib
@@ -13,12 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 MOST_DEPTH = 6
 
 
 def place_in(iterator: Any) -> str | None:
     """The iterator's place; None where it does not tell."""
+    if isinstance(iterator, _BaseDataLoaderIter):
+        # Each pass has a seed of its own, so that the begin of another one is told from the same place in this.
+        return f"{iterator._num_yielded} of {iterator._base_seed}"
     if type(iterator).__module__ not in ("builtins", "itertools") or not hasattr(iterator, "__next__"):
         return None
     left = operator.length_hint(iterator, -1)
