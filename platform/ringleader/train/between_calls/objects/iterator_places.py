@@ -1,6 +1,7 @@
 """The places at which iterators stand: short texts that are the same in every process, read without going on.
 
-Of torch's loaders, and of Python's own iterators and those of `itertools`, as far as they can be copied or tell how much is left.
+Of torch's loaders, of Python's own iterators and those of `itertools`, as far as they can be copied or tell how much is
+left.
 """
 
 import hashlib
