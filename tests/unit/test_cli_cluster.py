@@ -53,7 +53,7 @@ def cells(line: str) -> list[str]:
 def test_the_cluster_names_each_job_on_each_node_and_what_it_takes(run: Run) -> None:
     code, out, _ = run("cluster", "--jobs")
     nodes = out.partition("\n\n")[0].splitlines()
-    assert (code, nodes[0]) == (0, "nodes")
+    assert (code, nodes[0]) == (0, "nodes: reserved of what each has")
     assert [cells(line) for line in nodes[1:]] == [
         ["NODE", "JOB", "NAME", "CPUS", "GPUS", "MEMORY_GB", "PLACES", "SERVERS", "WORKERS"],
         ["10.0.0.7 n1n1n1n1n1", job_id(1), "digits-1", "2/4", "0/1", "1.5/8", "2", "1", "w0"],

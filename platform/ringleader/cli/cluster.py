@@ -13,7 +13,7 @@ from ringleader.errors import ApiProblem, ApiUnreachable
 
 @click.command()
 @click.option(
-    "--jobs", is_flag=True, help="Show what each job uses on each node, and the queue in its order."
+    "--jobs", is_flag=True, help="Show what each job has reserved of each node, and the queue in its order."
 )
 @click.option(
     "--history",

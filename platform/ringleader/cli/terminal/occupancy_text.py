@@ -15,7 +15,9 @@ ID_SHOWN = 10
 
 
 def occupancy_text(seen: OccupancyView) -> str:
-    return f"nodes\n{_nodes(seen)}\n\nqueue\n{_queue(seen)}"
+    # Not what is used of it: a job that reserves no memory may still fill the node's.
+    head = "nodes: reserved of what each has" if seen.reachable else "nodes"
+    return f"{head}\n{_nodes(seen)}\n\nqueue\n{_queue(seen)}"
 
 
 def history_text(past: UsageHistory) -> str:
@@ -33,7 +35,7 @@ def history_text(past: UsageHistory) -> str:
 
 
 def _nodes(seen: OccupancyView) -> str:
-    """A line for each job on each node: what it takes of the node's resources, and its workers as far as known."""
+    """A line for each job on each node: what it has reserved of the node's resources, its workers as far as known."""
     if not seen.reachable:
         return f"out of reach: {seen.trouble or 'for no known reason'}"
     header = ("NODE", "JOB", "NAME", *map(str.upper, KINDS), "PLACES", "SERVERS", "WORKERS")
