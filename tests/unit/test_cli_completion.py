@@ -9,11 +9,16 @@ from pathlib import Path
 
 import click
 import pytest
+from control_plane import URL as CONTROL
+from control_plane import stage
 from fake_api import TOKEN, URL, FakeApi, job_id, job_view
+from test_api_sweeps import SWEEP
+from test_cli_access import Inside
 
 from ringleader.cli.main import main
 from ringleader.cli.output import CommandSession
-from ringleader.cli.terminal.completion import JobName
+from ringleader.cli.sweeps import sweeps
+from ringleader.cli.terminal.completion import SWEEP_NAME, KnownName, known_jobs, known_sweeps
 from ringleader.client import Client
 
 TYPED = {
@@ -78,7 +83,7 @@ def test_without_a_control_plane_nothing_is_offered_and_nothing_said(
     assert completed("bash", "ringleader describe di", environ, capsys) == []
 
 
-def offered(incomplete: str, kind: JobName, session: CommandSession) -> list[str]:
+def offered(incomplete: str, kind: KnownName, session: CommandSession) -> list[str]:
     context = click.Context(click.Command("describe"), obj=session)
     parameter = click.Argument(["job"])
     return [item.value for item in kind.shell_complete(context, parameter, incomplete)]
@@ -87,17 +92,35 @@ def offered(incomplete: str, kind: JobName, session: CommandSession) -> list[str
 def test_jobs_are_completed_by_name_and_by_id() -> None:
     api = FakeApi(jobs=[job_view(1), job_view(2), job_view(3, name="cifar"), job_view(4, name="jets")])
     session = CommandSession(lambda: Client(URL, TOKEN, transport=api))
-    patient = JobName(deadline_s=60)
+    patient = KnownName(known_jobs, "j", deadline_s=60)
     assert offered("", patient, session) == ["digits-1", "digits-2", "cifar", "jets"]
     assert offered("dig", patient, session) == ["digits-1", "digits-2"]
     assert offered("j", patient, session) == [job_id(1), job_id(2), job_id(3), "jets", job_id(4)]
     assert offered("x", patient, session) == []
 
 
+def test_sweeps_are_completed_by_name_and_by_id_where_a_command_asks_for_one(tmp_path: Path) -> None:
+    here = stage(tmp_path / "home")
+    token = (here.home / "token").read_text()
+
+    def connect() -> Client:
+        return Client(CONTROL, token, transport=Inside(here), patience_s=0)
+
+    with connect() as client:
+        ids = [client.sweep({**SWEEP, "name": name}).id for name in ("rates", "sizes")]
+    session, patient = CommandSession(connect), KnownName(known_sweeps, "s", deadline_s=60)
+    assert offered("", patient, session) == ["sizes", "rates"]
+    assert offered("r", patient, session) == ["rates"]
+    assert offered("s", patient, session) == ["sizes", ids[1], ids[0]]
+    for command in ("show", "pause", "resume", "cancel"):
+        (argument,) = (one for one in sweeps.commands[command].params if isinstance(one, click.Argument))
+        assert argument.type is SWEEP_NAME
+
+
 def test_what_a_shell_would_read_as_more_than_a_word_is_never_offered() -> None:
     api = FakeApi(jobs=[job_view(1, name="digits$(reboot)"), job_view(2, name="digits;reboot")])
     session = CommandSession(lambda: Client(URL, TOKEN, transport=api))
-    assert offered("digits", JobName(deadline_s=60), session) == []
+    assert offered("digits", KnownName(known_jobs, "j", deadline_s=60), session) == []
 
 
 def test_a_control_plane_that_does_not_answer_in_time_is_not_waited_for() -> None:
@@ -107,5 +130,5 @@ def test_a_control_plane_that_does_not_answer_in_time_is_not_waited_for() -> Non
         answer.wait(60)
         raise AssertionError
 
-    assert offered("", JobName(deadline_s=0.01), CommandSession(connect)) == []
+    assert offered("", KnownName(known_jobs, "j", deadline_s=0.01), CommandSession(connect)) == []
     answer.set()

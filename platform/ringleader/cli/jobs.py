@@ -9,7 +9,7 @@ import click
 
 from ringleader.cli.find import find_job
 from ringleader.cli.output import CommandSession, ago, number, pairs, table, with_output
-from ringleader.cli.terminal.completion import JOB, JobName, states
+from ringleader.cli.terminal.completion import JOB, JOB_NAME, states
 from ringleader.cli.terminal.exchange_text import exchange_text, way_text
 from ringleader.cli.terminal.listing import groups_text, jobs_text, steps
 from ringleader.cli.terminal.numbers import SECONDS
@@ -206,7 +206,7 @@ def export(
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", type=JobName())
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", type=JOB_NAME)
 @click.option(
     "--metric",
     "metrics",

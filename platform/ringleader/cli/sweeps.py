@@ -9,12 +9,12 @@ import click
 
 from ringleader.cli.output import CommandSession, ago, number, pairs, table, with_output
 from ringleader.cli.submit import EXIT_DETACHED, FOLDER, JOB_FILE, remarks_noted
+from ringleader.cli.terminal.completion import SWEEP
 from ringleader.client import Sweep
 from ringleader.spec.sweep import ID_LABEL
 from ringleader.wire.sweeps import SweepPreview, SweepState, SweepView, TrialView
 
 EXIT_BY_STATE = {SweepState.SUCCEEDED: 0, SweepState.FAILED: 1, SweepState.CANCELLED: 3}
-SWEEP = click.argument("sweep")
 
 
 @click.command()
