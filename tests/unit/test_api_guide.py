@@ -1,4 +1,4 @@
-"""The guide is served as it was built: behind the credential, from its folder alone, and without inline scripts."""
+"""The guide and the page are served as they were built: behind the credential, from their folders alone."""
 
 from pathlib import Path
 
@@ -90,3 +90,19 @@ def test_a_guide_that_was_not_built_says_how(
 def test_other_methods_are_refused(here: Stage, site: Path) -> None:
     answer = here.client.post("/guide/")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
+def test_who_opens_an_address_that_there_is_not_gets_the_page_which_says_so(
+    here: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "index.html").write_text("<main></main>")
+    monkeypatch.setattr(page, "STATIC", tmp_path / "static")
+    for path in ("/nothing/here", "/jobs/a/b"):
+        opened = here.client.get(path, headers={"accept": "text/html,*/*"})
+        assert (opened.status_code, opened.text) == (404, "<main></main>")
+        # A script asks for no HTML, and reads what is wrong.
+        assert here.client.get(path).json()["detail"] == f"there is no page at {path}."
+    for path in ("/api/v1/nothing", "/assets/old.js"):
+        answer = here.client.get(path, headers={"accept": "text/html,*/*"})
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")

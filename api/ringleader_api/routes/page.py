@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from ringleader_api.problems import NotFound
@@ -56,9 +56,13 @@ def page(_: ByCaller) -> Response:
 
 # Last: it takes every path.
 @router.get("/{path:path}")
-def static(_: ByCaller, path: str) -> Response:
-    """A file of the page's build; nothing outside it."""
+def static(_: ByCaller, request: Request, path: str) -> Response:
+    """A file of the page's build; nothing outside it. To who opens another address the page says that there is none."""
     file = _file_below(STATIC, path)
+    index = STATIC / "index.html"
+    opened = "text/html" in request.headers.get("accept", "") and not path.startswith(("api/", "assets/"))
+    if file is None and opened and index.is_file():
+        return FileResponse(index, 404, headers={"Cache-Control": "no-cache"})
     if file is None:
         raise NotFound(f"there is no page at /{path}.")
     # Files below assets/ have their hash in the name: a new build changes the names.
