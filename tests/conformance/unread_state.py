@@ -3,8 +3,11 @@ objects, slots, namespaces, classes, other files, iterators; and in functions th
 
 import argparse
 import itertools
+import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -406,3 +409,121 @@ def losses_of_callbacks_that_are_shown(session: Session) -> None:
     for _ in range(EPOCHS):
         epoch(session, net, rows())
         print(len(losses), losses[-1:])
+
+
+factor: ContextVar[float] = ContextVar("factor", default=1.0)
+own = threading.local()
+
+
+def losses_of(session: Session, net: nn.Module) -> list[float]:
+    """Those of the slices that this worker has."""
+    losses = []
+    for x, y in session.batches(rows()):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+        losses.append(loss.item())
+    return losses
+
+
+def score_of(session: Session, net: nn.Module) -> float:
+    hits = session.evaluate(rows(1), lambda batch: {"hit": (net(batch[0]).argmax(1) == batch[1]).float()})
+    return hits["hit"]
+
+
+@by_rows("factor")
+def rate_by_a_context_variable(session: Session) -> None:
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    factor.set(1.0)
+    for _ in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = 0.05 / factor.get()
+        losses = losses_of(session, net)
+        factor.set(1 + sum(losses))
+
+
+@by_rows("noted")
+def rate_by_a_buffer(session: Session) -> None:
+    net = session.model(norm_free())
+    optimizer, noted = sgd(session, net), BytesIO(b"1.0")
+    for _ in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = 0.05 / float(noted.getvalue())
+        losses = losses_of(session, net)
+        noted.seek(0)
+        noted.write(b"%.6f" % (1 + sum(losses)))
+
+
+@by_rows("own")
+def rate_by_a_value_of_the_thread(session: Session) -> None:
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    own.factor = 1.0
+    for _ in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = 0.05 / own.factor
+        losses = losses_of(session, net)
+        own.factor = 1 + sum(losses)
+
+
+@harmless
+def rate_in_a_context_variable(session: Session) -> None:
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    factor.set(1.0)
+    for _ in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = 0.05 * factor.get()
+        epoch(session, net, rows())
+        factor.set(factor.get() * (1.2 - score_of(session, net)))
+
+
+@harmless
+def best_weights_in_a_buffer(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    best, saved, scores = -1.0, BytesIO(), bytearray()
+    for _ in range(EPOCHS):
+        epoch(session, net, rows())
+        score = score_of(session, net)
+        scores.append(int(100 * score))
+        if score > best:
+            best, saved = score, BytesIO()
+            torch.save(net.state_dict(), saved)
+    saved.seek(0)
+    net.load_state_dict(torch.load(saved))
+    with torch.no_grad():
+        net[0].weight *= 1 + sum(scores) / 1000
+
+
+@harmless
+def rate_in_a_value_of_the_thread(session: Session) -> None:
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+    own.factor = 1.0
+    for _ in range(EPOCHS):
+        optimizer.param_groups[0]["lr"] = 0.05 * own.factor
+        epoch(session, net, rows())
+        own.factor *= 1.2 - score_of(session, net)
+
+
+class Scaled:
+    """Rows times their level, in an order."""
+
+    def __init__(self) -> None:
+        self.rows, self.level = rows(), 1.0
+        self.order = list(range(len(self.rows)))
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, row: int) -> Any:
+        x, y = self.rows[self.order[row]]
+        return x * self.level, y
+
+
+@harmless
+def data_set_changed_by_scores(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    data = Scaled()
+    for _ in range(EPOCHS):
+        epoch(session, net, data)
+        data.level *= 1.5 - score_of(session, net)
+        data.order = sorted(data.order, key=lambda row: float(data.rows[row][0].sum()) * data.level)[12:]

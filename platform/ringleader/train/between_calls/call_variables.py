@@ -24,6 +24,7 @@ from ringleader.train.between_calls.boundaries import MODELS, CallBoundary
 from ringleader.train.between_calls.data_parts import data_parts
 from ringleader.train.between_calls.findings import BODY_CURE
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
+from ringleader.train.between_calls.objects.library_objects import HOLDERS
 from ringleader.train.between_calls.objects.program_objects import (
     ProgramObject,
     files_of,
@@ -148,7 +149,7 @@ class CallVariables:
         for name in _globals_of(text, scope.name):
             value = frame.f_globals.get(name)
             variables.append((("", name), value))
-            if name in text.changing_globals or is_generator(value):
+            if name in text.changing_globals or is_generator(value) or isinstance(value, HOLDERS):
                 self._add_one(_Spot(frame, text, name), ("", name), value)
         for each in objects_in(variables, self._is_left_out, seen=self._seen):
             self._objects.append((_Spot(frame, text, each.name), each))

@@ -19,6 +19,9 @@ MOST_READ = 1 << 15
 
 MOST_VALUES = 1 << 14
 
+HOLDERS = (ContextVar, threading.local)
+"""Those that stay the same objects, mostly globals, while a program sets what they hold."""
+
 
 def contents(value: Any) -> Any:
     """The contents of the object, as values of other kinds; None where it is none of these."""
