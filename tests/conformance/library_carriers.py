@@ -235,3 +235,33 @@ def batches_of_the_session_in_an_object(session: Session) -> None:
     net, batches = model(session), Centred(session)
     for x, y in batches:
         session.step(F.cross_entropy(net(x), y))
+
+
+@harmless
+def penalty_that_each_turn_begins_anew(session: Session) -> None:
+    net, penalty = model(session), {"sum": torch.zeros(())}
+
+    def add(_module: nn.Module, _given: Any, out: Tensor) -> None:
+        penalty["sum"] = penalty["sum"] + out.pow(2).mean()
+
+    for layer in (net[0], net[2]):
+        layer.register_forward_hook(add)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        penalty["sum"] = torch.zeros(())
+        out = net(x)
+        session.step(F.cross_entropy(out, y) + 0.01 * penalty["sum"])
+
+
+@carries("state")
+def entry_that_is_begun_anew_beside_another(session: Session) -> None:
+    net, state = model(session), {"sum": torch.zeros(()), "mean": torch.zeros(())}
+
+    def add(_module: nn.Module, _given: Any, out: Tensor) -> None:
+        state["sum"] = state["sum"] + out.pow(2).mean()
+        state["mean"] = 0.9 * state["mean"] + 0.1 * out.detach().abs().mean()
+
+    net[0].register_forward_hook(add)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        state["sum"] = torch.zeros(())
+        out = net(x)
+        session.step(F.cross_entropy(out, y) * (1 + state["mean"]) + 0.01 * state["sum"])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ringleader.program_text.program_scope import ADDS, Function, Key, ProgramScope, has_own
 from ringleader.program_text.statement_flow import ACTS, MATTERS
-from ringleader.program_text.statement_order import Loop, blocks, first, given, names, span
+from ringleader.program_text.statement_order import Loop, blocks, first, given, names, parents, span
 from ringleader.program_text.value_flow import ValueFlow
 
 LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
@@ -41,7 +41,7 @@ def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> I
     felt = body.felt()
     for key, line in body.changed().items():
         reads = felt.get(key, set())
-        if not reads or key[1] in _GRADIENTS:
+        if not reads or key[1] in _GRADIENTS or body.begins_with_entry(key[1]):
             continue
         if key in body.turns:
             yield CarriedName(key, line, min(reads))
@@ -107,6 +107,7 @@ class _Body:
 
     def __init__(self, loop: Loop, around: ast.AST, flows: ValueFlow, scope: ProgramScope) -> None:
         self._loop = loop
+        self._whole = around
         self._flows = flows
         self._scope = scope
         self.nodes = [node for statement in loop.body for node in ast.walk(statement)]
@@ -155,6 +156,17 @@ class _Body:
     def first(self, key: Key, lines: set[int]) -> int:
         """The line of a turn that reads the variable before the turn sets it; 0 where there is none."""
         return first([*given(self._loop), *self._loop.body], key[1], lines) or 0
+
+    def begins_with_entry(self, name: str) -> bool:
+        """Whether each turn first sets the only entry that anybody uses of a dict: `sums["loss"] = 0.0`, to which hooks
+        add."""
+        using = (s for s in self._loop.body if any(getattr(n, "id", "") == name for n in ast.walk(s)))
+        match next(using, None):
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Name(), slice=ast.Constant(entry))], value=value
+            ):
+                return not names(value, name) and _entries_of(name, self._whole) == {entry}
+        return False
 
     def _look_at_changes(self, around: ast.AST) -> None:
         batches = {self._key(target) for target in _assigned_from(around, _has_batches)}
@@ -212,6 +224,20 @@ class _Body:
             if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
             if (key := self._key(node.target)) is not None
         }
+
+
+def _entries_of(name: str, around: ast.AST) -> set[object]:
+    """The fixed keys by which a dict is used there; None among them where it is used in another way."""
+    above = parents(ast.walk(around))
+    entries: set[object] = set()
+    for node in ast.walk(around):
+        if isinstance(node, ast.Name) and node.id == name and node in above:
+            outer = above[node]
+            if isinstance(outer, ast.Subscript) and outer.value is node:
+                entries.add(outer.slice.value if isinstance(outer.slice, ast.Constant) else None)
+            elif isinstance(node.ctx, ast.Load):
+                entries.add(None)
+    return entries
 
 
 def _changed_in_place(node: ast.AST) -> Iterator[ast.expr]:

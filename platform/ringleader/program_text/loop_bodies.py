@@ -288,9 +288,11 @@ class SourceText:
         functions = [node for node in path if isinstance(node, Function)]
         nested = [node for node in ast.walk(functions[-1]) if isinstance(node, Function)] if functions else []
         nested = [node for node in nested if node is not functions[-1]]
+        read = {load.line for load in self.flows.loads if load.key == key != load.into}
         for line in list(outside):
             within = [inner for inner in nested if inner.lineno <= line <= (inner.end_lineno or 0)]
-            if within and not any(has_own(inner, key[1]) for inner in within):
+            # What it reads for itself alone matters where somebody else reads it.
+            if line in read and within and not any(has_own(inner, key[1]) for inner in within):
                 return line  # a closure, called who knows when
             if within:
                 outside.remove(line)
