@@ -180,6 +180,9 @@ class Endless:
             self.iterator = iter(self.loader)
             return next(self.iterator)
 
+    def next(self) -> tuple[int, int]:
+        return 0, 1
+
 
 @carries("more.iterator")
 def loader_in_an_object(session: Session) -> None:
@@ -265,3 +268,11 @@ def entry_that_is_begun_anew_beside_another(session: Session) -> None:
         state["sum"] = torch.zeros(())
         out = net(x)
         session.step(F.cross_entropy(out, y) * (1 + state["mean"]) + 0.01 * state["sum"])
+
+
+@carries("more")
+def loader_beside_a_class_with_a_method_next(session: Session) -> None:
+    net, more = model(session), iter(DataLoader(rows(5, 480), batch_size=3))
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        other, _ = next(more)
+        session.step(F.cross_entropy(net(x), y) + net(other).pow(2).mean())
