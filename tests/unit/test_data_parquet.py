@@ -15,7 +15,15 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from ringleader.data import ParquetDataset, RowUnreadable, collate, decode_image, decode_image_float
+from ringleader.data import (
+    ArrowSource,
+    FileDataset,
+    ParquetDataset,
+    RowUnreadable,
+    collate,
+    decode_image,
+    decode_image_float,
+)
 from ringleader.errors import DatasetUnsupported
 
 ROWS, GROUP = 23, 5
@@ -49,6 +57,28 @@ def path(tmp_path: Path) -> Path:
 
 def labels(dataset: ParquetDataset, rows: list[int]) -> list[int]:
     return [row["label"] for row in dataset.__getitems__(rows)]
+
+
+def test_tensors_of_one_shape_stack_to_a_tensor_of_that_shape(tmp_path: Path) -> None:
+    values = np.arange(4 * 2 * 3, dtype=np.float32).reshape(4, 2, 3)
+    column = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    pq.write_table(pa.table({"x": column}), tmp_path / "a.parquet", row_group_size=3)
+    dataset = ParquetDataset(tmp_path / "a.parquet")
+    assert dataset.by_column()
+    assert torch.equal(dataset[3]["x"], torch.from_numpy(values[3]))
+    assert torch.equal(dataset.batch([3, 0])["x"], torch.from_numpy(values[[3, 0]]))
+
+
+def test_a_null_tensor_is_refused_by_its_row(tmp_path: Path) -> None:
+    kind = pa.fixed_shape_tensor(pa.int32(), [2, 1])
+    storage = pa.array([[1, 2], None, [5, 6]], kind.storage_type)
+    rows = pa.table({"x": pa.ExtensionArray.from_storage(kind, storage)})
+    with pa.ipc.new_file(tmp_path / "a.arrow", rows.schema) as out:  # pyarrow reads no such null from Parquet
+        out.write_table(rows)
+    dataset = FileDataset(ArrowSource(tmp_path / "a.arrow"))
+    assert dataset[2]["x"].tolist() == [[5], [6]]
+    with pytest.raises(RowUnreadable, match="column 'x' of row 1 cannot be read: it is null"):
+        dataset.batch([0, 1])
 
 
 def test_every_row_is_found_in_every_order(path: Path) -> None:

@@ -19,11 +19,13 @@ _WIDE = (pa.uint16(), pa.uint32())
 
 
 def plain(block: pa.RecordBatch) -> pa.RecordBatch:
-    """A block of which rows can be taken."""
-    if not any(kind in _VIEWS for kind in block.schema.types):
+    """A block of which rows can be taken, its tensors of one shape as lists of that shape."""
+    fields = [field.with_type(_plain_type(field.type)) for field in block.schema]
+    schema = pa.schema(fields, block.schema.metadata)
+    if schema.types == block.schema.types:
         return block
-    fields = [field.with_type(_VIEWS.get(field.type, field.type)) for field in block.schema]
-    return block.cast(pa.schema(fields, block.schema.metadata))
+    columns = [_plain_column(column, field.type) for column, field in zip(block.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -43,7 +45,7 @@ def values_of(column: pa.Array) -> list[Any]:
 
 def stacks(kind: pa.DataType) -> bool:
     """Whether a batch of values of this type is made without a Python object a row, where rows have one shape."""
-    kind = _VIEWS.get(kind, kind)
+    kind = _plain_type(kind)
     leaf = _leaf(kind)
     return leaf in _LISTED or (leaf is kind and (leaf in _TEXTS or leaf in _WIDE))
 
@@ -127,6 +129,31 @@ class ColumnStack:
         if found.ndim == 1 and found.dtype.kind in "iu":
             found = found.astype(np.int64)
         return torch.from_numpy(found)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which rows of a column are taken: that of a tensor is a list of lists."""
+    if not isinstance(kind, pa.FixedShapeTensorType) or 0 in kind.shape:
+        return _VIEWS.get(kind, kind)
+    # Of another order of dimensions its numbers do not lie in the order of its lists.
+    if list(kind.permutation or []) not in ([], [*range(len(kind.shape))]):
+        return kind
+    listed = kind.value_type
+    for size in reversed(kind.shape):
+        listed = pa.list_(listed, size)
+    return listed
+
+
+def _plain_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not isinstance(column, pa.FixedShapeTensorArray) or kind == column.type:
+        return column.cast(kind)
+    flat, size = column.storage, column.storage.type.list_size
+    # Not `flatten`, which leaves out what lies under nulls.
+    rows = flat.values.slice(flat.offset * size, len(flat) * size)
+    for length in reversed(column.type.shape[1:]):
+        rows = pa.FixedSizeListArray.from_arrays(rows, length)
+    mask = flat.is_null() if flat.null_count else None
+    return pa.FixedSizeListArray.from_arrays(rows, column.type.shape[0], mask=mask).cast(kind)
 
 
 def _sizes(column: pa.Array) -> list[int]:
