@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from ringleader.data import FileDataset, Packed, cu_seqlens
 from ringleader.data.sources.arrow import ArrowSource
-from ringleader.data.unreadable import RowUnreadable
+from ringleader.data.unreadable import BlockUnreadable, RowUnreadable
 
 
 class Blocks:
@@ -139,6 +139,15 @@ def test_what_cannot_be_packed_is_refused() -> None:
         Packed([[1, 2], [3]], 4)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="length is 0"):
         Packed(source, 0)
+    whole = Blocks([[[1]]])
+    with pytest.raises(TypeError, match=r"are whole numbers, and not 4\.0 and 0"):
+        Packed(whole, 4.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"are whole numbers, and not 4 and 0\.5"):
+        Packed(whole, 4, pad=0.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pad is 9223372036854775808"):
+        Packed(whole, 4, pad=2**63)
+    with pytest.raises(BlockUnreadable, match=r"memory, block 0 cannot be read: .* more than 63 bits"):
+        Packed(Blocks([[[2**63]]], pa.list_(pa.uint64())), 4)
     with pytest.raises(IndexError, match="row 1 of a dataset with 1 rows"):
         Packed(Blocks([[[1]]]), 4)[1]
 

@@ -46,7 +46,8 @@ class Packed(FileDataset):
         cache_bytes: as for `FileDataset`; a token takes 16 bytes.
 
     Raises:
-        KeyError, TypeError, ValueError: there is no such column, it holds something else, or there are no tokens.
+        KeyError, TypeError, ValueError: there is no such column, it holds something else, or there are no tokens, or
+            `length` or `pad` is not allowed.
         RowUnreadable: a document is null.
         BlockUnreadable: naming file and block.
     """
@@ -78,8 +79,14 @@ class PackedSource:
     """
 
     def __init__(self, documents: Source, length: int, column: str, pad: int, drop_rest: bool) -> None:
+        if not all(isinstance(number, int | np.integer) for number in (length, pad)):
+            raise TypeError(
+                f"length and pad of a packed set are whole numbers, and not {length!r} and {pad!r}"
+            )
         if length < 1:
             raise ValueError(f"length is {length}; allowed: 1 or more")
+        if not -(2**63) <= pad < 2**63:
+            raise ValueError(f"pad is {pad}; allowed: a token of 64 bits")
         self._documents, self._length, self._column, self._pad = documents, length, column, pad
         self._check_column()
         # (blocks + 1,) int64: the tokens before each block of documents, and all.
@@ -165,6 +172,11 @@ class PackedSource:
         if tokens.null_count:
             raise BlockUnreadable(
                 self._documents.name(block), f"column {self._column!r} has tokens that are null"
+            )
+        # A batch has them as int64, in which a larger one would be another token.
+        if pa.types.is_uint64(tokens.type) and len(tokens) and pc.max(tokens).as_py() >= 2**63:
+            raise BlockUnreadable(
+                self._documents.name(block), f"column {self._column!r} has tokens of more than 63 bits"
             )
         lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
         return tokens.to_numpy(zero_copy_only=False), np.cumsum(lengths, dtype=np.int64)
