@@ -232,7 +232,11 @@ class Sweeping:
 def _first_failure(known: Sequence[KnownTrial]) -> str:
     """What became of the first trial that failed: mostly that of all."""
     failed = next((one for one in known if one.state is TrialState.FAILED and one.why), None)
-    return f"; trial {failed.row.number} failed: {gist(Why(**failed.why).message)}" if failed and failed.why else ""
+    return (
+        f"; trial {failed.row.number} failed: {gist(Why(**failed.why).message)}"
+        if failed and failed.why
+        else ""
+    )
 
 
 def _not_submitted(known: Sequence[KnownTrial]) -> str:

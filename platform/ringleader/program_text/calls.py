@@ -147,6 +147,11 @@ def may_be_read_by_number(kind: ast.ClassDef) -> bool:
     return bool(kind.bases) or not methods.isdisjoint(("__len__", "__getitems__"))
 
 
+def is_method(node: Function) -> bool:
+    """Whether only attributes of an object call it."""
+    return [argument.arg for argument in node.args.args[:1]] == ["self"]
+
+
 def is_property(node: Function) -> bool:
     """Whether its result goes to those who read an attribute of its name."""
     return [name_of(each) in ("property", "cached_property") for each in node.decorator_list] == [True]

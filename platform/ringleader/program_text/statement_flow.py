@@ -20,6 +20,7 @@ from ringleader.program_text.calls import (
     arguments,
     calls_an_object,
     ends_a_turn,
+    is_method,
     is_property,
     may_be_read_by_number,
     part_of_result,
@@ -266,9 +267,8 @@ class StatementFlow:
         property. What is loaded may go into a model."""
         sessions = isinstance(function, ast.Attribute) and name_of(function.value) == "session"
         found = () if sessions or name_of(function) == LOADS else self.functions.get(name_of(function), ())
-        if getattr(function, "id", "") == "next":  # Python's own, whatever classes call a method of theirs
-            found = [each for each in found if [arg.arg for arg in each[0].args.args[:1]] != ["self"]]
-        return not all(is_property(each) for each, _ in found)
+        own = getattr(function, "id", "") == "next"  # Python's own, whatever classes call a method of theirs
+        return not all(is_property(each) or (own and is_method(each)) for each, _ in found)
 
     def _hiding(self, names: list[str], nodes: Sequence[ast.AST], into: set[Key]) -> None:
         self._hidden += names
