@@ -139,6 +139,27 @@ def test_damaged_and_compressed_tars_are_named(tmp_path: Path) -> None:
         WebDatasetSource(tar(tmp_path / "c.tar", []))
 
 
+def test_no_sample_is_left_out_without_a_word(tmp_path: Path) -> None:
+    joined = tmp_path / "joined.tar"
+    parts = [
+        tar(tmp_path / name, members(number)).read_bytes() for name, number in (("a.tar", 0), ("b.tar", 1))
+    ]
+    joined.write_bytes(parts[0] + bytes(3 << 20) + parts[1])
+    with pytest.raises(FileUnreadable, match=r"joined.tar cannot be read: there is more behind its end"):
+        WebDatasetSource(joined)
+    joined.write_bytes(parts[0] + bytes(3 << 20))
+    assert WebDatasetSource(joined).block_rows.tolist() == [1]
+    with tarfile.open(tmp_path / "linked.tar", "w") as out:
+        for name, target in (("a.txt", ""), ("b.txt", "a.txt")):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = (tarfile.LNKTYPE if target else tarfile.REGTYPE), target
+            out.addfile(member)
+    with pytest.raises(
+        FileUnreadable, match=r"its member 'b.txt' is a hard link to 'a.txt'. .*--hard-dereference"
+    ):
+        WebDatasetSource(tmp_path / "linked.tar")
+
+
 def test_a_member_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     source = WebDatasetSource(tar(tmp_path / "a.tar", [("a.cls", b"1"), ("b.cls", b"one")]))
     with pytest.raises(BlockUnreadable, match=r"a.tar, samples a to b cannot be read.*'one'"):

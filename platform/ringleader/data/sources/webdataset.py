@@ -36,6 +36,8 @@ JSONS = frozenset({"json", "jsn"})
 BLOCK_SAMPLES = 1024
 BLOCK_BYTES = 16 << 20
 END = b"\0" * tarfile.BLOCKSIZE
+PADDING_BYTES = 1 << 20
+"""Of the zeros behind a tar's end so many are read at once."""
 _NAME = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
 _OF_NO_SAMPLE = re.compile(r"__[^/]*__($|/)")
 Contents = list[bytes | None]
@@ -56,8 +58,8 @@ class WebDatasetSource:
 
     Raises:
         FileNotFoundError: nothing is there.
-        FileUnreadable: a tar is compressed, truncated or damaged, has two members of one name, or
-            there are no samples.
+        FileUnreadable: a tar is compressed, truncated or damaged, has two members of one name, hard links, or more
+            behind its end, or there are no samples.
     """
 
     def __init__(
@@ -229,7 +231,8 @@ def _members(uri: str, files: SourceFiles, number: int) -> Iterator[tuple[str, i
     """The plain files in a tar: name, where the contents begin, size.
 
     Raises:
-        FileUnreadable: it is compressed, truncated, or has a damaged header.
+        FileUnreadable: it is compressed, truncated, has a damaged header, members without contents of their own, or
+            more behind its end.
     """
     size = files.size(number)
     # Not the file that stays open: of a remote one that would keep in memory what it read ahead.
@@ -243,7 +246,9 @@ def _members(uri: str, files: SourceFiles, number: int) -> Iterator[tuple[str, i
                         raise FileUnreadable(
                             uri, f"it is truncated: it ends at byte {size}, in {member.name!r}"
                         )
-                    if member.isreg() and not member.issparse():
+                    if member.islnk() or member.issparse():
+                        raise FileUnreadable(uri, *_without_contents(member))
+                    if member.isreg():
                         yield member.name, member.offset_data, member.size
                 end = tar.offset
         except tarfile.TarError as error:
@@ -257,6 +262,18 @@ def _members(uri: str, files: SourceFiles, number: int) -> Iterator[tuple[str, i
         raise FileUnreadable(uri, f"it is truncated: it ends at byte {size}, without the mark of its end")
     if found != END:
         raise FileUnreadable(uri, f"the header at byte {end} is damaged")
+    for at in range(end, size, PADDING_BYTES):
+        if bytes(files.read(number, at, min(PADDING_BYTES, size - at))).strip(b"\0"):
+            why = "there is more behind its end, as where a tar was appended to another"
+            raise FileUnreadable(uri, why, "Name both tars instead, or join them with `tar --concatenate`.")
+
+
+def _without_contents(member: tarfile.TarInfo) -> tuple[str, str]:
+    """Why a member is refused whose contents lie elsewhere or in parts, and what to do: its sample would be lost."""
+    if member.islnk():
+        why = f"its member {member.name!r} is a hard link to {member.linkname!r}"
+        return why, "Write it again with `tar --hard-dereference`."
+    return f"its member {member.name!r} is sparse", "Write it again without `--sparse`."
 
 
 def _plain_type(name: str) -> pa.DataType | None:
