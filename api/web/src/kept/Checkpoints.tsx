@@ -39,13 +39,13 @@ export function Checkpoints({ job, events, artifacts, now }: Props) {
         </Notice>
       )}
       <div className="scroll" tabIndex={0} role="region" aria-label="Checkpoints">
-        <table data-testid="checkpoints">
+        <table data-testid="checkpoints" className="stacked">
           <thead>
             <tr>
               <th className="num">Step</th>
               <th>Kind</th>
               <th>Saved</th>
-              <th className="num kept-aside">Attempt</th>
+              <th className="num">Attempt</th>
               <th className="num">Size</th>
               <th aria-label="Actions" />
             </tr>
@@ -65,13 +65,13 @@ export function Checkpoints({ job, events, artifacts, now }: Props) {
 function Final({ job, weights, begins, now }: { job: Job; weights: Artifact; begins: string | null; now: number }) {
   return (
     <tr data-kind="final">
-      <td className="num">{count(job.progress.step)}</td>
-      <td>
+      <td className="num" data-said="Step">{count(job.progress.step)}</td>
+      <td data-said="Kind">
         <b>final weights</b>
       </td>
-      <td title={job.finished_at ? full(job.finished_at) : undefined}>{job.finished_at ? age(job.finished_at, now) : "–"}</td>
-      <td className="num kept-aside">{job.attempt}</td>
-      <td className="num">{bytes(weights.size_bytes)}</td>
+      <td data-said="Saved" title={job.finished_at ? full(job.finished_at) : undefined}>{job.finished_at ? age(job.finished_at, now) : "–"}</td>
+      <td className="num" data-said="Attempt">{job.attempt}</td>
+      <td className="num" data-said="Size">{bytes(weights.size_bytes)}</td>
       <td className="row-acts">
         <a href={artifactUrl(job.id, WEIGHTS)} download>
           Download<span className="hidden"> the final weights</span>
@@ -86,13 +86,13 @@ function Row({ job, checkpoint, now }: { job: Job; checkpoint: KeptCheckpoint; n
   const what = `step ${count(checkpoint.step)}`;
   return (
     <tr data-step={checkpoint.step}>
-      <td className="num" title={checkpoint.uri}>
+      <td className="num" data-said="Step" title={checkpoint.uri}>
         {count(checkpoint.step)}
       </td>
-      <td>{kindOf(checkpoint)}</td>
-      <td title={full(checkpoint.at)}>{age(checkpoint.at, now)}</td>
-      <td className="num kept-aside">{checkpoint.attempt}</td>
-      <td className="num">{bytes(checkpoint.size_bytes)}</td>
+      <td data-said="Kind">{kindOf(checkpoint)}</td>
+      <td data-said="Saved" title={full(checkpoint.at)}>{age(checkpoint.at, now)}</td>
+      <td className="num" data-said="Attempt">{checkpoint.attempt}</td>
+      <td className="num" data-said="Size">{bytes(checkpoint.size_bytes)}</td>
       <td className="row-acts">
         <a href={weightsUrl(job.id, nameOf(checkpoint))} download>
           Weights<span className="hidden"> of {what}</span>

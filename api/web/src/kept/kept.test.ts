@@ -10,7 +10,7 @@ function event(seq: number, type: string, data: Record<string, unknown> = {}): J
 
 test("a checkpoint has the last part of its place as its name, which says whether the job ended with it", () => {
   expect(nameOf(at("s3://b/job_a/step-3-a1-g2"))).toBe("step-3-a1-g2");
-  expect(kindOf(at("/home/checkpoints/job_a/step-3-a1-g2"))).toBe("on the way");
+  expect(kindOf(at("/home/checkpoints/job_a/step-3-a1-g2"))).toBe("during training");
   expect(kindOf(at("/home/checkpoints/job_a/step-3-a1-g2-end"))).toBe("end of the job");
 });
 

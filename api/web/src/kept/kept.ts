@@ -11,8 +11,8 @@ export function nameOf({ uri }: KeptCheckpoint): string {
 }
 
 /** Why it was written. */
-export function kindOf(checkpoint: KeptCheckpoint): "end of the job" | "on the way" {
-  return nameOf(checkpoint).endsWith("-end") ? "end of the job" : "on the way";
+export function kindOf(checkpoint: KeptCheckpoint): "end of the job" | "during training" {
+  return nameOf(checkpoint).endsWith("-end") ? "end of the job" : "during training";
 }
 
 export interface Unsaved {
