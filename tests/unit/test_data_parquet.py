@@ -24,6 +24,7 @@ from ringleader.data import (
     decode_image,
     decode_image_float,
 )
+from ringleader.data.columns import plain
 from ringleader.errors import DatasetUnsupported
 
 ROWS, GROUP = 23, 5
@@ -67,6 +68,22 @@ def test_tensors_of_one_shape_stack_to_a_tensor_of_that_shape(tmp_path: Path) ->
     assert dataset.by_column()
     assert torch.equal(dataset[3]["x"], torch.from_numpy(values[3]))
     assert torch.equal(dataset.batch([3, 0])["x"], torch.from_numpy(values[[3, 0]]))
+
+
+def test_views_of_lists_and_runs_are_read_as_lists_and_values_are(tmp_path: Path) -> None:
+    lists = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_view(pa.int32()))
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([0.5, 1.5], pa.float32()))
+    rows = pa.table({"v": lists, "r": runs})
+    with pa.ipc.new_file(tmp_path / "a.arrow", rows.schema) as out:
+        out.write_table(rows)
+    dataset = FileDataset(ArrowSource(tmp_path / "a.arrow"))
+    assert dataset.by_column()
+    batch = dataset.batch([2, 0])
+    assert torch.equal(batch["v"], torch.tensor([[5, 6], [1, 2]], dtype=torch.int32))
+    assert torch.equal(batch["r"], torch.tensor([1.5, 0.5]))
+    assert torch.equal(dataset[1]["v"], torch.tensor([3, 4], dtype=torch.int32))
+    views = pa.record_batch({"v": pa.array([[9], None, [], [1, 2]], pa.list_view(pa.int8()))}).slice(1)
+    assert plain(views)["v"].to_pylist() == [None, [], [1, 2]]
 
 
 def test_a_null_tensor_is_refused_by_its_row(tmp_path: Path) -> None:

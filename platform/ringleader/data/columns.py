@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 _LISTED = (
@@ -133,6 +134,10 @@ class ColumnStack:
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     """The type in which rows of a column are taken: that of a tensor is a list of lists."""
+    if pa.types.is_run_end_encoded(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(_plain_type(kind.value_type))
     if not isinstance(kind, pa.FixedShapeTensorType) or 0 in kind.shape:
         return _VIEWS.get(kind, kind)
     # Of another order of dimensions its numbers do not lie in the order of its lists.
@@ -145,6 +150,14 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(column, pa.RunEndEncodedArray):
+        column = pc.run_end_decode(column)
+    if isinstance(column, pa.ListViewArray | pa.LargeListViewArray):
+        # Not by a cast: that of pyarrow 25.0.1 gives the last row no values.
+        sizes = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        ends = pa.array(np.cumsum([0, *sizes], dtype=np.int64))
+        mask = column.is_null() if column.null_count else None
+        column = pa.LargeListArray.from_arrays(ends, column.flatten(), mask=mask)
     if not isinstance(column, pa.FixedShapeTensorArray) or kind == column.type:
         return column.cast(kind)
     flat, size = column.storage, column.storage.type.list_size
