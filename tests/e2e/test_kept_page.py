@@ -66,7 +66,9 @@ def test_the_weights_of_a_running_jobs_checkpoint_are_saved_and_begun_another_jo
     assert serious(page) == []
     page.set_viewport_size({"width": 360, "height": 740})
     start = page.get_by_role("link", name="Start from here with step 10")
-    assert rows.first.evaluate("row => [...row.cells].every(c => c.getBoundingClientRect().right <= innerWidth)")
+    assert rows.first.evaluate(
+        "row => [...row.cells].every(c => c.getBoundingClientRect().right <= innerWidth)"
+    )
     start.click()
     editor = page.get_by_test_id("jobfile")
     wait_for("the clone", lambda: places[0][0] in editor.input_value())

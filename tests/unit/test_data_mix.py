@@ -84,7 +84,7 @@ def test_shares_that_are_no_thousandths_are_rounded_and_still_add_up() -> None:
 
 def test_what_cannot_be_mixed_is_refused_by_name() -> None:
     rows = Rows("a", 5)
-    for weight in (0, -1, float("nan"), float("inf")):
+    for weight in (0, -1, float("nan"), float("inf"), "0.5", None):
         with pytest.raises(ValueError, match="the weight of 'a' in a mix"):
             Mix({"a": (rows, weight)})
     with pytest.raises(ValueError, match="'b' has less than a thousandth"):

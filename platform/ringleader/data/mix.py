@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,8 @@ def _size(name: str, dataset: Any) -> int:
 def _thousandths(weights: Mapping[str, float]) -> list[int]:
     """Whole shares that add up to SHARES, those with the largest rests rounded up."""
     for name, weight in weights.items():
-        if not (math.isfinite(weight) and weight > 0):
-            raise ValueError(f"the weight of {name!r} in a mix is {weight}; allowed: above 0")
+        if not (isinstance(weight, Real) and math.isfinite(weight) and weight > 0):
+            raise ValueError(f"the weight of {name!r} in a mix is {weight!r}; allowed: a number above 0")
     if not weights:
         raise ValueError("a mix needs at least one data set")
     # Of decimal fractions: 0.7 / (0.7 + 0.3) need not be 0.7.
