@@ -128,9 +128,9 @@ def test_what_goes_by_several_parameters_is_named_on_servers_with_parts(name: st
     assert {end.reproducible_why for end in one.finished.values()} == {""}
 
 
-@pytest.mark.parametrize("name", ["clipping", "normalised"])
+@pytest.mark.parametrize("name", COUPLED)
 def test_it_is_named_where_each_server_has_one_parameter(name: str, tmp_path: Path) -> None:
-    """No step there shows it: a server has one gradient."""
+    """No step there shows it: a server has one gradient. Of a hook that scales it by its norm nobody knows."""
     program = Program(name, partial(nn.Linear, 6, 3))
     play = Cast(in_mode(SERVERS), program, FaultPlan(), artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
@@ -138,10 +138,14 @@ def test_it_is_named_where_each_server_has_one_parameter(name: str, tmp_path: Pa
     assert all("goes by several parameters at once" in why for why in whys)
 
 
+@pytest.mark.parametrize("make", [norm_free, partial(nn.Linear, 6, 3)], ids=["several", "one each"])
 @pytest.mark.parametrize("name", APART)
-def test_what_goes_by_each_parameter_keeps_the_bits_of_one_process(name: str, tmp_path: Path) -> None:
-    alone, _ = run_local(in_mode(SERVERS), Program(name), tmp_path / "alone")
-    play = Cast(in_mode(SERVERS), Program(name), FaultPlan(), artifacts=tmp_path).play()
+def test_what_goes_by_each_parameter_keeps_the_bits_of_one_process(
+    name: str, make: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    program = Program(name, make)
+    alone, _ = run_local(in_mode(SERVERS), program, tmp_path / "alone")
+    play = Cast(in_mode(SERVERS), program, FaultPlan(), artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert {end.reproducible_why for end in play.finished.values()} == {""}
     assert play.digest == alone.digest

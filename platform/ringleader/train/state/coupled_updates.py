@@ -5,11 +5,14 @@ other weights than in one process. Seen are the operations of one step, with the
 or a state is changed by what was computed from another parameter.
 """
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from inspect import unwrap
 from math import inf
 from pathlib import Path
+from types import CodeType
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -33,7 +36,8 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A watch over one step of an optimizer.
 
     Attributes:
-        found: a parameter was changed by another one's values.
+        found: a parameter was changed by another one's values. Or, where one alone has a gradient, a hook has changed
+            it by a norm of its own, which would be that of all if the others had theirs.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -52,6 +56,8 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     spans.append((begin, begin + tensor.nbytes, number))
         # By their places: all weights may lie in one storage.
         self._spans = sorted(spans)
+        alone = sum(p.grad is not None for p in parameters) == 1 < len(parameters)
+        self._hooks = frozenset(map(_code_of, _hooks_of(optimizer))) if alone else frozenset()
 
     @classmethod
     def matters(cls, optimizer: Optimizer) -> bool:
@@ -89,10 +95,22 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
             number = self._number_of(tensor)
             if writes and number is not None:
                 self.found |= not sources | self._numbers <= {number}
+                self.found |= self._is_scaled(tensor, given) and self._is_in_hook()
                 # What was read as a number went into this change.
                 self._numbers = _NOBODY
             elif sources:
                 self._made[id(tensor)] = (ref(tensor), sources)
+
+    def _is_scaled(self, tensor: Tensor, given: Sequence[Any]) -> bool:
+        """Whether it is changed by one number that was computed from a parameter."""
+        parts = [each for each in tree_iter(given) if _is_plain(each) and each.numel() == 1 < tensor.numel()]
+        return bool(self._numbers) or any(self._sources(each) for each in parts)
+
+    def _is_in_hook(self) -> bool:
+        frame = sys._getframe() if self._hooks else None
+        while frame is not None and frame.f_code not in self._hooks:
+            frame = frame.f_back
+        return frame is not None
 
     def _sources_of(self, values: Any) -> _Sources:
         return frozenset().union(*(self._sources(tensor) for tensor in filter(_is_plain, tree_iter(values))))
@@ -121,15 +139,20 @@ def is_of_program(optimizer: Optimizer) -> bool:
 def finding_of(optimizer: Optimizer) -> VariableFinding:
     """The finding that a step of this optimizer is coupled, with the place of its `step`, or else of a hook."""
     kind: Any = type(optimizer)
-    functions = [kind.step, *optimizer._optimizer_step_pre_hooks.values()]
-    functions += optimizer._optimizer_step_post_hooks.values()
-    for function in functions:
-        inner = unwrap(function)
-        code = getattr(getattr(inner, "__func__", inner), "__code__", None)
+    for code in map(_code_of, (kind.step, *_hooks_of(optimizer))):
         if code is not None and not code.co_filename.startswith(BELOW):
             line = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
             return VariableFinding(f"{kind.__name__}.step with its hooks", line, CURE, HOW)
     return VariableFinding(f"{kind.__name__}.step with its hooks", kind.__module__, CURE, HOW)
+
+
+def _hooks_of(optimizer: Optimizer) -> list[Any]:
+    return [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+
+
+def _code_of(function: Any) -> CodeType | None:
+    inner = unwrap(function.func if isinstance(function, partial) else function)
+    return getattr(getattr(inner, "__func__", inner), "__code__", None)
 
 
 def _is_plain(value: Any) -> bool:
