@@ -106,9 +106,11 @@ def test_one_object_may_be_kept_twice_and_be_made_anew_between_loops(tmp_path: P
             kept.append((phase, session._held.kept["phase"]))
             for x, y in session.batches(TensorDataset(torch.ones(8, 4), torch.zeros(8).long())):
                 session.step(F.cross_entropy(net(x), y))
+        session.keep("phase", last := Counter())
+        kept.append((last, session._held.kept["phase"]))
 
     run_local(JobSpec.parse(SPEC), program, tmp_path)
-    assert [given is held for given, held in kept] == [True, True]
+    assert [given is held for given, held in kept] == [True, True, True]
 
 
 @pytest.mark.parametrize(

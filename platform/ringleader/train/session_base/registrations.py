@@ -103,8 +103,8 @@ class Registrations(SessionArtifacts):
         """Register an object with state_dict/load_state_dict: rolled back on replay, healed with the weights.
 
         Raises:
-            StepMisuse: it has no such methods; another line has given another object that name, or the same line, with
-                no loop and no evaluation between.
+            StepMisuse: it has no such methods, or another object was given that name, with no loop and no evaluation
+                between.
         """
         self._calls.check_between("keep")
         check_kept(name, kept)

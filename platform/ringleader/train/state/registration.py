@@ -91,8 +91,8 @@ class KeptNames:
         self._given: dict[str, tuple[str, int]] = {}
 
     def check(self, name: str, *, new: bool, calls: int) -> None:
-        """Check that no other object has the name: only one of them would be healed and saved. The same line may give
-        another one once a session call lies between, as for an object made anew between loops.
+        """Check that no other object was just given the name: only one of them would be healed and saved. Behind a
+        session call another one may take its place, as an object that is made anew between loops.
 
         Args:
             new: it is not the object that is kept under the name.
@@ -103,7 +103,7 @@ class KeptNames:
         """
         place = running_place()
         before, then = self._given.get(name, (place, -1))
-        if new and (before != place or then == calls):
+        if new and then == calls:
             raise StepMisuse(
                 f"session.keep({name!r}, …) at {place} got another object than at {before}: under one name one object "
                 f"is kept.",
