@@ -16,6 +16,7 @@ from starlette.routing import Match
 from ringleader import __version__
 from ringleader.errors import FINDINGS_TOLD, PackageRefused, RingleaderError, SpecInvalid, and_more
 from ringleader.spec import JobSpec
+from ringleader.spec.job import PATTERNS
 from ringleader.spec.sweep import SweepSpec
 from ringleader.wire.views import Problem
 from ringleader_api.assembly import build
@@ -221,11 +222,14 @@ def _finding(error: Any) -> dict[str, Any]:
     context = error.get("ctx") or {}
     value = error.get("input")
     words = f"unknown key {rest[-1]!r}" if error["type"] == "extra_forbidden" and rest else error["msg"]
+    complaint, allowed = PATTERNS.get(
+        context.get("pattern", ""), (words, str(context.get("expected", words)))
+    )
     return {
         "pointer": pointer,
         "value": value if isinstance(value, (str, int, float, bool)) else None,
-        "allowed": str(context.get("expected", words)),
-        "message": words,
+        "allowed": allowed,
+        "message": words if complaint == words else f"{complaint}; allowed: {allowed}",
     }
 
 

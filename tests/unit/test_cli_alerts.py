@@ -69,6 +69,19 @@ def test_a_rule_to_a_host_without_an_address_is_set_with_a_warning(
     assert "warning: The host nowhere.invalid has no address now. Alerts to it fail until it has one." in said
 
 
+def test_a_name_that_no_rule_can_have_is_refused_in_words(here: Stage, run: Run, tmp_path: Path) -> None:
+    here.client.post("/api/v1/projects", json={"name": "default"})
+    file = tmp_path / "rule.yaml"
+    file.write_text("when: {state: failed}\nchannels: [{slack: HOOK}]\n")
+    code, _, said = run("alerts", "set", "bad name!", str(file))
+    assert code == 2
+    head, finding, *_ = said.splitlines()
+    assert head == "error (invalid): the request has wrong values:"
+    assert finding.startswith(
+        "  path: name: is not a valid name; allowed: letters, digits, '.', '_' and '-', "
+    )
+
+
 def test_a_file_that_is_no_rule_is_refused_with_what_is_wrong(here: Stage, run: Run, tmp_path: Path) -> None:
     here.client.post("/api/v1/projects", json={"name": "default"})
     file = tmp_path / "rule.yaml"

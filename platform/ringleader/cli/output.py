@@ -231,7 +231,9 @@ def complain(error: RingleaderError, as_json: bool) -> None:
         body = {"code": error.code, "message": error.message, "hint": error.hint, "errors": findings}
         echo(json_line(body), err=True)
         return
-    echo(f"error ({error.code}): {error.message if not findings else _headline(error)}", err=True)
+    echo(
+        f"error ({error.code}): {error.message if not findings else _headline(error, findings[0])}", err=True
+    )
     for finding in findings:
         where = str(finding.get("pointer", "")).strip("/").replace("/", ".") or "job file"
         echo(f"  {where}: {_found(finding)}", err=True)
@@ -241,8 +243,10 @@ def complain(error: RingleaderError, as_json: bool) -> None:
         echo(f"  → {error.hint}", err=True)
 
 
-def _headline(error: RingleaderError) -> str:
+def _headline(error: RingleaderError, first: Mapping[str, Any]) -> str:
     """The sentence without the findings that follow it line by line."""
+    if error.message.startswith(f"{first.get('pointer')}: "):  # they are all that it says
+        return "the request has wrong values:"
     return error.message.split(": ", 1)[0].rstrip(".") + ":"
 
 
