@@ -88,7 +88,7 @@ def test_a_file_that_is_no_rule_is_refused_with_what_is_wrong(here: Stage, run: 
     for text, words in (
         ("when: {state: failed}\n", "when and channels"),
         ("when: [\n", "rule.yaml"),
-        ("when: {state: odd}\nchannels: [{mail: a@example.org}]\n", "/when/state"),
+        ("when: {state: odd}\nchannels: [{mail: a@example.org}]\n", "when.state"),
         ("when: {state: failed}\nchannels: [{mail: a@example.org}]\n", "RINGLEADER_SMTP_HOST"),
     ):
         file.write_text(text)
