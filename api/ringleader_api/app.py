@@ -222,14 +222,14 @@ def _finding(error: Any) -> dict[str, Any]:
     context = error.get("ctx") or {}
     value = error.get("input")
     words = f"unknown key {rest[-1]!r}" if error["type"] == "extra_forbidden" and rest else error["msg"]
-    complaint, allowed = PATTERNS.get(
-        context.get("pattern", ""), (words, str(context.get("expected", words)))
-    )
+    complaint, allowed = PATTERNS.get(context.get("pattern", ""), ("", ""))
+    if complaint:
+        words = f"{complaint}; allowed: {allowed}"
     return {
         "pointer": pointer,
         "value": value if isinstance(value, (str, int, float, bool)) else None,
-        "allowed": allowed,
-        "message": words if complaint == words else f"{complaint}; allowed: {allowed}",
+        "allowed": allowed or str(context.get("expected", words)),
+        "message": words,
     }
 
 

@@ -96,10 +96,8 @@ def rate_by_the_default_of_a_lambda(session: Session) -> None:
     note = lambda loss, seen={"sum": 0.0}: seen.update(sum=seen["sum"] + loss) or seen["sum"]  # noqa: E731
     for _ in range(EPOCHS):
         optimizer.param_groups[0]["lr"] = 0.05 / (1 + note(0.0))
-        for x, y in session.batches(rows()):
-            loss = F.cross_entropy(net(x), y)
-            session.step(loss)
-            note(loss.item())
+        for loss in losses_of(session, net):
+            note(loss)
 
 
 @by_rows("seen")
@@ -112,10 +110,8 @@ def rate_by_the_default_of_a_function(session: Session) -> None:
     optimizer = sgd(session, net)
     for _ in range(EPOCHS):
         optimizer.param_groups[0]["lr"] = 0.05 / (1 + note(0.0))
-        for x, y in session.batches(rows()):
-            loss = F.cross_entropy(net(x), y)
-            session.step(loss)
-            note(loss.item())
+        for loss in losses_of(session, net):
+            note(loss)
 
 
 class Heating:

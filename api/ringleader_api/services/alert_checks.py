@@ -1,7 +1,6 @@
 """Checks on the channels of alert rules that only the control plane can make: secrets, addresses, mail."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Self
 
 import httpx
@@ -46,15 +45,15 @@ class ChannelChecks:
             Unprocessable: a channel leads inside or is a mail without a server, or its secret is not there.
         """
         hosts = Hosts(self._look_up)
-        warnings: dict[str, None] = {}
+        warnings: list[str] = []
         for pointer, rule in rules.items():
             for place, channel in enumerate(rule.channels):
                 below = f"{pointer}/channels/{place}"
                 self._check_mail(channel, below, where)
                 self._check_secrets(project, channel, below, where)
                 if not hosts_known and channel.webhook is not None:
-                    warnings.update(dict.fromkeys(self._check_address(channel.webhook, hosts, below, where)))
-        return list(warnings)
+                    warnings.append(self._check_address(channel.webhook, hosts, below, where))
+        return list(dict.fromkeys(filter(None, warnings)))
 
     def _check_mail(self, channel: AlertChannel, pointer: str, where: str) -> None:
         if channel.mail is not None and not self._mails:
@@ -67,20 +66,8 @@ class ChannelChecks:
                 where=where,
             )
 
-    def _check_address(self, webhook: str, hosts: Hosts, pointer: str, where: str) -> list[str]:
-        refused, warnings = "is no address", []
-        with suppress(httpx.InvalidURL):
-            url = httpx.URL(webhook)
-            # As it is looked up: a name with other letters has an ASCII form, which the resolver and the operator's
-            # list know.
-            host = url.raw_host.decode("ascii")
-            found = parsed(hosts.addresses(host, url.port or 80))
-            # All of them, as when an alert is sent: which one a look-up names first is its owner's choice.
-            taken = all(self._allowed.takes(host, one) for one in found)
-            refused = "" if taken else "leads to an internal address, to which no alerts are sent"
-            warnings = (
-                [] if found else [f"The host {host} has no address now. Alerts to it fail until it has one."]
-            )
+    def _check_address(self, webhook: str, hosts: Hosts, pointer: str, where: str) -> str:
+        refused, warning = self._look_at(webhook, hosts)
         if refused:
             raise wrong_key(
                 f"{pointer}/webhook",
@@ -90,7 +77,7 @@ class ChannelChecks:
                 hint="Have the operator name the host in RINGLEADER_ALERT_HOSTS if it may be reached.",
                 where=where,
             )
-        return warnings
+        return warning
 
     def _check_secrets(self, project: str, channel: AlertChannel, pointer: str, where: str) -> None:
         named = {key: name for key in ("secret", "slack") if (name := getattr(channel, key)) is not None}
@@ -110,3 +97,20 @@ class ChannelChecks:
             hint=f"Set it with `ringleader secret set {name} --project {project}`.",
             where=where,
         )
+
+    def _look_at(self, webhook: str, hosts: Hosts) -> tuple[str, str]:
+        """Why the address may not be used now, and else why nothing arrives there now; empty where nothing speaks
+        against it."""
+        try:
+            url = httpx.URL(webhook)
+        except httpx.InvalidURL:
+            return "is no address", ""
+        # As it is looked up: a name with other letters has an ASCII form, which the resolver and the operator's list
+        # know.
+        host = url.raw_host.decode("ascii")
+        found = parsed(hosts.addresses(host, url.port or 80))
+        # All of them, as when an alert is sent: which one a look-up names first is its owner's choice.
+        if not all(self._allowed.takes(host, one) for one in found):
+            return "leads to an internal address, to which no alerts are sent", ""
+        # It may have one later.
+        return "", "" if found else f"The host {host} has no address now. Alerts to it fail until it has one."

@@ -72,8 +72,7 @@ export async function alertRules(project: string, signal?: AbortSignal): Promise
   return (await read<{ items: AlertRule[] }>(rulesPath(project), { signal })).items;
 }
 
-/** Sets the rule, or replaces the one of that name. */
-/** Sets a rule. Resolves to what would keep its alerts from arriving as things are now, in sentences. */
+/** Sets the rule, or replaces the one of that name. Resolves to what would keep its alerts from arriving now, in sentences. */
 export async function setRule(project: string, name: string, rule: Record<string, unknown>): Promise<string[]> {
   const answer = await send(`${rulesPath(project)}/${encodeURIComponent(name)}`, { method: "PUT", body: rule });
   return ((await answer.json()) as { warnings: string[] }).warnings;

@@ -231,9 +231,8 @@ def complain(error: RingleaderError, as_json: bool) -> None:
         body = {"code": error.code, "message": error.message, "hint": error.hint, "errors": findings}
         echo(json_line(body), err=True)
         return
-    echo(
-        f"error ({error.code}): {error.message if not findings else _headline(error, findings[0])}", err=True
-    )
+    head = _headline(error, findings[0]) if findings else error.message
+    echo(f"error ({error.code}): {head}", err=True)
     for finding in findings:
         where = str(finding.get("pointer", "")).strip("/").replace("/", ".") or "job file"
         echo(f"  {where}: {_found(finding)}", err=True)

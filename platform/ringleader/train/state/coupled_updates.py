@@ -95,7 +95,7 @@ class CoupledUpdates(TorchDispatchMode):  # type: ignore[no-untyped-call]
             number = self._number_of(tensor)
             if writes and number is not None:
                 self.found |= not sources | self._numbers <= {number}
-                self.found |= self._is_scaled(tensor, given) and self._is_in_hook()
+                self.found |= self._is_in_hook() and self._is_scaled(tensor, given)
                 # What was read as a number went into this change.
                 self._numbers = _NOBODY
             elif sources:
