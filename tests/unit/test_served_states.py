@@ -72,6 +72,12 @@ READS: dict[str, Line] = {
     "in place": lambda o, n: o.state[first(n)]["momentum_buffer"].mul_(0.5),
     "a copy": lambda o, n: copy.deepcopy(o).state[first(n)]["momentum_buffer"],
     "a copy's": lambda o, n: o.load_state_dict(copy.deepcopy(o).state_dict()),
+    "loaded into one that is not registered": lambda o, n: torch.optim.SGD(
+        n.parameters(), lr=0.1, momentum=0.9
+    ).load_state_dict(o.state_dict()),
+    "moved to another parameter": lambda o, n: o.state.update(
+        dict(zip(n.parameters(), list(o.state.values())[::-1], strict=True))
+    ),
     "behind a load": lambda o, n: (o.load_state_dict(o.state_dict()), o.state[first(n)]["momentum_buffer"]),
 }
 
@@ -125,6 +131,11 @@ def set_by_hand(optimizer: torch.optim.Optimizer, net: nn.Module) -> None:
         optimizer.state[parameter]["momentum_buffer"] = torch.full_like(parameter, 0.01)
 
 
+def popped_and_set(optimizer: torch.optim.Optimizer, net: nn.Module) -> None:
+    for parameter in net.parameters():
+        optimizer.state[parameter] = optimizer.state.pop(parameter)
+
+
 class Kept:
     """The state of the first epoch comes back behind each of the others; each member, a thread, has its own."""
 
@@ -145,6 +156,7 @@ WRITES: dict[str, Callable[[], Line]] = {
     "removed": lambda: removed,
     "without momentum": lambda: without_momentum,
     "set": lambda: set_by_hand,
+    "popped and set": lambda: popped_and_set,
     "kept": Kept,
     "copied": lambda: lambda o, n: copy.deepcopy((o, n)),
     "printed": lambda: lambda o, n: print(o, repr(o.state)),
@@ -159,6 +171,48 @@ def test_what_is_written_whole_has_the_bits_of_a_ring(write: str, mode: str, tmp
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.digest == alone.digest
     assert play.reported("member.differed") == []
+    assert {end.reproducible_why for end in play.finished.values()} == {""}
+
+
+class TwoNetworks:
+    """The optimizer of one network begins anew with the other one's state, as in population-based training."""
+
+    def __init__(self, *, same: bool) -> None:
+        self.same = same
+
+    def __call__(self, session: Session) -> None:
+        first, second = (session.model(nn.Linear(5, 2)) for _ in range(2))
+        for weight in (*first.parameters(), *second.parameters()):
+            nn.init.constant_(weight, 0.1)
+        of_first = torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9)
+        of_second = torch.optim.SGD(second.parameters(), lr=0.1, momentum=0.9)
+        session.optimizer(of_first)
+        session.optimizer(of_second)
+        for number in range(3):
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(first(x), y) + F.cross_entropy(second(x), y) * number)
+            if self.same:
+                anew = session.optimizer(torch.optim.SGD(first.parameters(), lr=0.05, momentum=0.9))
+                anew.load_state_dict(copy.deepcopy(of_first.state_dict()))
+                of_first = anew
+            else:
+                of_second.load_state_dict(copy.deepcopy(of_first.state_dict()))
+
+
+@pytest.mark.parametrize("mode", SERVERS)
+def test_a_state_is_not_loaded_for_other_parameters(mode: str, tmp_path: Path) -> None:
+    play = ThreadedCast(JobSpec.parse(job(SERVERS[mode])), TwoNetworks(same=False), artifacts=tmp_path).play()
+    assert (play.outcome, play.reason) == ("failed", "entrypoint_raised"), play.message
+    assert "loaded into one of other parameters (test_served_states.py:" in play.message
+    assert "copy the settings alone" in play.message
+
+
+@pytest.mark.parametrize("mode", ["1 server", "2 servers", "copies"])
+def test_an_optimizer_made_anew_goes_on_with_the_state_of_the_one_before(mode: str, tmp_path: Path) -> None:
+    alone, _ = run_local(job("ring"), TwoNetworks(same=True), tmp_path / "alone")
+    play = ThreadedCast(JobSpec.parse(job(SERVERS[mode])), TwoNetworks(same=True), artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.digest == alone.digest
     assert {end.reproducible_why for end in play.finished.values()} == {""}
 
 

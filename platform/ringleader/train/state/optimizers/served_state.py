@@ -21,8 +21,8 @@ from ringleader.program_text.current_line import calling_line
 from ringleader.train.state.training_state import TrainingState
 
 State = MutableMapping[Any, dict[str, Any]]
-READERS = (str(Path(ringleader.__file__).parent), str(Path(torch.optim.__file__).with_name("optimizer.py")))
-"""Files and folders whose code may read what a member has, whatever it is."""
+OURS = str(Path(ringleader.__file__).parent)
+TORCHS = str(Path(torch.optim.__file__).with_name("optimizer.py"))
 CURE = (
     "With sync: ring every worker has all of it. On servers it can be cleared with optimizer.state.clear(), and saved "
     "and restored as a whole: kept = copy.deepcopy(optimizer.state_dict()), optimizer.load_state_dict(kept)."
@@ -62,6 +62,7 @@ class ServedOptimizerStates:
         if self._on:
             # torch may read a closed state to make a state dict, which would show the program what it holds.
             optimizer.register_state_dict_post_hook(self._saved)
+            optimizer.register_load_state_dict_pre_hook(_opened_for)
             # torch puts a new, open state in place of the old one here.
             optimizer.register_load_state_dict_post_hook(self._loaded)
 
@@ -104,33 +105,49 @@ class ServedOptimizerStates:
             keys = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             optimizer.state = LiveState(state, keys)  # type: ignore[assignment]
 
-    def _saved(self, _optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    def _saved(self, optimizer: Optimizer, saved: dict[str, Any]) -> None:
         if self._hidden:
             count = sum(len(group["params"]) for group in saved["param_groups"])
             # A `state_dict` numbers the parameters through all groups.
-            saved["state"] = ClosedState(saved["state"], list(range(count)))
+            saved["state"] = ClosedState(saved["state"], list(range(count)), _parameters_of(optimizer))
 
 
 class ClosedState(MutableMapping[Any, Any]):
-    """An optimizer's state that only torch's code and ours can read, as `state_dict` gives it.
+    """An optimizer's state that only our code can read, as `state_dict` gives it.
 
     Args:
         opened: the member's own part.
         keys: those of all that any member may have.
+        parameters: the optimizer's, by identity and in their order: each server keeps the state of some of them.
 
     Attributes:
         what: its name, for people.
+        readers: the files and folders whose code may read what a member has, whatever it is.
     """
 
     what = "the state of an optimizer"
+    readers: tuple[str, ...] = (OURS,)
 
-    def __init__(self, opened: State, keys: list[Any]) -> None:
+    def __init__(self, opened: State, keys: list[Any], parameters: tuple[int, ...] = ()) -> None:
         self._opened = opened
         self._keys = keys
+        self._parameters = parameters
 
     @property
     def opened(self) -> State:
         """The member's own part."""
+        return self._opened
+
+    def opened_for(self, optimizer: Optimizer) -> State:
+        """The member's own part, to be loaded into an optimizer. Raises StepMisuse: it is one of other parameters."""
+        if self._parameters != _parameters_of(optimizer):
+            raise StepMisuse(
+                f"the state of an optimizer was loaded into one of other parameters ({calling_line()}): parameter "
+                "servers keep it, each for parameters of its own, so none could hand it over.",
+                hint="With sync: ring every worker has all of it. On servers, load it into an optimizer of the same "
+                "parameters in the same order, copy the settings alone (rate, momentum), or begin with none: "
+                "optimizer.state.clear().",
+            )
         return self._opened
 
     def __iter__(self) -> Iterator[Any]:
@@ -140,7 +157,7 @@ class ClosedState(MutableMapping[Any, Any]):
         return self._opened[key] if self._readable() else ServedEntry(self._opened, key)
 
     def __setitem__(self, key: Any, values: Any) -> None:
-        self._opened[key] = values
+        self._opened[key] = values.opened_for(key) if isinstance(values, ServedEntry) else values
 
     def __delitem__(self, key: Any) -> None:
         self._opened.pop(key, None)
@@ -167,16 +184,16 @@ class ClosedState(MutableMapping[Any, Any]):
         return f"<{self.what}, which parameter servers keep>"
 
     def __copy__(self) -> "ClosedState":
-        return type(self)(self._opened, self._keys)
+        return type(self)(self._opened, self._keys, self._parameters)
 
     def __deepcopy__(self, known: dict[int, Any]) -> "ClosedState":
-        return ClosedState(copy.deepcopy(self._opened, known), list(self._keys))
+        return ClosedState(copy.deepcopy(self._opened, known), list(self._keys), self._parameters)
 
     def __reduce_ex__(self, _protocol: Any) -> NoReturn:
         self._refuse()
 
     def _readable(self) -> bool:
-        return _is_reader()
+        return _is_read_by(self.readers)
 
     def _refuse(self) -> NoReturn:
         raise StepMisuse(
@@ -187,7 +204,9 @@ class ClosedState(MutableMapping[Any, Any]):
 
 
 class LiveState(ClosedState):
-    """`optimizer.state` of a registered optimizer while the program runs."""
+    """`optimizer.state` of a registered optimizer while the program runs: torch reads it to make a state dict."""
+
+    readers = (OURS, TORCHS)
 
     def __deepcopy__(self, known: dict[int, Any]) -> ClosedState:
         return SealedState(copy.deepcopy(self._opened, known), copy.deepcopy(self._keys, known))
@@ -205,7 +224,7 @@ class SealedState(ClosedState):
         return False
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._keys) if not _is_reader() else self._refuse()
+        return iter(self._keys) if not _is_read_by((OURS, TORCHS)) else self._refuse()
 
 
 class ServedEntry(MutableMapping[str, Any]):
@@ -214,6 +233,12 @@ class ServedEntry(MutableMapping[str, Any]):
     def __init__(self, opened: State, key: Any) -> None:
         self._closed = ClosedState(opened, [key])
         self._key = key
+
+    def opened_for(self, key: Any) -> dict[str, Any]:
+        """What the member has of it, to be put back. Raises StepMisuse: as another parameter's."""
+        if key is not self._key and not (isinstance(key, int) and key == self._key):
+            self._closed._refuse()
+        return self._closed.opened.get(self._key, {})
 
     def __getitem__(self, _name: str) -> Any:
         self._closed._refuse()
@@ -240,10 +265,20 @@ class ServedEntry(MutableMapping[str, Any]):
         return repr(self._closed)
 
 
-def _is_reader() -> bool:
-    """Whether the code that reads a state, past frames of this file and of `collections`, is torch's or ours."""
+def _opened_for(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any] | None:
+    """What torch is to load in place of a saved state that is closed."""
+    state = saved.get("state")
+    return {**saved, "state": state.opened_for(optimizer)} if isinstance(state, ClosedState) else None
+
+
+def _parameters_of(optimizer: Optimizer) -> tuple[int, ...]:
+    return tuple(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _is_read_by(readers: tuple[str, ...]) -> bool:
+    """Whether the code that reads a state, past frames of this file and of `collections`, is in one of these files."""
     frame = sys._getframe(1)
     # The methods that MutableMapping adds (items, update) run in frames of a frozen module.
     while frame.f_back is not None and frame.f_code.co_filename in (__file__, "<frozen _collections_abc>"):
         frame = frame.f_back
-    return frame.f_code.co_filename.startswith(READERS)
+    return frame.f_code.co_filename.startswith(readers)
