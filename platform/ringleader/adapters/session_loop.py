@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from ringleader.errors import StepMisuse
-from ringleader.program_text.counted_loops import check_not_counted
 from ringleader.program_text.current_line import CodeLine, running_frames
 from ringleader.train import Session
 from ringleader.train.best_weights import best_of
@@ -93,12 +92,10 @@ class Rows:
 
     def _passed(self, session: Session, *, by_steps: bool = False) -> DatasetPass:
         check_dataset(self.dataset)
-        place = program_place()
-        check_not_counted(place, same_bits=session._spec.sync.same_bits)
         bring(self.dataset, session._near)
         request = LoopRequest(
             self.dataset,
-            place,
+            program_place(),
             self.shuffle,
             self.collate,
             self.loader_workers,

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 from ringleader.program_text.program_scope import ADDS, Function, Key, ProgramScope, has_own
 from ringleader.program_text.statement_flow import ACTS, MATTERS
-from ringleader.program_text.statement_order import Loop, blocks, first, given, names, parents, span
+from ringleader.program_text.statement_order import (
+    Loop,
+    blocks,
+    ends_loop,
+    first,
+    given,
+    names,
+    parents,
+    span,
+)
 from ringleader.program_text.value_flow import ValueFlow
 
 LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
@@ -214,7 +223,9 @@ class _Body:
         return key if key is not None and (key[0] or key in self._flows.sets) else None
 
     def _lines_of_tests(self) -> set[int]:
-        return {node.test.lineno for node in self.nodes if isinstance(node, ast.If)}
+        """The lines of conditions that do not decide on the loop's end."""
+        tests = (node for node in self.nodes if isinstance(node, ast.If))
+        return {node.test.lineno for node in tests if not ends_loop([*node.body, *node.orelse])}
 
     def _counters(self) -> set[Key]:
         """Variables to which a number is added: deciding only when something is shown, they do not matter."""

@@ -1,60 +1,91 @@
 """Loops that end after a number of turns: refused, because a worker's turns are those of its own slices."""
 
 import ast
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
 from ringleader.errors import StepMisuse
-from ringleader.program_text.current_line import CodeLine
+from ringleader.program_text.current_line import CodeLine, running_frames
 from ringleader.program_text.loop_bodies import text_of
-from ringleader.program_text.statement_order import span
+from ringleader.program_text.statement_order import ends_loop, own_statements, span
 
 LOOPS = frozenset(["batches", "steps"])
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
-APART = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def check_not_counted(place: CodeLine, *, same_bits: bool) -> None:
-    """Refuse a call of `session.batches` at `place` whose turns are counted.
+    """Refuse the first turn of a call of `session.batches` at `place` if its turns are counted: there, in the loop that
+    takes them, or where a generator of the program hands them on.
 
     Args:
         same_bits: the job promises them: the number of a turn decides nothing then.
 
     Raises:
         StepMisuse: its batches go through a function that counts turns, or pairs them with something else; or the
-            number that `enumerate` gives to a turn decides on a `break`.
+            number that `enumerate` gives to a turn decides on its end.
     """
-    code, line = place
-    what = _counting(code.co_filename, line) or (same_bits and _numbering(code.co_filename, line))
-    if not what:
-        return
-    where = f"{Path(code.co_filename).name}:{line}"
-    raise StepMisuse(
-        f"{what} ({where}): it counts slices, and how many batches those are depends "
-        "on the number of workers.",
-        hint="Iterate over session.batches directly and stop by step: if session.global_step >= last: break, before "
-        "session.step; or session.stop(). Values that belong to a row come from the data set.",
-    )
+    for (code, line), giver in _takers(place):
+        what = _counting(code.co_filename, line, giver) or (same_bits and _numbering(code.co_filename, line))
+        if what:
+            raise StepMisuse(
+                f"{what} ({Path(code.co_filename).name}:{line}): it counts slices, and how many batches those are "
+                "depends on the number of workers.",
+                hint="Stop by step: if session.global_step >= last: break, before session.step; or session.stop(). "
+                "Values that belong to a row come from the data set.",
+            )
+
+
+def _takers(place: CodeLine) -> Iterator[tuple[CodeLine, str]]:
+    """The place of the call, and who takes the first batch; as long as that is a generator that yields the batches, who
+    takes them from it, with the generator's name."""
+    yield place, ""
+    giver = ""
+    for frame in running_frames():
+        code, line = frame.f_code, frame.f_lineno
+        yield (code, line), giver
+        if not (code.co_flags & inspect.CO_GENERATOR and _hands_on(code.co_filename, line)):
+            return
+        giver = code.co_name
 
 
 @lru_cache(maxsize=256)
-def _counting(file: str, line: int) -> str:
-    """The complaint about a call of `session.batches(…)` on that line that is passed to a counting function."""
+def _hands_on(file: str, line: int) -> bool:
+    """Whether a generator that asks for batches at that line yields each of them: it may also train on them itself."""
+    for node in _beside(file, line):
+        if isinstance(node, ast.YieldFrom) and node.lineno <= line <= (node.end_lineno or line):
+            return True
+        if isinstance(node, ast.For) and _heads(node, line):
+            inside = [each for statement in node.body for each in ast.walk(statement)]
+            return any(isinstance(each, ast.Yield | ast.YieldFrom) for each in inside)
+        if isinstance(node, ast.GeneratorExp) and node.lineno <= line <= (node.end_lineno or line):
+            return True
+    return False
+
+
+@lru_cache(maxsize=256)
+def _counting(file: str, line: int, giver: str) -> str:
+    """The complaint about a call of `session.batches(…)` on that line, or of the generator of that name, that is passed
+    to a counting function."""
     nodes = list(_beside(file, line))
     headers = [loop.iter for loop in nodes if isinstance(loop, ast.For) and _heads(loop, line)]
     calls = (node for node in nodes if isinstance(node, ast.Call) and _name(node.func) in COUNTING)
-    found = [_name(call.func) for call in calls if call in headers or line in _lines_of_batches(call)]
+    found = [
+        _name(call.func)
+        for call in calls
+        if call in headers or line in _lines_of_batches(call) or (giver and giver in _called_in(call))
+    ]
     return f"{found[-1]}(…) iterates over session.batches" if found else ""
 
 
 @lru_cache(maxsize=256)
 def _numbering(file: str, line: int) -> str:
-    """The complaint about one that is passed to `enumerate`, whose number decides on a `break`."""
+    """The complaint about one that is passed to `enumerate`, whose number decides on the loop's end."""
     loops = (node for node in _beside(file, line) if isinstance(node, ast.For))
     leaving = ((loop, left) for loop in loops if (left := _left_by_number(loop)))
     found = [left for loop, left in leaving if _heads(loop, line) or line in _lines_of_batches(loop.iter)]
-    what = "leaves a loop by the number that enumerate(…) gives to turns of session.batches"
+    what = "ends a loop by the number that enumerate(…) gives to turns of session.batches"
     return f"line {found[-1]} {what}" if found else ""
 
 
@@ -81,30 +112,28 @@ def _lines_of_batches(call: ast.AST) -> list[int]:
     return [number for each in calls for number in range(each.lineno, _end(each) + 1)]
 
 
+def _called_in(call: ast.Call) -> Iterator[str]:
+    """The names that the arguments of a call call."""
+    inner = (each for argument in call.args for each in ast.walk(argument))
+    return (_name(each.func) for each in inner if isinstance(each, ast.Call))
+
+
 def _left_by_number(loop: ast.For) -> int:
-    """The line of a test of the number that `enumerate` gives to each turn, with a `break` below it; 0 without one."""
+    """The line of a test of the number that `enumerate` gives to each turn, and ends the loop below it; 0 without."""
     source, target = loop.iter, loop.target
     if not (
         isinstance(source, ast.Call) and isinstance(target, ast.Tuple) and _name(source.func) == "enumerate"
     ):
         return 0
     number = _name(target.elts[0])
-    tests = (node for node in _own(loop.body) if isinstance(node, ast.If) and number in _names(node.test))
-    leaving = (test.lineno for test in tests if any(isinstance(each, ast.Break) for each in _own(test.body)))
-    return next(leaving, 0)
+    tests = (
+        node for node in own_statements(loop.body) if isinstance(node, ast.If) and number in _names(node.test)
+    )
+    return next((test.lineno for test in tests if ends_loop(test.body)), 0)
 
 
 def _names(test: ast.expr) -> set[str]:
     return {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
-
-
-def _own(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """The statements in a loop's body, but for those in loops and functions of its own."""
-    for node in body:
-        yield node
-        if not isinstance(node, APART):
-            for block in ("body", "orelse", "handlers", "finalbody", "cases"):
-                yield from _own(getattr(node, block, ()))
 
 
 def _name(node: ast.expr) -> str:

@@ -1,9 +1,10 @@
 """The order in which statements read and set a variable."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 Loop = ast.For | ast.AsyncFor | ast.While
+APART = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 _ANEW = frozenset(
@@ -139,3 +140,24 @@ def _read(node: ast.AST, lines: set[int]) -> int:
 def parents(nodes: Iterable[ast.AST]) -> dict[ast.AST, ast.AST]:
     """The node around each child of these nodes."""
     return {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+
+
+def own_statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """The statements in a loop's body, but for those in loops and functions of its own."""
+    for node in body:
+        yield node
+        if not isinstance(node, APART):
+            for block in blocks(node):
+                yield from own_statements(block)
+
+
+def ends_loop(body: Sequence[ast.AST]) -> bool:
+    """Whether statements in a loop's body may end it: by `break`, `return`, or `session.stop()`."""
+    for statement in own_statements(body):
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        stops = (
+            isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "stop"
+        )
+        if stops or isinstance(statement, ast.Break | ast.Return):
+            return True
+    return False

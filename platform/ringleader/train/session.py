@@ -246,7 +246,6 @@ class Session(Registrations):
         check_switch("shuffle", request.shuffle)
         check_switch("drop_last", request.drop_last)
         check_loader_workers(request.loader_workers)
-        check_not_counted(request.place, same_bits=self._member.same_bits)
         bring(request.dataset, self._near)
         return DatasetPass(partial(self._run_batches, request))
 
@@ -260,6 +259,7 @@ class Session(Registrations):
 
     def _run_batches(self, request: LoopRequest) -> Iterator[Any]:
         self._checks.structure.check()
+        check_not_counted(request.place, same_bits=self._member.same_bits)
         yield from self._loops.run(self._begin_call(request.dataset), request)
 
     def _begin_call(self, dataset: Any = None) -> int:
