@@ -1,5 +1,6 @@
 """Programs whose loop's body goes on from what its earlier turns left, where neither text nor variables show it."""
 
+import os
 from functools import cache
 
 import numpy as np
@@ -162,6 +163,62 @@ class Remembering(Noisy):
 
     def read(self, row: int) -> tuple[Tensor, Tensor]:
         return self.rows[row]
+
+
+class Centred(Noisy):
+    """Rows less the first one that was read here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.origin: Tensor | None = None
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self.rows[row]
+        if self.origin is None:
+            self.origin = x.clone()
+        return x - self.origin, y
+
+
+def first_row_of_a_data_set(session: Session) -> None:
+    trained(session, F.cross_entropy, Centred())
+
+
+def scale_in_the_environment(session: Session) -> None:
+    os.environ.pop("FIRST_LOSS", None)
+    trained(session, _scaled)
+
+
+def _scaled(logits: Tensor, labels: Tensor) -> Tensor:
+    loss = F.cross_entropy(logits, labels)
+    os.environ.setdefault("FIRST_LOSS", str(loss.item()))
+    return loss / float(os.environ["FIRST_LOSS"])
+
+
+class Rotation:
+    """A basis of the first batch, kept by a bound method."""
+
+    basis: Tensor | None = None
+
+    def collate(self, items: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        x, y = torch.stack([x for x, _ in items]), torch.stack([y for _, y in items])
+        if self.basis is None:
+            self.basis = torch.linalg.svd(x)[2]
+        return x @ self.basis.t(), y
+
+
+def basis_of_a_collate_method(session: Session) -> None:
+    net, rotation, data = session.model(network()), Rotation(), None
+    sgd(session, net)
+    for _ in range(6):
+        for x, y in session.batches(data or rows(), collate=rotation.collate):
+            session.step(F.cross_entropy(net(x), y))
+
+
+FITTED = {
+    program.__name__: program
+    for program in (first_row_of_a_data_set, scale_in_the_environment, basis_of_a_collate_method)
+}
+"""Programs that keep what they make of the first rows here, for good: a step gives the same twice."""
 
 
 class KeptNoise(Remembering):

@@ -12,7 +12,7 @@ import pytest
 from cast import Cast
 from defects import DEFECTS
 from faults import FaultPlan
-from hidden import HIDDEN, LINE
+from hidden import FITTED, HIDDEN, LINE
 from play import Play
 from programs import BATCH, SHARDS
 
@@ -112,6 +112,22 @@ def test_what_a_body_keeps_for_itself_is_found_while_the_job_runs(
     whys = [end.reproducible_why for end in told.finished.values()]
     # Who has seen what a turn hands on tells of that.
     assert all("loop body" in why or "is carried from one turn" in why for why in whys)
+    assert {end.reproducible for end in told.finished.values()} == {False}
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [*((name, "ring") for name in FITTED), ("first_row_of_a_data_set", "servers")],
+)
+def test_what_a_body_keeps_of_its_first_rows_is_found_while_the_job_runs(
+    name: str, mode: str, tmp_path: Path
+) -> None:
+    told = play(FITTED[name], tmp_path, **MODES[mode])
+    assert told.outcome == "succeeded", (told.reason, told.message)
+    [found] = [each for each in told.reported("program.differs") if each.get("beforehand")]
+    assert found["variable"] == "loop body"
+    assert line_of(found["line"]).startswith("for x, y in session.batches(data or rows()")
+    assert found["how"].startswith("gives another loss in a worker that joins")
     assert {end.reproducible for end in told.finished.values()} == {False}
 
 

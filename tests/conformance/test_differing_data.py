@@ -1,4 +1,4 @@
-"""A row's number means the same row on every worker: data that each of them made otherwise are told by name."""
+"""Every worker begins with the same data and the same weights: what each of them made otherwise is told by name."""
 
 import random
 from collections.abc import Callable
@@ -11,7 +11,8 @@ import torch
 from cast import Cast
 from faults import FaultPlan
 from programs import epoch, norm_free, rows, sgd
-from test_carried import SPEC
+from test_carried import SPEC, in_mode
+from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from ringleader.train import Session
@@ -91,3 +92,44 @@ def test_data_within_others_are_told_by_the_variable_that_holds_them(tmp_path: P
     play = Cast(SPEC, within_another, FaultPlan(), artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert all("split.indices" in end.reproducible_why for end in play.finished.values())
+
+
+def drawn_weights(session: Session, generator: np.random.Generator) -> None:
+    net = norm_free()
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.copy_(torch.from_numpy(generator.normal(0, 0.3, tuple(weight.shape))).float())
+    session.model(net)
+    del generator  # a variable is compared for itself
+    sgd(session, net)
+    epoch(session, net, rows())
+
+
+def without_a_seed(session: Session) -> None:
+    drawn_weights(session, np.random.default_rng())
+
+
+def in_the_order_of_a_set(session: Session) -> None:
+    """A module's place in a set follows from its address."""
+    net = nn.Sequential(*(each for _ in range(8) for each in (nn.Linear(6, 6), nn.Tanh())), nn.Linear(6, 3))
+    for layer in {each for each in net.modules() if isinstance(each, nn.Linear)}:
+        nn.init.xavier_uniform_(layer.weight)
+    session.model(net)
+    sgd(session, net)
+    epoch(session, net, rows())
+
+
+def seeded(session: Session) -> None:
+    drawn_weights(session, np.random.default_rng(3))
+
+
+@pytest.mark.parametrize("sync", ["ring", "parameter_server"])
+def test_initial_weights_without_a_seed_are_told(sync: str, tmp_path: Path) -> None:
+    spec = in_mode(sync)
+    for program, same in ((without_a_seed, False), (in_the_order_of_a_set, False), (seeded, True)):
+        place = tmp_path / program.__name__
+        place.mkdir()
+        play = Cast(spec, program, FaultPlan(), artifacts=place).play()
+        assert play.outcome == "succeeded", (play.reason, play.message)
+        whys = {end.reproducible_why.partition(" (")[0] for end in play.finished.values()}
+        assert whys == ({""} if same else {"the initial weights"}), program.__name__

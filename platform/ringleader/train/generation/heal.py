@@ -68,7 +68,8 @@ class Healing:
             elif receiver == me:
                 received = generation.exchange.receive_state(plan.rank_of(donor))
                 keep = self._own_part(plan, donor)
-                rest = self._state.receive(received, keep)
+                with self._start.compared(plan, plan.rank_of(donor)):
+                    rest = self._state.receive(received, keep)
                 updated = rest["changed"] or plan.start_transaction > 0
                 if not keep and lacks(plan, generation.rank, donor, updated=updated):
                     progress.lack_part()

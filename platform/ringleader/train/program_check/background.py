@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -32,7 +32,8 @@ from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.program_check.repeated_step import RepeatedStep
+from ringleader.train.program_check.kept_draws import BODY
+from ringleader.train.program_check.repeated_step import CURE, HOW_JOINED, RepeatedStep
 
 AFTER_S = 10.0
 """The training time before the first check: a shorter job is not checked, and says so."""
@@ -108,6 +109,7 @@ class BackgroundCheck:
         self._checked = NEVER
         self._run: _Run | None = None
         self._room: _Room | None = None
+        self._next: tuple[int, float | None] | None = None
         self.repeated = RepeatedStep(context, variables, self._has_no_process)
 
     def begin(self, place: CheckWorkspace) -> None:
@@ -118,7 +120,10 @@ class BackgroundCheck:
         """Copy the state, all of it committed, if a check is due; report the findings of one that has ended."""
         if self._place is None:
             return
+        progress = self._context.progress
         if self._run is not None:
+            if self._next is None:
+                self._next = progress.step, progress.loss
             self._hear(self._run)
         elif self._due(self._place.after_s):
             self._start(self._place)
@@ -173,7 +178,7 @@ class BackgroundCheck:
         secret = new_secret()
         state = context.transfer.payload(self._state.rest({}), Seal(secret, SCOPE), room)
         order = {"call": self._checked, "secret": secret.hex(), "threads": torch.get_num_threads()}
-        self._run = _Run(place, context.spec, order, state)
+        self._run, self._next = _Run(place, context.spec, order, state), None
 
     def _has_no_process(self) -> bool:
         """Whether this member's job wants its program checked, and no process can: the job's own steps are compared."""
@@ -210,11 +215,22 @@ class BackgroundCheck:
         if answer is None:
             return
         self._run = None
+        if self._gave_another_loss(answer):
+            answer.found.append(asdict(VariableFinding(BODY, answer.computed["line"], CURE, HOW_JOINED)))
         print(f"ringleader: {_told(answer, self._checked)}")
         for found in answer.found:
             self._variables.find_beforehand(VariableFinding(**found))
         for raised in answer.raised:
             self._raises(VariableFinding(**raised))
+
+    def _gave_another_loss(self, answer: "CheckAnswer") -> bool:
+        """Whether the process gave the step behind the copied state another loss than the members did. What a body
+        keeps of its first rows does so, and is not seen where a step is only computed twice."""
+        whole = self._context.spec.sync.round_steps == 1
+        if not answer.computed or not whole or self._next is None:
+            return False
+        step, loss = self._next
+        return bool(answer.computed["step"] == step) and repr(answer.computed["loss"]) != repr(loss)
 
     def _raises(self, finding: VariableFinding) -> None:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""
@@ -233,6 +249,7 @@ class CheckAnswer:
     raised: list[dict[str, str]] = field(default_factory=list)
     until: str = ""
     error: str = ""
+    computed: dict[str, Any] = field(default_factory=dict)
 
 
 def _told(answer: CheckAnswer, call: int) -> str:

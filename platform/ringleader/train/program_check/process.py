@@ -43,6 +43,10 @@ class JoinerSession(CheckedSession):
 
     Args:
         arrived: called when it has reached that call, before any step.
+
+    Attributes:
+        computed: the first step that it has computed: {"line": of its loop, "step", "loss"}. None without one, and
+            where lines come behind each step, which a joiner does not run for the steps before.
     """
 
     def __init__(
@@ -61,14 +65,15 @@ class JoinerSession(CheckedSession):
         self._harmless = harmless
         self._until = inf
         self._arrived = arrived
-        self._looped = False
+        self._looped = self._by_steps = False
+        self.computed: dict[str, Any] | None = None
 
     @property
     def found(self) -> list[dict[str, Any]]:
         return [asdict(found) for found in self._member.variables.found.values()]
 
     def _run_batches(self, request: LoopRequest) -> Any:
-        self._looped = True
+        self._looped, self._by_steps = True, request.by_steps
         return super()._run_batches(request)
 
     def _begin_call(self, dataset: Any = None) -> int:
@@ -84,6 +89,8 @@ class JoinerSession(CheckedSession):
         return number > self._most + FURTHER or (number == self._most and not looped)
 
     def _compared(self) -> None:
+        newest = self._member.beside.repeated.newest
+        self.computed = asdict(newest) if newest is not None and not self._by_steps else None
         raise FarEnough
 
     def _few(self, dataset: Any) -> Any:
@@ -94,13 +101,14 @@ def check(
     folder: Path, order: dict[str, Any], arrived: Callable[[JoinerSession], None] = lambda _: None
 ) -> dict[str, Any]:
     """Run the program; returns {"found": variables that differ, "raised": exceptions of joiners only, "until": the
-    place where it had to end early, "error": the reason why it could not begin}."""
+    place where it had to end early, "error": the reason why it could not begin, "computed": see
+    `JoinerSession`}."""
     spec = JobSpec.parse(order["spec"])
     torch.set_num_threads(order["threads"])  # sums of many numbers have other bits with another number
     beginning = Beginning(spec.init_from)
     beginning.read()  # now, as they may be where the program is not let
     harmless = Sandbox(folder)
-    told: dict[str, Any] = {"found": [], "raised": [], "until": "", "error": ""}
+    told: dict[str, Any] = {"found": [], "raised": [], "until": "", "error": "", "computed": None}
     try:
         function = function_of(spec)
     except RingleaderError as refused:
@@ -117,7 +125,7 @@ def check(
         pass
     finally:
         session._close()
-    told["found"] = session.found
+    told |= {"found": session.found, "computed": session.computed}
     if harmless.why or error is None:
         return told | {"until": harmless.why}
     finding = raised(error)

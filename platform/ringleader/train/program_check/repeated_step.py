@@ -37,6 +37,7 @@ BUFFERS = -1
 NAMES = frozenset({BODY, DATA})
 """The variables of the findings."""
 HOW = "gives other gradients when it runs again on the same rows"
+HOW_JOINED = "gives another loss in a worker that joins than in those that were there before"
 HOW_LEFT = "leaves the loop after a step that was about to run again on the same rows"
 HOW_SET = "sets other rates, or other settings of an optimizer, when it runs again on the same rows"
 CURE = (
@@ -56,6 +57,15 @@ class _FirstTime:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedStep:
+    """A step that was computed twice: the "file:line" of its loop, its number, and the loss that it gave first."""
+
+    line: str
+    step: int
+    loss: float | None
+
+
 class RepeatedStep:
     """One member's comparisons. Called from its training thread; watches the turns of the loop body.
 
@@ -66,6 +76,7 @@ class RepeatedStep:
         asks: whether the running step has to be computed twice, as far as this member knows.
         compared: whether a step has been computed twice.
         shown: what the session shows behind the first time of a step; None elsewhere.
+        newest: the step that was computed twice last; None before.
     """
 
     def __init__(self, context: MemberContext, variables: ProgramVariables, due: Callable[[], bool]) -> None:
@@ -80,6 +91,7 @@ class RepeatedStep:
         self._dataset: Any = None
         self._first: _FirstTime | None = None
         self.shown: FinishedCall | None = None
+        self.newest: ComparedStep | None = None
         self._told = True
         self._drawn: DrawnNumbers | None = None
 
@@ -152,6 +164,7 @@ class RepeatedStep:
             outcome: what the session will show behind the step: the body sees it the first time, too.
         """
         self.shown = outcome
+        self.newest = ComparedStep(self._line, outcome.step, outcome.loss)
         drawn = self._drawn.take() if self._drawn else []
         self._first = _FirstTime(self._prints(sums), settings, drawn, self._context.generation.number)
         self.asks = False
