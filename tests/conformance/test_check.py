@@ -11,14 +11,16 @@ from cast import Cast
 from defects import BODY, DEFECTS, HARMLESS
 from faults import FaultPlan
 from forks import processes
-from hidden import HIDDEN, KEPT, KEPT_DRAWS, LINE
+from hidden import FITTED, HIDDEN, KEPT, KEPT_DRAWS, LINE
 from play import Play
 from programs import BATCH, SHARDS
 from programs_made_anew import ALL
 
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
-from ringleader.train.program_check.two_runs import check
+from ringleader.train.program_check.two_runs import check, joins
+
+NOTHING: dict[str, list[tuple[str, str]]] = {"first": [], "again": [], "joins": []}
 
 
 def job(entrypoint: str, place: Path) -> JobSpec:
@@ -36,14 +38,14 @@ def job(entrypoint: str, place: Path) -> JobSpec:
 
 def run(spec: JobSpec, place: Path, which: str) -> None:
     torch.set_num_threads(1)
-    found = check(spec, place, again=which == "again")
+    found = joins(spec, place) if which == "joins" else check(spec, place, again=which == "again")
     (place / which).write_text(json.dumps(found))
 
 
 def found(entrypoint: str, place: Path) -> dict[str, list[tuple[str, str]]]:
-    """What each of the two runs found: variables with what stands in the line."""
+    """What each of the three runs found: variables with what stands in the line."""
     told = {}
-    for which in ("first", "again"):
+    for which in ("first", "again", "joins"):
         process = processes().Process(target=run, args=(job(entrypoint, place), place, which))
         process.start()
         process.join()
@@ -61,12 +63,12 @@ def line_of(place: str) -> str:
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_ordinary_program_differs_in_nothing(name: str, tmp_path: Path) -> None:
-    assert found(f"{ALL[name].__module__}:{name}", tmp_path) == {"first": [], "again": []}
+    assert found(f"{ALL[name].__module__}:{name}", tmp_path) == NOTHING
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_is_only_shown_may_differ(name: str, tmp_path: Path) -> None:
-    assert found(f"defects:{name}", tmp_path) == {"first": [], "again": []}
+    assert found(f"defects:{name}", tmp_path) == NOTHING
 
 
 @pytest.mark.parametrize("name", BODY)
@@ -84,6 +86,14 @@ def test_what_a_body_keeps_for_itself_is_found_by_its_gradients(name: str, tmp_p
     assert ("loop body", LINE) in found(f"hidden:{name}", tmp_path)["first"]
 
 
+@pytest.mark.parametrize("name", FITTED)
+def test_what_a_body_keeps_of_its_first_rows_is_found_by_its_loss(name: str, tmp_path: Path) -> None:
+    told = found(f"hidden:{name}", tmp_path)
+    [(variable, line)] = told["joins"]
+    assert (told["first"], variable) == ([], "loop body")
+    assert line.startswith("for x, y in session.batches(data or rows()")
+
+
 @pytest.mark.parametrize("name", KEPT_DRAWS)
 def test_a_random_value_that_is_kept_is_found_by_what_is_drawn(name: str, tmp_path: Path) -> None:
     assert found(f"hidden:{name}", tmp_path)["first"] == [KEPT_DRAWS[name]]
@@ -91,7 +101,7 @@ def test_a_random_value_that_is_kept_is_found_by_what_is_drawn(name: str, tmp_pa
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_is_kept_without_chance_is_no_difference(name: str, tmp_path: Path) -> None:
-    assert found(f"hidden:{name}", tmp_path) == {"first": [], "again": []}
+    assert found(f"hidden:{name}", tmp_path) == NOTHING
 
 
 def joined(program: str, place: Path) -> Play:

@@ -1,4 +1,4 @@
-"""The command that runs a job's program on a few batches, twice, and names what would differ on another worker."""
+"""The command that runs a job's program on a few batches, and names what would differ on another worker."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from ringleader.spec import JobSpec
 from ringleader.spec.program.entrypoint import check_entrypoint, with_framework
 
 BUDGET_S = 120.0
-"""The time for both runs together, imports included."""
+"""The time for all runs together, imports included."""
 ENGINE = "ringleader.train.program_check.two_runs"
-_RUNS = {"first": "first", "again": "second"}
+_RUNS = {"first": "first", "again": "second", "joins": "third"}
 
 
 class NotChecked(RingleaderError):
-    """The program could not be run twice within the time limit."""
+    """The program could not be run to the end of its check within the time limit."""
 
     code = "not_checked"
 
@@ -33,11 +33,11 @@ class NotChecked(RingleaderError):
 @click.argument("file", type=JOB_FILE)
 @with_output
 def check(session: CommandSession, file: Path) -> int:
-    """Run a job's program twice and report what is not reproducible.
+    """Run a job's program on a few batches and report what is not reproducible.
 
-    Runs the program of the job FILE twice on a few batches, the second time as a worker that joins later, and lists
-    the variables that differ. Each run takes at most four steps per loop and eight session calls. Needs no control
-    plane. Files that the program writes are written on this machine. Exit code 1 if something differs.
+    Runs the program of the job FILE on a few batches, then twice as a worker that joins later, behind its loops and
+    inside of one, and lists what differs. Each run takes at most four steps per loop and eight session calls. Needs no
+    control plane. Files that the program writes are written on this machine. Exit code 1 if something differs.
     """
     spec, here = JobSpec.load(file), file.absolute().parent
     folder = here / _folder(spec)
@@ -53,7 +53,7 @@ def check(session: CommandSession, file: Path) -> int:
 
 
 def found_in(spec: JobSpec, folder: Path, budget_s: float = BUDGET_S) -> list[dict[str, str]]:
-    """Run a program twice; the differences of the second run as {"variable", "line", "cure"}, each variable once.
+    """Run a program three times; the differences of the later runs as {"variable", "line", "cure"}, each variable once.
 
     Raises:
         NotChecked: it raised an exception in its first run, or took too long.
@@ -63,7 +63,7 @@ def found_in(spec: JobSpec, folder: Path, budget_s: float = BUDGET_S) -> list[di
     with tempfile.TemporaryDirectory(prefix="ringleader-check-") as place:
         job = Path(place) / "job.json"
         job.write_text(json.dumps(spec.model_dump(mode="json")))
-        for which in ("first", "again"):
+        for which in _RUNS:
             for finding in _run(job, folder, which, until):
                 found.setdefault(finding["variable"].rpartition(".")[2], finding)
     return list(found.values())
@@ -90,7 +90,7 @@ def _run(job: Path, folder: Path, which: str, until: float) -> list[dict[str, st
         )
     except subprocess.TimeoutExpired:
         raise NotChecked(
-            f"both runs together, imports included, took more than {BUDGET_S:g} s; stopped in the {_RUNS[which]} run.",
+            f"all runs together, imports included, took more than {BUDGET_S:g} s; stopped in the {_RUNS[which]} run.",
             hint="Give the program less data, for example through the job file's params.",
         ) from None
     if not answer.exists():

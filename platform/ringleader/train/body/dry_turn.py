@@ -24,6 +24,8 @@ class DryTurn:
 
     Attributes:
         runs: whether the loop body is at such a turn; its `step` does nothing.
+        later: whether it is on rows of a later batch, for a check: what the body keeps of its first rows is then not
+            what the first worker keeps.
     """
 
     def __init__(self, member: Member, device: torch.device) -> None:
@@ -31,7 +33,7 @@ class DryTurn:
         self._device = device
         self._known: set[tuple[CodeLine, int]] = set()
         self._newest = -1
-        self.runs = False
+        self.runs = self.later = False
 
     def needs(self, place: CodeLine, number: int, phase: int = 0) -> bool:
         """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
@@ -93,8 +95,9 @@ class DryTurn:
                     parameter.copy_(value)
 
     def _batch(self, loop: BatchLoop) -> Any:
-        shard = min(present_shards(loop.epoch.batch_rows(0), loop.epoch.shards))
-        piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(0, shard))
+        batch = loop.epoch.steps // 2 if self.later else 0
+        shard = min(present_shards(loop.epoch.batch_rows(batch), loop.epoch.shards))
+        piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(batch, shard))
         loaded = load(loop.dataset, [piece], seed=self._member.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)
 

@@ -32,8 +32,7 @@ from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.generation.committed_state import CommittedState
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.program_check.kept_draws import BODY
-from ringleader.train.program_check.repeated_step import CURE, HOW_JOINED, RepeatedStep
+from ringleader.train.program_check.repeated_step import RepeatedStep, other_loss
 
 AFTER_S = 10.0
 """The training time before the first check: a shorter job is not checked, and says so."""
@@ -215,22 +214,13 @@ class BackgroundCheck:
         if answer is None:
             return
         self._run = None
-        if self._gave_another_loss(answer):
-            answer.found.append(asdict(VariableFinding(BODY, answer.computed["line"], CURE, HOW_JOINED)))
+        if self._next is not None and self._context.spec.sync.round_steps == 1:
+            answer.found.extend(map(asdict, other_loss(answer.computed, *self._next)))
         print(f"ringleader: {_told(answer, self._checked)}")
         for found in answer.found:
             self._variables.find_beforehand(VariableFinding(**found))
         for raised in answer.raised:
             self._raises(VariableFinding(**raised))
-
-    def _gave_another_loss(self, answer: "CheckAnswer") -> bool:
-        """Whether the process gave the step behind the copied state another loss than the members did. What a body
-        keeps of its first rows does so, and is not seen where a step is only computed twice."""
-        whole = self._context.spec.sync.round_steps == 1
-        if not answer.computed or not whole or self._next is None:
-            return False
-        step, loss = self._next
-        return bool(answer.computed["step"] == step) and repr(answer.computed["loss"]) != repr(loss)
 
     def _raises(self, finding: VariableFinding) -> None:
         """Report an exception of joiners: such a worker ends the job with it, and nothing gets into the weights."""

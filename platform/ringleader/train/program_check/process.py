@@ -21,32 +21,24 @@ from ringleader.comm.objects import unpacked_of_any_type
 from ringleader.comm.seal import Seal
 from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
-from ringleader.train.dataset_loops import LoopRequest
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.program_check.background import FOUND, ORDER, SCOPE, STATE
 from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
-from ringleader.train.program_check.two_runs import CheckedSession, FarEnough, call, in_one_process, raised
+from ringleader.train.program_check.two_runs import LateSession, call, in_one_process, raised
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.run import function_of
 
 GRACE_S = 5
 """Seconds from SIGXCPU, which tells that CPU time ran out, to SIGKILL, which cannot be caught."""
-FURTHER = 2
-"""The next calls among which a loop is looked for, where the one that the job is in has no step left."""
 MEMORY_SHARE = 0.5
 """The most of the node's free memory that it takes."""
 
 
-class JoinerSession(CheckedSession):
-    """A session of all rows that runs on to one call of a job, and computes nothing of those before. Where that is a
-    loop, a step of it, or of the next one, is computed twice.
+class JoinerSession(LateSession):
+    """A session of all rows, as a joiner of a running job would have it.
 
     Args:
-        arrived: called when it has reached that call, before any step.
-
-    Attributes:
-        computed: the first step that it has computed: {"line": of its loop, "step", "loss"}. None without one, and
-            where lines come behind each step, which a joiner does not run for the steps before.
+        arrived: called when it has reached the call that the job is in, before any step.
     """
 
     def __init__(
@@ -65,33 +57,18 @@ class JoinerSession(CheckedSession):
         self._harmless = harmless
         self._until = inf
         self._arrived = arrived
-        self._looped = self._by_steps = False
-        self.computed: dict[str, Any] | None = None
 
     @property
     def found(self) -> list[dict[str, Any]]:
         return [asdict(found) for found in self._member.variables.found.values()]
-
-    def _run_batches(self, request: LoopRequest) -> Any:
-        self._looped, self._by_steps = True, request.by_steps
-        return super()._run_batches(request)
 
     def _begin_call(self, dataset: Any = None) -> int:
         if self._harmless.why:  # and the program did not notice
             raise ActionRefused
         return super()._begin_call(dataset)
 
-    def _is_enough(self, number: int) -> bool:
-        looped, self._looped = self._looped, False
-        if number == self._most:
-            self._member.enter()
-            self._arrived(self)
-        return number > self._most + FURTHER or (number == self._most and not looped)
-
-    def _compared(self) -> None:
-        newest = self._member.beside.repeated.newest
-        self.computed = asdict(newest) if newest is not None and not self._by_steps else None
-        raise FarEnough
+    def _arrive(self) -> None:
+        self._arrived(self)
 
     def _few(self, dataset: Any) -> Any:
         return dataset
@@ -102,7 +79,7 @@ def check(
 ) -> dict[str, Any]:
     """Run the program; returns {"found": variables that differ, "raised": exceptions of joiners only, "until": the
     place where it had to end early, "error": the reason why it could not begin, "computed": see
-    `JoinerSession`}."""
+    `LateSession`}."""
     spec = JobSpec.parse(order["spec"])
     torch.set_num_threads(order["threads"])  # sums of many numbers have other bits with another number
     beginning = Beginning(spec.init_from)

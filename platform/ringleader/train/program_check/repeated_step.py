@@ -241,3 +241,12 @@ class RepeatedStep:
 def _dense(gradient: Tensor) -> Tensor:
     """The gradient; of a table its rows, in the order of their numbers."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def other_loss(computed: Mapping[str, Any] | None, step: int, loss: float | None) -> list[VariableFinding]:
+    """The finding that a joiner gives a step another loss than the members that were there before; none where it does
+    not, or has computed another step. What a body keeps of its first rows does so, and is not seen where a step is only
+    computed twice."""
+    if not computed or computed["step"] != step or repr(computed["loss"]) == repr(loss):
+        return []
+    return [VariableFinding(BODY, computed["line"], CURE, HOW_JOINED)]

@@ -1,9 +1,10 @@
-"""A program run twice on a few batches: once as it is, and once as a joiner would run it.
+"""A program run on a few batches: once as it is, and twice as a joiner would run it.
 
-    python -m ringleader.train.program_check.two_runs SPEC FOLDER first|again
+    python -m ringleader.train.program_check.two_runs SPEC FOLDER first|again|joins
 
 Finished session calls return at once in the second run, and the lines between them run again on recorded results.
-Values that differ then depend on who runs the lines, and when.
+Values that differ then depend on who runs the lines, and when. The third run comes in between two steps of a loop, and
+makes the next one: another loss than in the first run depends on the turns that a worker had before.
 """
 
 import json
@@ -13,6 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +33,7 @@ from ringleader.train.generation.saving.saver import CheckpointSaver
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.local import RecordedOutput, SingleMember, alone, copies
 from ringleader.train.ports import Seat
-from ringleader.train.program_check.repeated_step import NAMES
+from ringleader.train.program_check.repeated_step import NAMES, other_loss
 from ringleader.train.rows.dataset_copies import near
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.rows.slices import Collate
@@ -42,7 +44,11 @@ STEPS, CALLS = 4, 8
 """The most steps of a loop, and the number of session calls after which the program is left."""
 BUDGET_S = 20.0
 """The time after which loops end with the next step, and the program with the next call."""
-STATE, FOUND = "state.pt", "found.json"
+STATE, MIDDLE, FOUND = "state.pt", "middle.pt", "found.json"
+INSIDE = 2
+"""The steps of a loop after which the third run comes in."""
+FURTHER = 2
+"""The next calls among which a loop is looked for, where the one that a joiner comes into has no step left."""
 
 
 class FarEnough(BaseException):
@@ -80,7 +86,13 @@ class CheckedSession(Session):
     def step(self, loss: torch.Tensor, *, weight: float | None = None, **metrics: Any) -> None:
         if time.monotonic() > self._until:
             self.stop()
+        before = self.global_step
         super().step(loss, weight=weight, **metrics)
+        if self.global_step != before:
+            self._committed()
+
+    def _committed(self) -> None:
+        """React to a step's commit."""
 
     def evaluate(
         self, dataset: Any, score: Score, *, collate: Collate | None = None, loader_workers: int = 0
@@ -110,6 +122,93 @@ class CheckedSession(Session):
 
     def _few(self, dataset: Any) -> Any:
         return Subset(dataset, range(min(len(dataset), STEPS * self.global_batch)))
+
+
+class FirstSession(CheckedSession):
+    """The session of the first run, which leaves the state inside of its newest loop for the third one.
+
+    Args:
+        file: the place for it.
+    """
+
+    def __init__(self, spec: JobSpec, copied: Any, beginning: Beginning, file: Path) -> None:
+        super().__init__(spec, copied, beginning)
+        self._middle_file = file
+        self._middle: tuple[int, int, bytes] | None = None
+        self._loop_steps = 0
+
+    def _run_batches(self, request: LoopRequest) -> Any:
+        self._loop_steps = 0
+        self._middle = None
+        return super()._run_batches(request)
+
+    def _committed(self) -> None:
+        self._loop_steps += 1
+        if self._loop_steps == INSIDE:
+            copied = BytesIO()
+            torch.save(self.take(), copied)
+            self._middle = self.called, self.global_step, copied.getvalue()
+        elif self._middle is not None:
+            (call, step, state), self._middle = self._middle, None
+            if self.global_step == step + 1:
+                torch.save((call, self.global_step, self.loss, state), self._middle_file)
+
+
+class LateSession(CheckedSession):
+    """A session that runs on to one call of a job, and computes nothing of those before. Where that is a loop, a step
+    of it, or of the next one, is computed twice.
+
+    Attributes:
+        computed: the first step that it has computed: {"line": of its loop, "step", "loss"}. None without one, and
+            where lines come behind each step, which a joiner does not run for the steps before.
+    """
+
+    def __init__(self, spec: JobSpec, copied: Any, beginning: Beginning, most: int, given: Any) -> None:
+        super().__init__(spec, copied, beginning, most, given)
+        self._loops.dry_turn.later = True
+        self._looped = self._by_steps = False
+        self.computed: dict[str, Any] | None = None
+
+    def _run_batches(self, request: LoopRequest) -> Any:
+        self._looped, self._by_steps = True, request.by_steps
+        return super()._run_batches(request)
+
+    def _is_enough(self, number: int) -> bool:
+        looped, self._looped = self._looped, False
+        if number == self._most:
+            self._member.enter()
+            self._arrive()
+        return number > self._most + FURTHER or (number == self._most and not looped)
+
+    def _arrive(self) -> None:
+        """React to having reached that call, before any step."""
+
+    def _compared(self) -> None:
+        newest = self._member.beside.repeated.newest
+        self.computed = asdict(newest) if newest is not None and not self._by_steps else None
+        raise FarEnough
+
+
+def joins(spec: JobSpec, folder: Path) -> list[dict[str, str]]:
+    """Make the third run, in a process of its own, where the first one has left a state for it.
+
+    Returns:
+        The finding, {"variable", "line", "cure"}, where the next step has another loss than in the first run.
+    """
+    if not (folder / MIDDLE).exists():
+        return []
+    few, function = in_one_process(spec), function_of(spec)
+    # Unpickled: the first run has written it, into a private folder.
+    call_number, step, loss, state = torch.load(folder / MIDDLE, weights_only=False)
+    given = torch.load(BytesIO(state), weights_only=False)
+    seed_all(spec.seed, "init")
+    with copies(few) as place:
+        session = LateSession(few, near(few, place), _beginning(spec), call_number, given)
+        try:
+            call(function, session)
+        finally:
+            session._close()
+    return [asdict(finding) for finding in other_loss(session.computed, step, loss)]
 
 
 class _Later(SingleMember):
@@ -153,7 +252,12 @@ def check(spec: JobSpec, folder: Path, *, again: bool) -> list[dict[str, str]]:
     most, given = torch.load(folder / STATE, weights_only=False) if again else (CALLS, None)
     seed_all(spec.seed, "init")
     with copies(few) as place:
-        session = CheckedSession(few, near(few, place), _beginning(spec), most, given)
+        copied, beginning = near(few, place), _beginning(spec)
+        session = (
+            CheckedSession(few, copied, beginning, most, given)
+            if again
+            else FirstSession(few, copied, beginning, folder / MIDDLE)
+        )
         try:
             error = call(function, session)
             found = [asdict(finding) for finding in session._member.variables.found.values()]
@@ -232,7 +336,8 @@ def main(arguments: list[str]) -> int:
     sys.path[:0] = [str(path) for path in (here, *python_path(spec.env, here))]
     told: Mapping[str, Any]
     try:
-        told = {"found": check(spec, folder, again=which == "again")}
+        found = joins(spec, folder) if which == "joins" else check(spec, folder, again=which == "again")
+        told = {"found": found}
     except RingleaderError as error:
         told = {"error": error.message, "hint": error.hint}
     (folder / FOUND).write_text(json.dumps(told))
