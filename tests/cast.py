@@ -212,7 +212,14 @@ class Cast:
                 self._play.rows.append(content)
             case "finished":
                 self._play.finished[name] = content
-                self._handle(ev.Finished(name, content.digest, now))
+                self._handle(
+                    ev.Finished(
+                        name,
+                        content.digest,
+                        now,
+                        content.reproducible_why if self.spec.sync.same_bits else "",
+                    )
+                )
             case "raised":
                 self._handle(ev.Raised(name, *content, now))
             case "failed":

@@ -311,6 +311,19 @@ def test_members_that_end_with_different_weights_are_named():
     assert "w1 has bbb" in world.end.message
 
 
+def test_members_that_the_program_made_end_with_different_weights_are_its_own_error():
+    world = running(workers_max=2)
+    world.tell(ev.Finished("w0", "aaa", world.now))
+    world.tell(
+        ev.Finished("w1", "bbb", world.now, "the program's meter.sum (train.py:7) differs between workers")
+    )
+    assert world.end.reason == "entrypoint_raised"
+    assert world.end.message == (
+        "the members' final weights differ: w0 has aaa, w1 has bbb. The program's meter.sum (train.py:7) differs "
+        "between workers."
+    )
+
+
 def test_a_worker_lost_after_another_finished_is_not_replaced():
     world = running()
     world.tell(ev.Finished("w0", "same", world.now))

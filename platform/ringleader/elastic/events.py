@@ -180,11 +180,16 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A worker passed the final barrier; `digest` is the SHA-256 of its weights."""
+    """A worker passed the final barrier; `digest` is the SHA-256 of its weights.
+
+    Attributes:
+        why: what of the program may make members differ, where they are to have the same bits; empty for nothing.
+    """
 
     worker: str
     digest: str
     now: float
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

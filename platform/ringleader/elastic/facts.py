@@ -298,7 +298,10 @@ def _end_news(state: Membership, event: ev.Event) -> Decision:  # noqa: PLR0911 
             found = state.find(event.worker)
             if found is None:
                 return state, ()
-            return state.put(replace(found, phase=Phase.FINISHED, digest=event.digest, since=event.now)), ()
+            ended = replace(
+                found, phase=Phase.FINISHED, digest=event.digest, since=event.now, differs=event.why
+            )
+            return state.put(ended), ()
         case ev.Cancel():
             return _cancelled(state, event)
         case ev.Pause():

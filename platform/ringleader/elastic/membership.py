@@ -132,11 +132,16 @@ def _close(state: Membership, now: float) -> Decision:
     if not state.trained or any(m.phase is Phase.ACTIVE for m in state.members):
         return state, ()  # a server may still have records to hand out
     digests: dict[str, str] = {}
-    for worker in state.where(lambda w: w.role == "worker" and bool(w.digest)):
+    ended = state.where(lambda w: w.role == "worker" and bool(w.digest))
+    for worker in ended:
         digests.setdefault(worker.digest, worker.id)
     if len(digests) > 1:
         parts = ", ".join(f"{worker} has {digest}" for digest, worker in digests.items())
-        return end(state, End("failed", "platform_error", f"the members' final weights differ: {parts}."))
+        message = f"the members' final weights differ: {parts}."
+        why = next((worker.differs for worker in ended if worker.differs), "")
+        if why:
+            return end(state, End("failed", "entrypoint_raised", f"{message} {why[0].upper()}{why[1:]}."))
+        return end(state, End("failed", "platform_error", message))
     return end(state, End("cancelled" if state.cancel_by is not None else "succeeded"))
 
 

@@ -100,6 +100,7 @@ class WorkerState:
         leaving: why it has to leave (resize, drain, slow), or empty.
         proven: whether it was a member of a generation that committed a step.
         cause: why it is condemned.
+        differs: what of its program may have made its final weights differ from the others'.
         slot: of a server: the number of the part of the state that is its own.
         in_sync: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
         caught_up: its program has reached the call of a member that it cannot follow: it is healed while all wait.
@@ -124,6 +125,7 @@ class WorkerState:
     proven: bool = False
     cause: str = ""
     digest: str = ""
+    differs: str = ""
     slot: int = 0
     in_sync: bool = False
     caught_up: bool = False

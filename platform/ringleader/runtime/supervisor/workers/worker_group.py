@@ -68,6 +68,10 @@ class WorkerGroup:
         """The results of the workers that finished, in the order they were started."""
         return {worker: handle.result for worker, handle in self._handles.items() if handle.result}
 
+    def _finished(self, worker: str, result: Mapping[str, Any], now: float) -> ev.Finished:
+        why = str(result.get("reproducible_why", "")) if self._launch.spec.sync.same_bits else ""
+        return ev.Finished(worker, str(result["digest"]), now, why)
+
     def adopt(self, written: Mapping[str, bytes], known: Mapping[str, Role]) -> tuple[ev.WorkerFound, ...]:
         """Take over the workers that the supervisor before this one wrote down, as they are now.
 
@@ -84,7 +88,7 @@ class WorkerGroup:
         for worker, handle in self._handles.items():
             if handle.result:
                 found[worker] = ev.WorkerFound(worker, "here")
-                self._post(ev.Finished(worker, str(handle.result["digest"]), monotonic()))
+                self._post(self._finished(worker, handle.result, monotonic()))
             elif worker not in known:
                 self._let_go(worker, found[worker])
             elif found[worker].process != "gone":
@@ -250,7 +254,7 @@ class WorkerGroup:
             try:  # a full disk keeps nobody from hearing of the end
                 self._write(worker)
             finally:
-                self._post(ev.Finished(worker, str(ended.result["digest"]), now))
+                self._post(self._finished(worker, ended.result, now))
             return
         if ended.kind == "raised":
             self._post(ev.Raised(worker, ended.step, ended.shard, ended.message, now))
