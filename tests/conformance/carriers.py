@@ -137,6 +137,43 @@ def loss_not_registered(session: Session) -> None:
             session.step(criterion(net(x), y))
 
 
+class Temperature:
+    """The entropy's weight, which goes on by its own gradient, as in soft actor-critic."""
+
+    def __init__(self) -> None:
+        self.exponent = torch.zeros(1, requires_grad=True)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        entropy = torch.distributions.Categorical(logits=logits).entropy().mean()
+        (gradient,) = torch.autograd.grad(
+            (self.exponent.exp() * (entropy.detach() - 0.8)).sum(), self.exponent
+        )
+        weight = self.exponent.exp().detach()
+        self.exponent.data -= 0.1 * gradient
+        return F.cross_entropy(logits, labels) - (weight * entropy).sum()
+
+
+def temperature_by_its_gradient(session: Session) -> None:
+    net, temperature = session.model(norm_free()), Temperature()
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(temperature.loss(net(x), y))
+
+
+def average_past_versions(session: Session) -> None:
+    """What `.data` changes counts in no version of a tensor."""
+    net = session.model(norm_free())
+    sgd(session, net)
+    mean_net = copy.deepcopy(net)
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows()):
+            session.step(F.cross_entropy(net(x), y) + F.mse_loss(net(x), mean_net(x).detach()))
+            for mean, weight in zip(mean_net.parameters(), net.parameters(), strict=True):
+                mean.data = mean.data * 0.9
+                mean.data.add_(weight.data, alpha=0.1)
+
+
 def average_in_the_body(session: Session) -> None:
     net = session.model(norm_free())
     sgd(session, net)
@@ -340,6 +377,8 @@ UNSEEN_IN_TEXT: dict[Callable[[Session], None], Told] = {
     generator_of_its_own: ("mixup.draw", "self.draw = np.random.default_rng(1)"),
     loss_not_registered: ("criterion", "criterion = Centred()"),
     average_in_the_body: ("average", "average = copy.deepcopy(net)"),
+    average_past_versions: ("mean_net", "mean_net = copy.deepcopy(net)"),
+    temperature_by_its_gradient: ("temperature.exponent", "self.exponent.data -= 0.1 * gradient"),
 }
 """What is seen only while it trains; its name, and the line that made it."""
 

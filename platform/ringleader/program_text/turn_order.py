@@ -322,7 +322,10 @@ def _attributes_set(node: ast.AST) -> Iterator[str]:
         changed = node.func.value if adds and isinstance(node.func, ast.Attribute) else node
     elif not isinstance(getattr(node, "ctx", None), ast.Store):
         return
-    while isinstance(changed, ast.Subscript):
+    # `self.temperature.data -= step` changes what `self.temperature` has.
+    while isinstance(changed, ast.Subscript) or (
+        isinstance(changed, ast.Attribute) and changed.attr == "data"
+    ):
         changed = changed.value
     if isinstance(changed, ast.Attribute):
         yield changed.attr

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ringleader.program_text.current_line import running_frames
 from ringleader.program_text.loop_bodies import SourceText, text_of
@@ -28,6 +30,7 @@ from ringleader.train.body.turn_state.turn_attributes import MISSING, TurnAttrib
 from ringleader.train.body.turn_state.turn_values import TurnValues
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.random_streams import generators_of, own_generators
+from ringleader.train.state.fingerprints import WHOLE_BYTES, fingerprint
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
@@ -245,5 +248,8 @@ def _mark_of_module(module: nn.Module, known: set[int]) -> tuple[Any, ...]:
     return tuple(_mark_of_tensor(t) for t in tensors if t is not None and id(t) not in known)
 
 
-def _mark_of_tensor(tensor: Tensor) -> tuple[int, int]:
-    return id(tensor), version_of(tensor)
+def _mark_of_tensor(tensor: Tensor) -> tuple[int, int, bytes]:
+    # What changes it through `.data` counts in no version; of a model that is not registered some tensors are small.
+    plain = tensor.device.type == "cpu" and tensor.layout is torch.strided and not is_lazy(tensor)
+    small = plain and tensor.nbytes <= WHOLE_BYTES
+    return id(tensor), version_of(tensor), fingerprint(tensor) if small else b""
