@@ -18,7 +18,7 @@ from torch.utils.data import Sampler
 from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import RecordedOutput, run_local
-from ringleader.train.program_check.two_runs import check
+from ringleader.train.program_check.runs import check
 from ringleader.train.rows.order.cursor import Epoch
 from ringleader.train.run import WEIGHTS, WorkerResult, function_of
 

@@ -18,7 +18,7 @@ from programs_made_anew import ALL
 
 from ringleader.spec import JobSpec
 from ringleader.train.local import run_local
-from ringleader.train.program_check.two_runs import check, joins
+from ringleader.train.program_check.runs import check, joins
 
 NOTHING: dict[str, list[tuple[str, str]]] = {"first": [], "again": [], "joins": []}
 

@@ -22,7 +22,7 @@ from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.local import local_session, run_local
 from ringleader.train.program_check.background import CheckWorkspace
-from ringleader.train.program_check.two_runs import check
+from ringleader.train.program_check.runs import check
 
 torch.set_num_threads(1)
 ROWS, BATCH, EPOCHS = 32, 8, 2

@@ -214,7 +214,8 @@ class BackgroundCheck:
         if answer is None:
             return
         self._run = None
-        if self._next is not None and self._context.spec.sync.round_steps == 1:
+        # What else differs explains it.
+        if not answer.found and self._next is not None and self._context.spec.sync.round_steps == 1:
             answer.found.extend(map(asdict, other_loss(answer.computed, *self._next)))
         print(f"ringleader: {_told(answer, self._checked)}")
         for found in answer.found:

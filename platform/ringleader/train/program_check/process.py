@@ -23,8 +23,8 @@ from ringleader.errors import RingleaderError
 from ringleader.spec import JobSpec
 from ringleader.train.generation.starting.initial_weights import Beginning
 from ringleader.train.program_check.background import FOUND, ORDER, SCOPE, STATE
+from ringleader.train.program_check.runs import LateSession, call, in_one_process, raised
 from ringleader.train.program_check.sandbox import ActionRefused, Sandbox
-from ringleader.train.program_check.two_runs import LateSession, call, in_one_process, raised
 from ringleader.train.rows.random_streams import seed_all
 from ringleader.train.run import function_of
 

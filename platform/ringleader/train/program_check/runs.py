@@ -1,6 +1,6 @@
 """A program run on a few batches: once as it is, and twice as a joiner would run it.
 
-    python -m ringleader.train.program_check.two_runs SPEC FOLDER first|again|joins
+    python -m ringleader.train.program_check.runs SPEC FOLDER first|again|joins
 
 Finished session calls return at once in the second run, and the lines between them run again on recorded results.
 Values that differ then depend on who runs the lines, and when. The third run comes in between two steps of a loop, and
