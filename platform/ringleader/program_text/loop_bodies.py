@@ -63,7 +63,6 @@ class SourceText:
         by_steps: variables that lines after a step of `session.steps` leave to those after a later one, likewise.
         turns: the loops, each with what its turns do with attributes.
         augmented: variables that augmented assignments change.
-        adding: the lines of loops whose body adds to a variable that is read behind it: a mean is a sum by a count.
         changing_globals: globals that functions change.
     """
 
@@ -84,7 +83,6 @@ class SourceText:
         self._of_one_step: set[Key] = set()
         self.turns: list[tuple[Loop, TurnUses]] = []
         self._paths: dict[Loop, tuple[Sequence[ast.AST], ProgramScope]] = {}
-        self.adding: set[int] = set()
         self._of_ray = imports_ray_train(tree)
         self._kept = _kept(self.flows)
         self._groups = {"param_groups", *_group_names(tree)}
@@ -239,8 +237,6 @@ class SourceText:
         assert isinstance(loop, Loop)
         self.turns.append((loop, uses_in(loop, [self.flows], [self.together_with(scope.name)])))
         self._paths[loop] = path, scope
-        if _adds_up(path, scope):
-            self.adding |= _lines_of_header(loop)
         for key, line in scope.changed_by([*given(loop), *loop.body]):
             self.inside.add(key)
             if self._is_kept(key, scope) or key in self.tables:
@@ -323,23 +319,6 @@ def _tree_of(source: str) -> ast.Module:
     return tree
 
 
-def _adds_up(path: Sequence[ast.AST], scope: ProgramScope) -> bool:
-    """Whether the body adds to what lines outside of it read: a mean is a sum by a count."""
-    loop = path[-1]
-    assert isinstance(loop, Loop)
-    inside = [node for statement in loop.body for node in ast.walk(statement)]
-    sums = {key[1].lstrip(".") for key in scope.added_by(inside)}
-    around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
-    known = {id(node) for node in inside}
-    return any(
-        id(node) not in known
-        and isinstance(node, ast.Name | ast.Attribute)
-        and isinstance(node.ctx, ast.Load)
-        and getattr(node, "id", getattr(node, "attr", "")) in sums
-        for node in ast.walk(around)
-    )
-
-
 def _kept(flows: ValueFlow) -> set[tuple[str, str]]:
     """The names that the program gives to `session.keep`, each with the outermost function or class that does."""
     return {
@@ -377,12 +356,6 @@ def _loops(node: ast.AST, above: tuple[ast.AST, ...]) -> Iterator[tuple[ast.AST,
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield from _loops(child, path)
-
-
-def _lines_of_header(loop: Loop) -> set[int]:
-    """The lines in which a turn of the loop begins: the call of `session.batches`, or `next`, may stand in any."""
-    header = loop if isinstance(loop, ast.While) else loop.iter
-    return set(range(loop.lineno, (header.end_lineno or loop.lineno) + 1))
 
 
 def _any_within(lines: Sequence[int], spans: Sequence[tuple[int, int]]) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ringleader.program_text.current_line import CodeLine, running_frames
-from ringleader.program_text.loop_bodies import text_of
+from ringleader.program_text.current_line import CodeLine
+from ringleader.train.body.turn_state.collecting_turns import CollectingTurns
 from ringleader.train.generation.member import Member
 from ringleader.train.modes.batch_loop import BatchLoop
 from ringleader.train.rows.order.batch_sizes import present_shards
@@ -33,14 +33,15 @@ class DryTurn:
         self._device = device
         self._known: set[tuple[CodeLine, int]] = set()
         self._newest = -1
+        self._collecting = CollectingTurns()
         self.runs = self.later = False
 
     def needs(self, place: CodeLine, number: int, phase: int = 0) -> bool:
         """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
-        others' bodies left it, and lines behind it may depend on how (an exception that the program catches), or its
-        body adds up values that are read behind it: a mean by a count that is still 0 would raise."""
+        others' bodies left it, and lines behind it may depend on how (an exception that the program catches), or they
+        may need what its own turns leave: a mean by a count that is still 0 would raise."""
         known, left = (place, phase) in self._known, number in self._member.progress.calls.left
-        return not known or left or (number != self._newest and _adds_up(place))
+        return not known or left or (number != self._newest and self._collecting.leave_needed(place))
 
     def watch(self, place: CodeLine, number: int, turns: Iterator[Any], phase: int = 0) -> Iterator[Any]:
         """The turns themselves; once there was one, the loop, or that phase of its steps, needs no dry turn."""
@@ -100,12 +101,3 @@ class DryTurn:
         piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(batch, shard))
         loaded = load(loop.dataset, [piece], seed=self._member.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)
-
-
-def _adds_up(place: CodeLine) -> bool:
-    """Whether the body of the loop that begins adds up values that are read behind it. A function that is given the
-    batches has the loop's header, and `place` the call of `session.batches`."""
-    code, line = place
-    lines = [(code.co_filename, line), *((f.f_code.co_filename, f.f_lineno) for f in running_frames())]
-    texts = ((text_of(file), at) for file, at in lines)
-    return any(text is not None and at in text.adding for text, at in texts)
