@@ -4,6 +4,8 @@ Beside `programs.py`, whose own table of programs is in checkpoints that version
 """
 
 import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from programs import EPOCHS, PROGRAMS, Program, accuracy, epoch, loss_by_hand, network, rows, sgd
@@ -136,6 +138,57 @@ def cyclic_schedule(session: Session) -> None:
     for _ in range(EPOCHS):
         epoch(session, net, rows())
         accuracy(session, net)
+
+
+class StepOutputs(nn.Module):
+    """Keeps the losses of an epoch's turns until its end takes their mean, as a module of Lightning does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+        self.training_step_outputs: list[Tensor] = []
+
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        self.training_step_outputs.append(loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        print("train loss", torch.stack(self.training_step_outputs).mean().item())
+        self.training_step_outputs.clear()
+
+
+@program
+def step_outputs_stacked(session: Session) -> None:
+    """A method of the module collects losses, and another one shows their mean."""
+    module = session.model(StepOutputs())
+    sgd(session, module)
+    for _ in range(EPOCHS):
+        for batch in session.batches(rows()):
+            session.step(module.training_step(batch))
+        module.on_train_epoch_end()
+
+
+def averaged(batches: Iterable[Any]) -> Iterator[Any]:
+    """Shows the mean size of the batches that it gives."""
+    sizes: dict[str, int] = {"rows": 0, "batches": 0}
+    for batch in batches:
+        yield batch
+        sizes["rows"] += len(batch[0])
+        sizes["batches"] += 1
+    print(f"{sizes['rows'] / sizes['batches']:.1f} rows in a batch")
+
+
+@program
+def averages_of_a_generator(session: Session) -> None:
+    """A generator around the batches shows a mean; the loop's names are deleted behind it."""
+    net = session.model(network())
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        for x, y in averaged(session.batches(rows())):
+            session.step(F.cross_entropy(net(x), y))
+        del x, y
 
 
 ALL = PROGRAMS | MADE_ANEW | BY_STEPS | BY_PHASES | OF_STUDIES | OF_STRANGERS

@@ -2,6 +2,7 @@
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from faults import FaultPlan
 from test_leaving import COPIES, RING, ROUNDS, SERVERS, job, made, rows
 from threaded_cast import ThreadedCast
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ringleader.train import Session
@@ -107,6 +109,203 @@ def test_where_the_body_had_turns_there_is_no_other() -> None:
                 turns += 1
                 session.step(F.cross_entropy(net(x), y))
     assert turns == 2 * 6 * 4
+
+
+class Averages:
+    """An average of the losses of an epoch, by a method that another one calls."""
+
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def update(self, value: float) -> None:
+        self.add(value)
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+
+class Outputs(nn.Module):
+    """Keeps what it gave, as Lightning's modules do, until lines behind a loop take it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.outputs: list[Tensor] = []
+
+    def training_step(self, batch: Any) -> Tensor:
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        self.outputs.append(loss.detach())
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        assert torch.stack(self.outputs).mean() > 0
+        self.outputs.clear()
+
+
+class Bar:
+    """Says at its end how long a turn took."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.batches, self.turns = batches, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.batches:
+            self.turns += 1
+            yield batch
+        assert 1 / self.turns <= 1
+
+
+def averaged(batches: Iterable[Any]) -> Iterator[Any]:
+    times = Averages()
+    for batch in batches:
+        yield batch
+        times.update(1.0)
+    assert times.mean == 1
+
+
+def by_meter(session: Session, net: nn.Module) -> None:
+    meters = {"loss": Averages()}
+    for x, y in session.batches(rows()):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+        meters["loss"].update(value=loss.item())
+    assert {name: meter.mean for name, meter in meters.items()}["loss"] > 0
+
+
+def by_outputs(session: Session, net: nn.Module) -> None:
+    model = Outputs(net)
+    for batch in session.batches(rows()):
+        session.step(model.training_step(batch))
+    model.on_train_epoch_end()
+
+
+def by_inner_function(session: Session, net: nn.Module) -> None:
+    losses: list[float] = []
+
+    def train_step(x: Tensor, y: Tensor) -> None:
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+        losses.append(loss.item())
+
+    for x, y in session.batches(rows()):
+        train_step(x, y)
+    assert sum(losses) / len(losses) > 0
+
+
+def by_a_function_held(session: Session, net: nn.Module) -> None:
+    step, losses = step_of(session, net)
+    for x, y in session.batches(rows()):
+        step(x, y)
+    assert sum(losses) / len(losses) > 0
+
+
+def step_of(session: Session, net: nn.Module) -> tuple[Callable[..., None], list[float]]:
+    losses: list[float] = []
+
+    def train_step(x: Tensor, y: Tensor) -> None:
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+        losses.append(loss.item())
+
+    return train_step, losses
+
+
+def by_list_given(session: Session, net: nn.Module) -> None:
+    losses: list[float] = []
+    fill(session, net, losses)
+    assert sum(losses) / len(losses) > 0
+
+
+def fill(session: Session, net: nn.Module, losses: list[float]) -> None:
+    for x, y in session.batches(rows()):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+        losses.append(loss.item())
+
+
+def by_hook(session: Session, net: nn.Module) -> None:
+    seen: list[float] = []
+    handle = net.register_forward_hook(lambda _module, _given, out: seen.append(out.mean().item()))
+    for x, y in session.batches(rows()):
+        session.step(F.cross_entropy(net(x), y))
+    handle.remove()
+    assert sum(seen) / len(seen) < 10
+
+
+def by_sum(session: Session, net: nn.Module) -> None:
+    count = torch.zeros(())
+    for x, y in session.batches(rows()):
+        session.step(F.cross_entropy(net(x), y))
+        count = count + 1
+    assert 1 / int(count) <= 1
+
+
+def by_comprehension(session: Session, net: nn.Module) -> None:
+    def step(x: Tensor, y: Tensor) -> float:
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+        return loss.item()
+
+    losses = [step(x, y) for x, y in session.batches(rows())]
+    assert sum(losses) / len(losses) > 0
+
+
+def by_bar(session: Session, net: nn.Module) -> None:
+    for x, y in Bar(session.batches(rows())):
+        session.step(F.cross_entropy(net(x), y))
+
+
+def by_generator(session: Session, net: nn.Module) -> None:
+    for x, y in averaged(session.batches(rows())):
+        session.step(F.cross_entropy(net(x), y))
+
+
+def by_name(session: Session, net: nn.Module) -> None:
+    for x, y in session.batches(rows()):
+        loss = F.cross_entropy(net(x), y)
+        session.step(loss)
+    assert loss.item() > 0
+    del x, y, loss
+
+
+COLLECTING: list[Callable[[Session, nn.Module], None]] = [
+    *(by_meter, by_outputs, by_inner_function, by_a_function_held, by_list_given, by_hook, by_sum),
+    *(by_comprehension, by_bar, by_generator, by_name),
+]
+
+
+@pytest.mark.parametrize("epoch", COLLECTING)
+def test_lines_behind_each_loop_have_what_a_turn_of_it_collects_on_a_server(
+    epoch: Callable[[Session, nn.Module], None], tmp_path: Path
+) -> None:
+    def train(session: Session) -> None:
+        net = made(session)
+        for _ in range(3):
+            epoch(session, net)
+
+    play = ThreadedCast(job(SERVERS), train, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
+
+
+def test_names_that_a_loop_deletes_are_there_behind_the_next_one_on_a_server(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = made(session)
+        for _ in range(3):
+            for x, y in session.batches(rows()):
+                loss = F.cross_entropy(net(x), y)
+                session.step(loss)
+            assert loss.item() > 0
+            loss = None
+            del x, y
+
+    play = ThreadedCast(job(SERVERS), train, artifacts=tmp_path).play()
+    assert play.outcome == "succeeded", (play.reason, play.message)
 
 
 @pytest.mark.parametrize("sync", [SERVERS, COPIES])

@@ -179,6 +179,10 @@ class StatementFlow:
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
             return
+        match value:
+            case ast.Call(func=ast.Attribute(value=place, attr="clear"), args=[], keywords=[]):
+                if self._scope.holder(place) in self._scope.containers:
+                    return  # it reads nothing of what it drops
         if isinstance(value, ast.Call) and name_of(value.func) == "on_commit":
             # `lambda: losses.append(session.loss)` is a statement of its own, too.
             for each in value.args:
