@@ -152,3 +152,19 @@ def test_one_that_another_file_of_the_program_reads_stays_one(
     import train_apart  # type: ignore[import-not-found]  # noqa: F401
 
     assert "is not committed" in found(models_apart.Apart(), *[LENGTH] * 8)
+
+
+@pytest.mark.parametrize(
+    ("used", "felt"), [("print(mean)", False), ("optimizer.param_groups[0]['lr'] = mean", True)]
+)
+def test_a_list_that_is_cleared_is_not_read_for_it(used: str, felt: bool) -> None:
+    text = SourceText(
+        f"class Module:\n"
+        f"    def __init__(self):\n"
+        f"        self.outputs = []\n"
+        f"    def on_train_epoch_end(self):\n"
+        f"        mean = sum(self.outputs)\n"
+        f"        {used}\n"
+        f"        self.outputs.clear()\n"
+    )
+    assert text.flows.may_matter(("", ".outputs")) is felt
