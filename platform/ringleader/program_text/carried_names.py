@@ -10,17 +10,11 @@ from dataclasses import dataclass
 
 from ringleader.program_text.program_scope import ADDS, Function, Key, ProgramScope, has_own
 from ringleader.program_text.statement_flow import ACTS, MATTERS
-from ringleader.program_text.statement_order import (
-    Loop,
-    blocks,
-    ends_loop,
-    first,
-    given,
-    names,
-    parents,
-    span,
-)
+from ringleader.program_text.statement_order import Loop, blocks, ends_loop, given, names, parents, span
 from ringleader.program_text.value_flow import ValueFlow
+from ringleader.program_text.variables.first_use import first
+from ringleader.program_text.variables.known_tests import UNKNOWN, Settled
+from ringleader.program_text.variables.settled_places import SettledPlaces
 
 LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
 """Methods whose name ends like one that changes a value: their effect is seen elsewhere, or needs no turn before."""
@@ -48,6 +42,7 @@ def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> I
     around = next((node for node in reversed(path[:-1]) if isinstance(node, Function)), path[0])
     body = _Body(loop, around, flows, scope)
     felt = body.felt()
+    places = SettledPlaces(path, flows, scope)
     for key, line in body.changed().items():
         reads = felt.get(key, set())
         if not reads or key[1] in _GRADIENTS or body.begins_with_entry(key[1]):
@@ -56,7 +51,7 @@ def carried(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -> I
             yield CarriedName(key, line, min(reads))
             continue
         own = {load.line for load in flows.loads if load.key == key == load.into and body.has(load.line)}
-        read = body.first(key, reads | (own - body.changing(key)))
+        read = body.first(key, reads | (own - body.changing(key)), places.for_variable(key[1]))
         if read:
             yield CarriedName(key, line, read)
 
@@ -89,14 +84,14 @@ def _lines_in(nested: Sequence[Function | ast.Lambda], name: str, lines: Sequenc
 
 def read_by_a_later_step(loop: Loop, key: Key, flows: ValueFlow) -> int | None:
     """The line in which the lines of a step read what those of an earlier one have left, for something that matters; 0
-    where each step sets the variable first, None where there is neither."""
+    where none reads it before it sets it, None where steps only go on from it for themselves."""
     lines = range(loop.lineno, span(loop)[1] + 1)
     reads = {line for line in flows.matter_at(key) if line in lines}
     own = {load.line for load in flows.loads if load.key == key == load.into and load.line in lines}
     read = first([*given(loop), *loop.body], key[1], reads | own)
-    if not read or read in reads:
-        return read
-    return min(reads, default=None)
+    if not read:
+        return 0
+    return read if read in reads else min(reads, default=None)
 
 
 def is_of_loop(loop: Loop, key: Key, flows: ValueFlow) -> bool:
@@ -162,9 +157,9 @@ class _Body:
         """The lines that change the variable in place and read it for nothing else."""
         return self.in_place.get(key, set()) - self._beside.get(key, set())
 
-    def first(self, key: Key, lines: set[int]) -> int:
+    def first(self, key: Key, lines: set[int], settled: Settled = UNKNOWN) -> int:
         """The line of a turn that reads the variable before the turn sets it; 0 where there is none."""
-        return first([*given(self._loop), *self._loop.body], key[1], lines) or 0
+        return first([*given(self._loop), *self._loop.body], key[1], lines, settled) or 0
 
     def begins_with_entry(self, name: str) -> bool:
         """Whether each turn first sets the only entry that anybody uses of a dict: `sums["loss"] = 0.0`, to which hooks

@@ -89,6 +89,8 @@ class ProgramScope:
                     yield base, node.lineno
             elif isinstance(node, ast.Expr) and (added := self.added(node.value)) is not None:
                 yield added, node.lineno
+            elif isinstance(node, ast.pattern) and (name := captured_by(node)):
+                yield self.key(name), node.lineno
 
     def look_for_containers(self, top: ast.AST) -> None:
         for node in ast.walk(top):
@@ -179,6 +181,14 @@ def pairs_of(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.
         yield target, value
 
 
+def captured_by(node: ast.AST) -> str:
+    """The name that this very part of a `case` gives a value; empty where it gives none."""
+    match node:
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+            return name
+    return ""
+
+
 def name_of(node: ast.expr) -> str:
     """The last name of `a.b.name` or `name`; empty for other expressions."""
     if isinstance(node, ast.Attribute):
@@ -201,6 +211,8 @@ def _bound_in(top: Definition) -> set[str]:
                 bound.add(name)
             case ast.ExceptHandler(name=str() as name):
                 bound.add(name)
+            case ast.pattern():
+                bound |= {captured_by(node)} - {""}
     return bound - outside
 
 
@@ -224,8 +236,10 @@ def _set_in(function: Function | ast.Lambda) -> set[str]:
                 found.add(name)
             case ast.AsyncFunctionDef(name=name) | ast.ExceptHandler(name=str() as name):
                 found.add(name)
-            case ast.MatchAs(name=str() as name) | ast.alias(asname=str() as name) | ast.alias(name=name):
+            case ast.alias(asname=str() as name) | ast.alias(name=name):
                 found.add(name)
+            case ast.pattern():
+                found |= {captured_by(node)} - {""}
         # What a nested function or class sets is its own.
         nodes += [] if isinstance(node, Definition | ast.Lambda) else ast.iter_child_nodes(node)
     return found - outside

@@ -156,7 +156,10 @@ class StatementFlow:
                 self._statements([*node.orelse, *node.finalbody])
             # A pattern decides which lines run, and may call methods of the value.
             case ast.Match(subject=subject, cases=cases):
-                self._expression(subject, {MATTERS})
+                captured = {each for case in cases for each, _ in self._scope.changed_by([case.pattern])}
+                self._expression(subject, {MATTERS} | captured)
+                for key in captured:
+                    self.sets[key].append(subject.lineno)
                 self._statements([statement for case in cases for statement in case.body])
 
     def _nested(self, node: Function) -> None:

@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 
+from ringleader.program_text.program_scope import captured_by
+
 Loop = ast.For | ast.AsyncFor | ast.While
 APART = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -26,22 +28,22 @@ _ANEW = frozenset(
 
 
 def given(loop: Loop) -> list[ast.expr]:
-    """What a loop gives values to as a turn begins: nothing in `while`, whose body does so itself."""
-    return [] if isinstance(loop, ast.While) else [loop.target]
+    """What a loop gives values to as a turn begins: in `while`, whose body does so itself, the names of `:=` that its
+    test always comes to."""
+    return list(_always_named(loop.test)) if isinstance(loop, ast.While) else [loop.target]
 
 
-def first(nodes: Iterable[ast.AST], name: str, lines: set[int]) -> int | None:
-    """The first use of the variable in these statements: the line of a read, 0 where they set it, None for neither.
-
-    Args:
-        name: ".name" for an attribute.
-        lines: the lines in which it is read.
-    """
-    for node in nodes:
-        found = _first_in(node, name, lines)
-        if found is not None:
-            return found
-    return None
+def _always_named(test: ast.expr) -> Iterator[ast.expr]:
+    """What an expression names, whatever its parts give: the second of `a and b` may be left out."""
+    match test:
+        case ast.NamedExpr(target=target, value=value):
+            yield from _always_named(value)
+            yield target
+        case ast.BoolOp(values=[part, *_]) | ast.IfExp(test=part):
+            yield from _always_named(part)
+        case _ if not isinstance(test, COMPREHENSIONS | ast.Lambda):
+            parts = [each for each in ast.iter_child_nodes(test) if isinstance(each, ast.expr)]
+            yield from (name for each in parts for name in _always_named(each))
 
 
 def blocks(node: ast.AST) -> Iterator[list[ast.AST]]:
@@ -55,9 +57,12 @@ def blocks(node: ast.AST) -> Iterator[list[ast.AST]]:
 def binds(node: ast.AST, name: str) -> bool:
     """Whether the variable gets a value somewhere in this node."""
     return any(
-        isinstance(n, ast.Name | ast.Attribute)
-        and isinstance(n.ctx, ast.Store)
-        and name == (n.id if isinstance(n, ast.Name) else f".{n.attr}")
+        name == captured_by(n)
+        or (
+            isinstance(n, ast.Name | ast.Attribute)
+            and isinstance(n.ctx, ast.Store)
+            and name == (n.id if isinstance(n, ast.Name) else f".{n.attr}")
+        )
         for n in ast.walk(node)
     )
 
@@ -97,26 +102,6 @@ def span(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
 
 
-def _first_in(node: ast.AST, name: str, lines: set[int]) -> int | None:
-    inside = list(blocks(node))
-    if not inside:
-        if overwrites(node, name):
-            return 0
-        read = _read(node, lines) if names(node, name) else 0
-        return read if read else (0 if binds(node, name) else None)
-    header = [child for child in ast.iter_child_nodes(node) if not any(child in block for block in inside)]
-    found = first(header, name, lines)
-    if found is not None:
-        return found
-    results = [first(block, name, lines) for block in inside if block]
-    if any(results):
-        return next(filter(None, results))
-    # A loop's body may run no turn, and a branch may be left out: those set the variable only perhaps.
-    always = isinstance(node, ast.With | ast.AsyncWith | ast.Try)
-    whole = isinstance(node, ast.If) and bool(node.orelse) and all(result == 0 for result in results)
-    return 0 if whole or (always and results[0] == 0) else None
-
-
 def names(node: ast.AST, name: str) -> bool:
     """Whether it reads a variable of that name: another statement of the same line may, too."""
     return any(
@@ -130,9 +115,10 @@ def names(node: ast.AST, name: str) -> bool:
     )
 
 
-def _read(node: ast.AST, lines: set[int]) -> int:
+def read_line(node: ast.AST, lines: set[int]) -> int:
+    """The first of these lines that the node has, or one that is in it; 0 where there is none."""
     if not hasattr(node, "lineno"):
-        return next((read for child in ast.iter_child_nodes(node) if (read := _read(child, lines))), 0)
+        return next((read for child in ast.iter_child_nodes(node) if (read := read_line(child, lines))), 0)
     begin, end = span(node)
     return next((line for line in sorted(lines) if begin <= line <= end), 0)
 

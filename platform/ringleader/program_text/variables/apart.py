@@ -102,8 +102,10 @@ def _rename(node: ast.AST, names: Mapping[str, str]) -> None:
             node.id = names.get(name, name)
         case ast.Nonlocal(names=others):
             node.names = [names.get(name, name) for name in others]
-        case ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name):
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
             node.name = names.get(name, name)
+        case ast.MatchMapping(rest=str(name)):
+            node.rest = names.get(name, name)
     inside = names
     if isinstance(node, Function | ast.Lambda):
         # Another one of that name is its own; what stands before its body is evaluated outside.
