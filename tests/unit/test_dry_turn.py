@@ -301,16 +301,25 @@ def test_lines_behind_each_loop_have_what_a_turn_of_it_collects_on_a_server(
     assert play.outcome == "succeeded", (play.reason, play.message)
 
 
-def test_names_that_a_loop_deletes_are_there_behind_the_next_one_on_a_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given_up", ["out = None", "del out", "del x, y"])
+def test_names_given_up_behind_a_loop_are_there_behind_the_next_one_on_a_server(
+    given_up: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"def train(session, net, rows, F):\n"
+        f"    for _ in range(3):\n"
+        f"        for x, y in session.batches(rows):\n"
+        f"            out = net(x)\n"
+        f"            session.step(F.cross_entropy(out, y))\n"
+        f"        assert len(out) == len(x)\n"
+        f"        {given_up}\n"
+    )
+    names: dict[str, Any] = {}
+    exec(compile(program.read_text(), str(program), "exec"), names)
+
     def train(session: Session) -> None:
-        net = made(session)
-        for _ in range(3):
-            for x, y in session.batches(rows()):
-                loss = F.cross_entropy(net(x), y)
-                session.step(loss)
-            assert loss.item() > 0
-            loss = None
-            del x, y
+        names["train"](session, made(session), rows(), F)
 
     play = ThreadedCast(job(SERVERS), train, artifacts=tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)

@@ -69,6 +69,13 @@ class ProgramScope:
             self.holder(value.func.value) if value.func.attr in ADDS and value.args and not module else None
         )
 
+    def cleared(self, value: ast.expr) -> Key | None:
+        """The variable whose items a call drops: it reads nothing of them."""
+        match value:
+            case ast.Call(func=ast.Attribute(value=place, attr="clear"), args=[], keywords=[]):
+                return self.holder(place)
+        return None
+
     def added_by(self, nodes: Iterable[ast.AST]) -> Iterator[Key]:
         """The variables to which these nodes add."""
         for node in nodes:

@@ -176,16 +176,12 @@ class StatementFlow:
 
     def _said(self, value: ast.expr) -> None:
         """Follow an expression statement, whose value is dropped."""
-        added = self._scope.added(value)
+        added = self._scope.added(value) or self._scope.cleared(value)
         if added is not None and added in self._scope.containers:
             assert isinstance(value, ast.Call)
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
             return
-        match value:
-            case ast.Call(func=ast.Attribute(value=place, attr="clear"), args=[], keywords=[]):
-                if self._scope.holder(place) in self._scope.containers:
-                    return  # it reads nothing of what it drops
         if isinstance(value, ast.Call) and name_of(value.func) == "on_commit":
             # `lambda: losses.append(session.loss)` is a statement of its own, too.
             for each in value.args:
