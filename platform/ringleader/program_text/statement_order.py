@@ -73,11 +73,11 @@ def overwrites(node: ast.AST, name: str) -> bool:
     """
     return any(
         any(_is_name(place, name) for place in places) and not any(names(each, name) for each in given)
-        for places, given in map(_overwritten, ast.walk(node))
+        for places, given in map(overwritten, ast.walk(node))
     )
 
 
-def _overwritten(node: ast.AST) -> tuple[list[ast.expr], list[ast.AST]]:
+def overwritten(node: ast.AST) -> tuple[list[ast.expr], list[ast.AST]]:
     """What the very node gives other contents, and what these are made of."""
     match node:
         case ast.Call(func=ast.Attribute(value=place, attr=method), args=given, keywords=more) if (

@@ -5,33 +5,28 @@ hands nothing on to a later turn. One that it reads first is what an earlier tur
 """
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
-from ringleader.program_text.calls import calls_an_object, is_property
 from ringleader.program_text.program_scope import ADDS, Function, name_of
 from ringleader.program_text.statement_order import Loop, given
 from ringleader.program_text.value_flow import ValueFlow
+from ringleader.program_text.variables.attribute_walk import (
+    CALLED,
+    AttributeWalk,
+    Functions,
+    Use,
+    entry_of,
+    is_sessions,
+    properties_of,
+)
 
-CALLED = ("forward", "__call__")
-"""The methods by which an object is called: the text does not show of which class it is."""
 BEHIND = "backward"
 """The method of a `torch.autograd.Function` that runs once the loss is made."""
 READING = ("__getitem__", "__getitems__")
 """The methods that give a turn its rows, before the turn begins."""
-_ALWAYS = frozenset(["training", "is_grad_enabled"])
-"""What is true in every turn."""
-
-
-class Use(Enum):
-    """The first use of an attribute in a turn."""
-
-    READS = "reads"
-    SETS = "sets"
-
-
-Functions = Mapping[str, Sequence[Function]]
+_VIEWS = frozenset(["values", "items", "keys", "get"])
+"""Methods that read a dict."""
 _EVERYBODYS = frozenset(["grad", "data", "requires_grad", "training", "state", "param_groups"])
 """Attributes of torch's own, whose changes are seen in other ways."""
 
@@ -180,14 +175,35 @@ class TurnOrder:
 
     def first(self, attribute: str) -> Use | None:
         """What a turn does first with the attribute; None where it may do nothing."""
-        walk = _Walk(attribute, self._functions, self._imported)
+        walk = AttributeWalk(attribute, self._functions, self._imported)
         for name in READING:
             if any(walk.touches(each) is Use.READS for each in self._functions.get(name, ())):
                 return Use.READS
         found = walk.statements(self._body)
+        if found is Use.READS and self._sets_entries(attribute):
+            return Use.SETS
         if found is not None:
             return found
         return next((use for name in self._callbacks if (use := walk.named(name)) is not None), None)
+
+    def _sets_entries(self, attribute: str) -> bool:
+        """Whether it is a dict of which a turn sets all entries that anybody uses, by fixed keys, each before it reads
+        that one, or all: `self.parts["ce"] = a`, `self.parts["reg"] = b`, `sum(self.parts.values())`."""
+        keys = {entry_of(node, attribute) for _, node in self.changed().get(attribute, ())}
+        tops = [*self._body, *(each for found in self._functions.values() for each in found)]
+        nodes = [node for top in tops for node in ast.walk(top)]
+        entries = [n for n in nodes if isinstance(n, ast.Subscript) and entry_of(n, attribute)]
+        # Whoever else has the whole dict may change it.
+        held = {id(each.value) for each in entries}
+        held |= {id(each.value) for each in nodes if isinstance(each, ast.Attribute) and each.attr in _VIEWS}
+        loads = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr == attribute]
+        walks = (AttributeWalk(attribute, self._functions, self._imported, entry=key) for key in keys)
+        return (
+            bool(keys)
+            and keys == {entry_of(each, attribute) for each in entries}
+            and all(id(each) in held or isinstance(each.ctx, ast.Store) for each in loads)
+            and all(walk.statements(self._body) is Use.SETS for walk in walks)
+        )
 
     def is_made_once(self, attribute: str) -> bool:
         """Whether it is set only where it, or a mark that is set with it, was not there yet."""
@@ -209,109 +225,16 @@ class TurnOrder:
         new: list[ast.AST] = [*self._body]
         new += [each for name in self._callbacks for each in self._functions.get(name, ())]
         found |= {id(each): each for each in new if isinstance(each, Function)}
-        properties = _properties(self._functions)
+        properties = properties_of(self._functions)
         while new:
             nodes = list(ast.walk(new.pop()))
-            calls = [node for node in nodes if isinstance(node, ast.Call) and not _is_sessions(node.func)]
+            calls = [node for node in nodes if isinstance(node, ast.Call) and not is_sessions(node.func)]
             called = {name for call in calls for name in (name_of(call.func), *_spelt(call), *CALLED, BEHIND)}
             for name in called | (properties & {getattr(node, "attr", "") for node in nodes}):
                 more = [each for each in self._functions.get(name, ()) if id(each) not in found]
                 found |= {id(each): each for each in more}
                 new += more
         return list(found.values())
-
-
-class _Walk:
-    """A walk through a turn in the order in which Python goes, for one attribute."""
-
-    def __init__(self, attribute: str, functions: Functions, imported: Collection[str]) -> None:
-        self._attribute = attribute
-        self._imported = imported
-        self._functions = functions
-        self._known: dict[int, Use | None] = {}
-        self._properties = _properties(functions)
-
-    def statements(self, nodes: Iterable[ast.AST]) -> Use | None:
-        return next((use for node in nodes if (use := self._one(node)) is not None), None)
-
-    def named(self, name: str) -> Use | None:
-        """What functions of that name do first: where they differ, any that reads counts."""
-        uses = [self.touches(each) for each in self._functions.get(name, ())]
-        return Use.READS if Use.READS in uses else (Use.SETS if Use.SETS in uses else None)
-
-    def touches(self, function: Function) -> Use | None:
-        if id(function) not in self._known:
-            self._known[id(function)] = None  # while it is under way
-            self._known[id(function)] = self.statements(function.body)
-        return self._known[id(function)]
-
-    def _one(self, node: ast.AST) -> Use | None:
-        parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
-                parts = ()  # it runs where it is called
-            case ast.Assign(targets=targets, value=value):
-                parts = (value, *targets)
-            case ast.AnnAssign(target=target, value=value):
-                parts = (value, target) if value is not None else ()
-            case ast.AugAssign(target=target, value=value):
-                own = isinstance(target, ast.Attribute) and target.attr == self._attribute
-                return Use.READS if own else self.statements((value, target))
-            case ast.If(test=test, body=body, orelse=orelse):
-                return self._branches(test, body, orelse)
-            case ast.IfExp(test=test, body=first, orelse=second):
-                return self._branches(test, [first], [second])
-            case ast.For() | ast.AsyncFor():
-                parts = (node.iter, node.target, *node.body, *node.orelse)
-            case ast.Call():
-                return self._call(node)
-            case ast.Attribute() | ast.Constant():
-                return self._name(node)
-        return self.statements(parts)
-
-    def _name(self, node: ast.Attribute | ast.Constant) -> Use | None:
-        if isinstance(node, ast.Constant):
-            return Use.READS if node.value == self._attribute else None  # hasattr(self, "name")
-        inside = self._one(node.value)
-        if inside is None and node.attr in self._properties and isinstance(node.ctx, ast.Load):
-            inside = self.named(node.attr)
-        if inside is not None or node.attr != self._attribute:
-            return inside
-        return Use.SETS if isinstance(node.ctx, ast.Store) else Use.READS
-
-    def _branches(self, test: ast.expr, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> Use | None:
-        asked = self._one(test)
-        if asked is not None:
-            return asked
-        uses = [self.statements(body), self.statements(orelse)]
-        if Use.READS in uses:
-            return Use.READS
-        # In a turn models train, and a loop over modules picks the same ones each time.
-        always = any(name_of(n) in _ALWAYS for n in ast.walk(test) if isinstance(n, ast.expr)) or _picks(test)
-        return Use.SETS if uses[0] is Use.SETS and (always or uses[1] is Use.SETS) else None
-
-    def _call(self, node: ast.Call) -> Use | None:
-        called = node.func
-        if isinstance(called, ast.Attribute):
-            found = self._one(called.value)
-        else:
-            found = self._one(called) if not isinstance(called, ast.Name) else None
-        found = found or self.statements((*node.args, *(keyword.value for keyword in node.keywords)))
-        if found is not None or _is_sessions(called):
-            return found
-        name = name_of(called)
-        if self._functions.get(name):
-            return self.named(name)
-        if not calls_an_object(called, self._imported):
-            return None
-        if isinstance(called, ast.Attribute) and name == self._attribute:
-            return Use.READS
-        return next((use for each in CALLED if (use := self.named(each)) is not None), None)
-
-
-def _properties(functions: Functions) -> set[str]:
-    """The names of the attributes that a function computes."""
-    return {name for name, found in functions.items() if any(map(is_property, found))}
 
 
 def _attributes_set(node: ast.AST) -> Iterator[str]:
@@ -347,12 +270,3 @@ def _asks_for(test: ast.If, attributes: set[str]) -> bool:
     asked = [node.attr for node in ast.walk(test.test) if isinstance(node, ast.Attribute)]
     asked += [str(node.value) for node in ast.walk(test.test) if isinstance(node, ast.Constant)]
     return not attributes.isdisjoint(asked)
-
-
-def _is_sessions(called: ast.expr) -> bool:
-    """Whether it is a method of the session, whatever functions of the program have its name."""
-    return isinstance(called, ast.Attribute) and name_of(called.value) == "session"
-
-
-def _picks(test: ast.expr) -> bool:
-    return isinstance(test, ast.Call) and name_of(test.func) in {"isinstance", "hasattr"}

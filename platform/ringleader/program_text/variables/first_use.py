@@ -121,7 +121,7 @@ class _FirstUse:
                 ways = self._parts([value, target], ways)
             case _:
                 ways = self._expression(node, ways)
-        return NONE if _goes_out(node) else self._changed(node, ways)
+        return NONE if isinstance(node, ast.Return) or raises(node) else self._changed(node, ways)
 
     def _expression(self, node: ast.AST, ways: Ways) -> Ways:
         match node:
@@ -309,10 +309,10 @@ def _few(ways: Ways) -> Ways:
     return ways if len(ways) <= _MOST_WAYS else frozenset([frozenset.intersection(*ways)])
 
 
-def _goes_out(node: ast.AST) -> bool:
-    """Whether nothing behind the statement runs."""
+def raises(node: ast.AST) -> bool:
+    """Whether the statement always raises an exception, or ends the process."""
     match node:
-        case ast.Return() | ast.Raise():
+        case ast.Raise():
             return True
         case ast.Assert(test=ast.Constant(value=False)):
             return True

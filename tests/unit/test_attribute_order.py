@@ -1,0 +1,92 @@
+"""What a turn does first with an attribute, in its own lines and in the methods that these call."""
+
+import textwrap
+
+import pytest
+
+from ringleader.program_text.loop_bodies import SourceText
+
+PROGRAM = """
+class Objective:
+    def __init__(self):
+        self.kept = {made}
+
+    def turn(self, x, y):
+{body}
+
+def train(session):
+    objective = Objective()
+    for x, y in session.batches(rows):
+        session.step(objective.turn(x, y))
+"""
+
+
+def use(body: str, made: str = "{}") -> str:
+    text = SourceText(
+        PROGRAM.format(made=made, body=textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8))
+    )
+    (uses,) = [uses for _, uses in text.turns]
+    return "sets" if "kept" in uses.passing else ("reads" if "kept" in uses.carried else "")
+
+
+@pytest.mark.parametrize(
+    ("last", "first"),
+    [
+        ("raise ValueError", "sets"),
+        ("sys.exit(1)", "sets"),
+        ("self.kept = y", "sets"),
+        ("pass", "reads"),
+        ("print(x)", "reads"),
+        ("return self.kept", "reads"),
+    ],
+)
+def test_a_branch_that_raises_leaves_no_attribute(last: str, first: str) -> None:
+    body = f"""
+    if a(x):
+        self.kept = f(x)
+    elif b(x):
+        self.kept = f(y)
+    else:
+        {last}
+    return self.kept
+    """
+    assert use(body, "None") == first
+
+
+@pytest.mark.parametrize(
+    ("body", "first"),
+    [
+        ("self.kept.clear(); self.kept.append(f(x)); return sum(self.kept)", "sets"),
+        ("self.kept[:] = [f(x)]; self.kept.append(y); return sum(self.kept)", "sets"),
+        ("self.kept.append(f(x)); r = sum(self.kept); self.kept.clear(); return r", "reads"),
+        ("self.kept.append(f(x)); return sum(self.kept)", "reads"),
+        ("self.kept[:] = self.kept[1:]; self.kept.append(y); return sum(self.kept)", "reads"),
+        ("if a(x):\n    self.kept.clear()\nself.kept.append(f(x)); return sum(self.kept)", "reads"),
+    ],
+)
+def test_a_list_that_a_turn_empties_first_carries_nothing(body: str, first: str) -> None:
+    assert use(body, "[]") == first
+
+
+@pytest.mark.parametrize(
+    ("rest", "first"),
+    [
+        ("return sum(self.kept.values())", "sets"),
+        ('return self.kept["a"] + self.kept["b"]', "sets"),
+        ('return self.kept["a"] + self.kept["c"]', "reads"),  # others may set this one between the loops
+        ("self.kept[f(y)] = y; return sum(self.kept.values())", "reads"),
+        ('self.kept["c"] += y; return sum(self.kept.values())', "reads"),
+        ('self.kept["c"] = self.kept["c"] + y; return self.kept["c"]', "reads"),
+        ('self.kept.update(c=y); self.kept.update({"d": y}); return sum(self.kept.values())', "reads"),
+        ('if f(y):\n    self.kept["c"] = y\nreturn sum(self.kept.values())', "reads"),
+        ('kept = self.kept; kept["c"] = y + kept.get("c", 0); return kept["c"]', "reads"),
+        ("change(self.kept); return sum(self.kept.values())", "reads"),
+    ],
+)
+def test_a_dict_of_which_a_turn_sets_all_that_it_changes_carries_nothing(rest: str, first: str) -> None:
+    assert use(f'self.kept["a"] = f(x); self.kept["b"] = f(y)\n{rest}') == first
+
+
+def test_an_entry_that_is_read_before_it_is_set_is_carried() -> None:
+    assert use('r = self.kept["a"] + x; self.kept["a"] = f(x); return r') == "reads"
+    assert use('self.kept["a"] = f(x); r = sum(self.kept.values()); self.kept["b"] = y; return r') == "reads"
