@@ -1,14 +1,16 @@
 """Variables of lines after a step of `session.steps`: what a later step goes on from, what one step makes."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from programs import EPOCHS, accuracy, norm_free, rows, sgd
 from test_carried import SPEC, warned
 from test_programs import ALL, MOMENTS, keeps_its_bits
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ringleader.train import Session
@@ -58,6 +60,55 @@ def coefficient_of_each_step(session: Session) -> None:
         print(accuracy(session, net))
 
 
+def squared(logits: Tensor, labels: Tensor) -> Tensor:
+    return (F.cross_entropy(logits, labels, reduction="none") ** 2).mean()
+
+
+def halved(_: nn.Module, __: object, out: Tensor) -> Tensor:
+    return out * 0.5
+
+
+def loss_put_in_after_a_step(session: Session) -> None:
+    net, task = session.model(norm_free()), SimpleNamespace(loss=F.cross_entropy)
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(task.loss(net(x), y))
+            if session.global_step == 6:
+                task.loss = squared
+
+
+def hook_put_in_after_a_step(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step == 6:
+                net[0].register_forward_hook(halved)
+
+
+def hook_of_a_weight_put_in_after_a_step(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step == 6:
+                net[0].weight.register_hook(lambda gradient: gradient * 0.1)
+
+
+MISSED = {
+    weight_by_lines_of_steps: "the program's weight (test_lines_of_steps.py:",
+    loss_put_in_after_a_step: "the program's task.loss (test_lines_of_steps.py:",
+    hook_put_in_after_a_step: "the set of hooks of the models (above test_lines_of_steps.py:",
+    hook_of_a_weight_put_in_after_a_step: "the set of hooks of the models (above test_lines_of_steps.py:",
+}
+
+
 def test_what_lines_of_a_step_leave_to_those_of_a_later_one_is_warned_of(tmp_path: Path) -> None:
     finished, recorded = run_local(SPEC, counter_of_steps, tmp_path)
     told = [message.partition(" (")[0].rpartition(" ")[2] for message in warned(recorded)]
@@ -66,15 +117,15 @@ def test_what_lines_of_a_step_leave_to_those_of_a_later_one_is_warned_of(tmp_pat
 
 
 @pytest.mark.parametrize("moment", ["kill-9", "pause-8"])
+@pytest.mark.parametrize("program", MISSED, ids=lambda program: program.__name__)
 def test_lines_that_a_newcomer_has_missed_are_named_in_the_result(
-    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Callable[[Session], None], moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = weight_by_lines_of_steps.__name__
-    monkeypatch.setitem(ALL, name, weight_by_lines_of_steps)
-    last = MOMENTS[moment].play(name, "ring", tmp_path)[-1]
+    monkeypatch.setitem(ALL, program.__name__, program)
+    last = MOMENTS[moment].play(program.__name__, "ring", tmp_path)[-1]
     whys = {finished.reproducible_why for finished in last.finished.values()}
     assert whys
-    assert all("the program's weight (test_lines_of_steps.py:" in why for why in whys)
+    assert all(MISSED[program] in why for why in whys)
 
 
 @pytest.mark.parametrize("moment", ["kill-9", "follow-6"])

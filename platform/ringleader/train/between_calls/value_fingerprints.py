@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePath
-from types import GeneratorType
+from types import FunctionType, GeneratorType
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -133,6 +133,8 @@ class ValueReader:
     def _other(self, value: Any, depth: int) -> str | None:
         if isinstance(value, GeneratorType):
             return self._generator(value, depth)
+        if isinstance(value, FunctionType):
+            return place_of_function(value)
         held = contents(value)
         return _stand(value) if held is None else self._text(held, depth + 1)
 
@@ -253,6 +255,11 @@ def _stand(value: Any) -> str | None:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def place_of_function(function: FunctionType) -> str:
+    """Which of the program's functions it is; what it keeps is compared for itself."""
+    return f"{function.__module__}.{function.__qualname__}:{function.__code__.co_firstlineno}"
 
 
 def _first(values: Iterable[Any], count: int) -> list[Any]:

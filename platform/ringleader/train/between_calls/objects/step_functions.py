@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ringleader.program_text.current_line import running_place
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.statement_flow import MATTERS
@@ -23,7 +24,7 @@ from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
 from ringleader.train.between_calls.objects.program_objects import ProgramObject, files_of, objects_in
 from ringleader.train.between_calls.sections import ProgramSections
-from ringleader.train.between_calls.value_fingerprints import ValueReader
+from ringleader.train.between_calls.value_fingerprints import ValueReader, place_of_function
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.training_state import TrainingState
@@ -33,7 +34,16 @@ CURE = (
     "who comes later has not run it for the steps before: go by session.global_step, or keep it with "
     "session.keep(name, object)"
 )
+HOOKS = "the set of hooks of the models"
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_HOOKS_OF_MODELS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_post_accumulate_grad_hooks",
+)
+_OF_OTHERS = ("ringleader.", "torch.")
 Texts = dict[str, str]
 
 
@@ -72,6 +82,7 @@ class StepFunctions:
     def _texts(self) -> Iterator[tuple[str, str, str]]:
         """Each value that matters: its name, its text, and "file:line" of what sets it."""
         held, reader = self._context.held, ValueReader(self._context.held, {})
+        yield HOOKS, "; ".join(_hooks_of(held)), f"above {running_place()}"
         functions = list(_functions_of(held))
         if not functions:
             return
@@ -102,6 +113,18 @@ class StepFunctions:
                 if key[1].lstrip(".") not in passing and any(flows.matters(way) for way in each.keys):
                     name = each.name or _name_of(each.value)
                     yield (name + shown).lstrip(".:"), key, value
+
+
+def _hooks_of(held: TrainingState) -> Iterator[str]:
+    """The program's functions that run with a model's forward or backward, each with the name of what it is put on."""
+    for number, model in enumerate(held.models):
+        parts: list[tuple[str, Any]] = [*model.named_modules(), *model.named_parameters()]
+        for name, part in parts:
+            for kind in _HOOKS_OF_MODELS:
+                for hook in (getattr(part, kind, None) or {}).values():
+                    function = unwrap(getattr(hook, "__func__", hook))
+                    if isinstance(function, FunctionType) and not function.__module__.startswith(_OF_OTHERS):
+                        yield f"{number}.{name} {kind} {place_of_function(function)}"
 
 
 def _functions_of(held: TrainingState) -> Iterator[Callable[..., Any]]:
