@@ -12,6 +12,7 @@ from test_carried import SPEC, warned
 from test_programs import ALL, MOMENTS, keeps_its_bits
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
 from ringleader.train import Session
 from ringleader.train.local import run_local
@@ -101,11 +102,58 @@ def hook_of_a_weight_put_in_after_a_step(session: Session) -> None:
                 net[0].weight.register_hook(lambda gradient: gradient * 0.1)
 
 
+def hook_of_an_optimizer_put_in_after_a_step(session: Session) -> None:
+    net = session.model(norm_free())
+    optimizer = sgd(session, net)
+
+    def halve(*_: object) -> None:
+        for weight in net.parameters():
+            if weight.grad is not None:
+                weight.grad.mul_(0.5)
+
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step == 6:
+                optimizer.register_step_pre_hook(halve)
+
+
+def callback_put_in_after_a_step(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+
+    def shrink() -> None:
+        with torch.no_grad():
+            net[0].weight.mul_(0.9)
+
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step == 6:
+                session.on_commit(shrink)
+
+
+def rate_put_in_after_a_step(session: Session) -> None:
+    net = session.model(norm_free())
+    schedule = session.scheduler(LambdaLR(sgd(session, net, 0.1), lambda step: 1 / (1 + step)))
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step == 6:
+                schedule.lr_lambdas[0] = lambda _: 0.5
+
+
 MISSED = {
     weight_by_lines_of_steps: "the program's weight (test_lines_of_steps.py:",
     loss_put_in_after_a_step: "the program's task.loss (test_lines_of_steps.py:",
-    hook_put_in_after_a_step: "the set of hooks of the models (above test_lines_of_steps.py:",
-    hook_of_a_weight_put_in_after_a_step: "the set of hooks of the models (above test_lines_of_steps.py:",
+    hook_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
+    hook_of_a_weight_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
+    hook_of_an_optimizer_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
+    callback_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
+    rate_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
 }
 
 

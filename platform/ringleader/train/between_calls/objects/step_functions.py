@@ -34,7 +34,7 @@ CURE = (
     "who comes later has not run it for the steps before: go by session.global_step, or keep it with "
     "session.keep(name, object)"
 )
-HOOKS = "the set of hooks of the models"
+HOOKS = "the set of hooks and callbacks"
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _HOOKS_OF_MODELS = (
     "_forward_pre_hooks",
@@ -116,15 +116,27 @@ class StepFunctions:
 
 
 def _hooks_of(held: TrainingState) -> Iterator[str]:
-    """The program's functions that run with a model's forward or backward, each with the name of what it is put on."""
+    """The program's functions that run with a model's forward or backward, with an optimizer's or a schedule's step, or
+    with a commit, each with the name of what it is put on."""
+    for name, kind, hook in _registered(held):
+        function = unwrap(getattr(hook, "__func__", hook))
+        if isinstance(function, FunctionType) and not function.__module__.startswith(_OF_OTHERS):
+            yield f"{name} {kind} {place_of_function(function)}"
+
+
+def _registered(held: TrainingState) -> Iterator[tuple[str, str, Any]]:
+    """Hooks and callbacks, each with what it is put on and as what."""
+    parts: list[tuple[str, Any, tuple[str, ...]]] = []
     for number, model in enumerate(held.models):
-        parts: list[tuple[str, Any]] = [*model.named_modules(), *model.named_parameters()]
-        for name, part in parts:
-            for kind in _HOOKS_OF_MODELS:
-                for hook in (getattr(part, kind, None) or {}).values():
-                    function = unwrap(getattr(hook, "__func__", hook))
-                    if isinstance(function, FunctionType) and not function.__module__.startswith(_OF_OTHERS):
-                        yield f"{number}.{name} {kind} {place_of_function(function)}"
+        named: list[tuple[str, Any]] = [*model.named_modules(), *model.named_parameters()]
+        parts += [(f"{number}.{name}", part, _HOOKS_OF_MODELS) for name, part in named]
+    parts += [(f"optimizer {number}", each, _HOOKS) for number, (each, _) in enumerate(held.optimizers)]
+    for name, part, kinds in parts:
+        for kind in kinds:
+            yield from ((name, kind, hook) for hook in (getattr(part, kind, None) or {}).values())
+    for number, scheduler in enumerate(held.schedulers):
+        yield from ((f"schedule {number}", "", each) for each in getattr(scheduler, "lr_lambdas", ()))
+    yield from (("", "on_commit", each) for each in held.callbacks)
 
 
 def _functions_of(held: TrainingState) -> Iterator[Callable[..., Any]]:
