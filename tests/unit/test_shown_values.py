@@ -93,6 +93,21 @@ class Logging(nn.Module):
         print(self.logged)
 
 
+class Updating(Logging):
+    """Keeps it by `update`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.updated: dict[str, float] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.updated.update(mean=torch.rand(()).item())
+        return x
+
+    def show(self) -> None:
+        print(self.updated)
+
+
 class Feeling(nn.Module):
     """Goes on from such a number."""
 
@@ -119,8 +134,11 @@ class Named(nn.Module):
         return x
 
 
-def test_a_number_that_a_module_keeps_for_the_log_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    module = Logging()
+@pytest.mark.parametrize("kind", [Logging, Updating])
+def test_a_number_that_a_module_keeps_for_the_log_is_no_finding(
+    kind: type[Logging], capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = kind()
     assert found(module, *[LENGTH] * 8) == ""
     module.show()
     assert "mean" in capsys.readouterr().out

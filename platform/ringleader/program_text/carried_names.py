@@ -8,7 +8,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringleader.program_text.program_scope import ADDS, Function, Key, ProgramScope, has_own
+from ringleader.program_text.program_scope import Function, Key, ProgramScope, adds, has_own
 from ringleader.program_text.statement_flow import ACTS, MATTERS
 from ringleader.program_text.statement_order import Loop, blocks, ends_loop, given, names, parents, span
 from ringleader.program_text.value_flow import ValueFlow
@@ -255,10 +255,10 @@ def _changed_in_place(node: ast.AST) -> Iterator[ast.expr]:
     call: ast.expr = node.value
     # Down a chain: `x.a_().b_()` changes x.
     while isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        name, arguments, call = call.func.attr, call.args, call.func.value
+        name, adding, call = call.func.attr, adds(call), call.func.value
         # So end the names of torch's methods that change a tensor in place.
         in_place = name.endswith("_") and not name.startswith("_") and name not in LEFT_OUT
-        if in_place or (name in ADDS and arguments):
+        if in_place or adding:
             yield call
 
 

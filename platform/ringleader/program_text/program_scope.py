@@ -49,8 +49,8 @@ class ProgramScope:
 
     def holder(self, node: ast.expr) -> Key | None:
         """The variable that is, or holds, what is changed through this expression."""
-        while isinstance(node, ast.Subscript):
-            node = node.value
+        while (inside := _holding(node)) is not None:
+            node = inside
         if isinstance(node, ast.Attribute):
             return ("", f".{node.attr}")
         return self.key(node.id) if isinstance(node, ast.Name) else None
@@ -65,9 +65,7 @@ class ProgramScope:
         if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
             return None
         module = isinstance(value.func.value, ast.Name) and value.func.value.id in self._imported
-        return (
-            self.holder(value.func.value) if value.func.attr in ADDS and value.args and not module else None
-        )
+        return self.holder(value.func.value) if adds(value) and not module else None
 
     def cleared(self, value: ast.expr) -> Key | None:
         """The variable whose items a call drops: it reads nothing of them."""
@@ -98,13 +96,6 @@ class ProgramScope:
                 yield added, node.lineno
             elif isinstance(node, ast.pattern) and (name := captured_by(node)):
                 yield self.key(name), node.lineno
-
-    def look_for_containers(self, top: ast.AST) -> None:
-        for node in ast.walk(top):
-            for target, value in assigned_in(node):
-                base = self.holder(target) if _makes_container(value) else None
-                if base is not None:
-                    self.containers.add(base)
 
 
 class PlainAttributes(ast.NodeTransformer):
@@ -196,6 +187,21 @@ def captured_by(node: ast.AST) -> str:
     return ""
 
 
+def adds(call: ast.Call) -> bool:
+    """Whether it adds something to what has the method: `losses.append(loss)`, `logs.update(loss=loss)`."""
+    return (
+        isinstance(call.func, ast.Attribute) and call.func.attr in ADDS and bool(call.args or call.keywords)
+    )
+
+
+def _holding(node: ast.expr) -> ast.expr | None:
+    """What has the expression's value as an item: `logs["loss"]`, `logs.setdefault("loss", [])`."""
+    match node:
+        case ast.Subscript(value=value) | ast.Call(func=ast.Attribute(value=value, attr="setdefault")):
+            return value
+    return None
+
+
 def name_of(node: ast.expr) -> str:
     """The last name of `a.b.name` or `name`; empty for other expressions."""
     if isinstance(node, ast.Attribute):
@@ -221,13 +227,6 @@ def _bound_in(top: Definition) -> set[str]:
             case ast.pattern():
                 bound |= {captured_by(node)} - {""}
     return bound - outside
-
-
-def _makes_container(value: ast.expr) -> bool:
-    made = isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp)
-    called = value.func if isinstance(value, ast.Call) else None
-    kind = called.value if isinstance(called, ast.Subscript) else called  # list[float]()
-    return made or (kind is not None and name_of(kind) in CONTAINERS)
 
 
 def _set_in(function: Function | ast.Lambda) -> set[str]:

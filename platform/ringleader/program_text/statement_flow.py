@@ -28,6 +28,7 @@ from ringleader.program_text.calls import (
     trains,
 )
 from ringleader.program_text.program_scope import Definition, Function, Key, ProgramScope, name_of
+from ringleader.program_text.variables.containers import look_for_containers
 from ringleader.program_text.variables.durations import times_in, without_durations
 from ringleader.program_text.variables.governed_names import governed, read_in_their_loops
 
@@ -79,11 +80,13 @@ class StatementFlow:
             for node in ast.walk(top):
                 if isinstance(node, Function):
                     self.functions[node.name].append((node, self.scopes[top]))
+        # What is put into another name of a container is read by those who have the container.
+        others = look_for_containers(self.scopes, self.functions)
+        self.loads += [VariableRead(name, line, held) for name, line, held in others]
         for top in tree.body:
             self._scope = self.scopes[top]
             self._times = times_in(top, self._scope)
             self._alone = read_in_their_loops(top)
-            self._scope.look_for_containers(top)
             self.callbacks += [(self._scope.name, name) for name in _callbacks(top)]
             self._statement(top)
 

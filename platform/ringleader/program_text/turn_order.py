@@ -8,7 +8,7 @@ import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringleader.program_text.program_scope import ADDS, Function, name_of
+from ringleader.program_text.program_scope import Function, adds, name_of
 from ringleader.program_text.statement_order import Loop, given
 from ringleader.program_text.value_flow import ValueFlow
 from ringleader.program_text.variables.attribute_walk import (
@@ -241,8 +241,7 @@ def _attributes_set(node: ast.AST) -> Iterator[str]:
     """The attributes that this very node sets, or to whose value it adds."""
     changed: ast.AST = node
     if isinstance(node, ast.Call):
-        adds = isinstance(node.func, ast.Attribute) and node.func.attr in ADDS and bool(node.args)
-        changed = node.func.value if adds and isinstance(node.func, ast.Attribute) else node
+        changed = node.func.value if adds(node) and isinstance(node.func, ast.Attribute) else node
     elif not isinstance(getattr(node, "ctx", None), ast.Store):
         return
     # `self.temperature.data -= step` changes what `self.temperature` has.
