@@ -270,6 +270,35 @@ def entry_that_is_begun_anew_beside_another(session: Session) -> None:
         session.step(F.cross_entropy(out, y) * (1 + state["mean"]) + 0.01 * state["sum"])
 
 
+@harmless
+def loss_that_an_inner_function_sets_and_gives(session: Session) -> None:
+    net, last = model(session), torch.tensor(0.0)
+
+    def closure(x: Tensor, y: Tensor) -> Tensor:
+        nonlocal last
+        last = F.cross_entropy(net(x), y)
+        return last
+
+    for _ in range(EPOCHS):
+        for x, y in session.batches(rows(count=ONE_LOOP)):
+            session.step(closure(x, y))
+        print(last)
+
+
+@carries("mixed")
+def loss_that_an_inner_function_reads_before_it_sets_it(session: Session) -> None:
+    net, mixed = model(session), torch.tensor(0.0)
+
+    def closure(x: Tensor, y: Tensor) -> Tensor:
+        nonlocal mixed
+        weight = 1 + 0.1 * mixed
+        mixed = F.cross_entropy(net(x), y).detach()
+        return weight * F.cross_entropy(net(x), y)
+
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        session.step(closure(x, y))
+
+
 @carries("more")
 def loader_beside_a_class_with_a_method_next(session: Session) -> None:
     net, more = model(session), iter(DataLoader(rows(5, 480), batch_size=3))

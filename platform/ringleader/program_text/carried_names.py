@@ -75,11 +75,22 @@ def read_first(path: Sequence[ast.AST], flows: ValueFlow, scope: ProgramScope) -
 
 
 def _lines_in(nested: Sequence[Function | ast.Lambda], name: str, lines: Sequence[int]) -> list[int]:
-    """Those of the lines that nested functions have, where the variable is that of the function around them."""
+    """Those of the lines that nested functions have, where the variable is that of the function around them, and none
+    of them sets it before."""
     around = [
         (line, [each for each in nested if each.lineno <= line <= (each.end_lineno or 0)]) for line in lines
     ]
-    return [line for line, within in around if within and not any(has_own(each, name) for each in within)]
+    return [
+        line
+        for line, within in around
+        if within and not any(has_own(each, name) or _sets_first(each, name, line) for each in within)
+    ]
+
+
+def _sets_first(function: Function | ast.Lambda, name: str, line: int) -> bool:
+    """Whether a call of the function sets the variable (`nonlocal last`) before it comes to that line."""
+    body = [] if isinstance(function, ast.Lambda) else function.body
+    return first(body, name, {line}) == 0
 
 
 def read_by_a_later_step(loop: Loop, key: Key, flows: ValueFlow) -> int | None:

@@ -71,9 +71,10 @@ def _assigned(scopes: Scopes) -> tuple[Given, Counter[Key]]:
                 if key is not None:
                     given[key].append((value, scope))
             stores.update(key for key, _ in of_objects)
-            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-                if id(node) not in declared and (key := scope.holder(node)) is not None:
-                    stores[key] += 1
+            if not isinstance(node, ast.Name | ast.Attribute) or id(node) in declared:
+                continue
+            if isinstance(node.ctx, ast.Store) and (stored := scope.holder(node)) is not None:
+                stores[stored] += 1
     return given, stores
 
 
