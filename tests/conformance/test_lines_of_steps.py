@@ -146,6 +146,28 @@ def rate_put_in_after_a_step(session: Session) -> None:
                 schedule.lr_lambdas[0] = lambda _: 0.5
 
 
+def setting_of_a_layer_changed_after_a_step(session: Session) -> None:
+    net = session.model(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3)))
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step == 6:
+                net[1].eps = 0.5
+
+
+def layer_put_in_after_a_step(session: Session) -> None:
+    net = session.model(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
+    sgd(session, net)
+    for _ in range(EPOCHS):
+        for step in session.steps(rows()):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step == 6:
+                net[1] = nn.ReLU()
+
+
 MISSED = {
     weight_by_lines_of_steps: "the program's weight (test_lines_of_steps.py:",
     loss_put_in_after_a_step: "the program's task.loss (test_lines_of_steps.py:",
@@ -153,6 +175,8 @@ MISSED = {
     hook_of_a_weight_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
     hook_of_an_optimizer_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
     callback_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
+    setting_of_a_layer_changed_after_a_step: "the set of layers with their settings (above test_lines_of_steps.py:",
+    layer_put_in_after_a_step: "the set of layers with their settings (above test_lines_of_steps.py:",
     rate_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
 }
 

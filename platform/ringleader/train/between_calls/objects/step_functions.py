@@ -6,7 +6,7 @@ count, an average or a place in a list for themselves, it goes on from another o
 the committed state, and whoever takes that over compares its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from inspect import unwrap
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -34,7 +34,7 @@ CURE = (
     "who comes later has not run it for the steps before: go by session.global_step, or keep it with "
     "session.keep(name, object)"
 )
-HOOKS = "the set of hooks and callbacks"
+HOOKS, LAYERS = "the set of hooks and callbacks", "the set of layers with their settings"
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _HOOKS_OF_MODELS = (
     "_forward_pre_hooks",
@@ -83,6 +83,7 @@ class StepFunctions:
         """Each value that matters: its name, its text, and "file:line" of what sets it."""
         held, reader = self._context.held, ValueReader(self._context.held, {})
         yield HOOKS, "; ".join(_hooks_of(held)), f"above {running_place()}"
+        yield LAYERS, "; ".join(_layers_of(held, self._variables.passing)), f"above {running_place()}"
         functions = list(_functions_of(held))
         if not functions:
             return
@@ -137,6 +138,25 @@ def _registered(held: TrainingState) -> Iterator[tuple[str, str, Any]]:
     for number, scheduler in enumerate(held.schedulers):
         yield from ((f"schedule {number}", "", each) for each in getattr(scheduler, "lr_lambdas", ()))
     yield from (("", "on_commit", each) for each in held.callbacks)
+
+
+def _layers_of(held: TrainingState, passing: Collection[str]) -> Iterator[str]:
+    """The layers of the models by class, those of torch with their settings: `dropout.p`, `norm.eps`.
+
+    Args:
+        passing: attributes that each turn sets first.
+    """
+    for number, model in enumerate(held.models):
+        for name, layer in model.named_modules():
+            kind = type(layer)
+            own = vars(layer) if kind.__module__.startswith("torch.nn.modules.") else {}
+            settings = [
+                f"{key}={value!r}"
+                for key, value in sorted(own.items())
+                if isinstance(value, int | float | str | tuple) and not key.startswith("_")
+                if key != "training" and key not in passing
+            ]
+            yield " ".join([f"{number}.{name} {kind.__module__}.{kind.__qualname__}", *settings])
 
 
 def _functions_of(held: TrainingState) -> Iterator[Callable[..., Any]]:
