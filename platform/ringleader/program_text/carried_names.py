@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from ringleader.program_text.program_scope import Function, Key, ProgramScope, adds, has_own
 from ringleader.program_text.statement_flow import ACTS, MATTERS
 from ringleader.program_text.statement_order import Loop, blocks, ends_loop, given, names, parents, span
+from ringleader.program_text.turn_paths.first_use import first
+from ringleader.program_text.turn_paths.known_tests import UNKNOWN, Settled
+from ringleader.program_text.turn_paths.settled_places import SettledPlaces
 from ringleader.program_text.value_flow import ValueFlow
-from ringleader.program_text.variables.first_use import first
-from ringleader.program_text.variables.known_tests import UNKNOWN, Settled
-from ringleader.program_text.variables.settled_places import SettledPlaces
 
 LEFT_OUT = frozenset(["clip_grad_norm_", "requires_grad_", "register_", "zero_"])
 """Methods whose name ends like one that changes a value: their effect is seen elsewhere, or needs no turn before."""

@@ -13,7 +13,7 @@ from typing import Any
 from ringleader.program_text.current_line import BELOW
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import ADDS, Key
-from ringleader.program_text.variables.first_use import first
+from ringleader.program_text.turn_paths.first_use import first
 
 _ANEW = frozenset(["copy_", "fill_", "zero_"])
 """Methods that change a tensor in place and leave nothing of what it was."""

@@ -24,10 +24,10 @@ from ringleader.program_text.program_scope import (
 from ringleader.program_text.statement_order import Loop, binds, blocks, given, span
 from ringleader.program_text.step_items import goes_over_batches, imports_ray_train, method_calls
 from ringleader.program_text.turn_order import TurnUses, uses_in
+from ringleader.program_text.turn_paths.first_use import first, first_behind
 from ringleader.program_text.value_flow import ValueFlow
 from ringleader.program_text.variables.apart import name_comprehensions_apart, name_functions_apart, plain
 from ringleader.program_text.variables.augmented_names import AugmentedNames
-from ringleader.program_text.variables.first_use import first, first_behind
 from ringleader.program_text.variables.items import name_items_apart
 from ringleader.program_text.variables.staging import name_staging_apart
 from ringleader.program_text.variables.tables import filled_tables

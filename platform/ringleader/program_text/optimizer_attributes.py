@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from ringleader.parsing import parse
 from ringleader.program_text.calls import HARMLESS
 from ringleader.program_text.statement_order import binds, parents
-from ringleader.program_text.variables.first_use import first
+from ringleader.program_text.turn_paths.first_use import first
 
 _ADDING = frozenset(("append", "appendleft", "extend", "add", "insert", "update", "clear"))
 """Methods that change a container, and tell nothing of it, where their result is dropped."""

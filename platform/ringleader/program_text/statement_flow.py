@@ -81,8 +81,7 @@ class StatementFlow:
                 if isinstance(node, Function):
                     self.functions[node.name].append((node, self.scopes[top]))
         # What is put into another name of a container is read by those who have the container.
-        others = look_for_containers(self.scopes, self.functions)
-        self.loads += [VariableRead(name, line, held) for name, line, held in others]
+        self.loads += [VariableRead(*each) for each in look_for_containers(self.scopes, self.functions)]
         for top in tree.body:
             self._scope = self.scopes[top]
             self._times = times_in(top, self._scope)
@@ -161,9 +160,7 @@ class StatementFlow:
             case ast.Match(subject=subject, cases=cases):
                 captured = {each for case in cases for each, _ in self._scope.changed_by([case.pattern])}
                 self._expression(subject, {MATTERS} | captured)
-                for key in captured:
-                    self.sets[key].append(subject.lineno)
-                self._statements([statement for case in cases for statement in case.body])
+                self._statements([each for case in cases for each in case.body])
 
     def _nested(self, node: Function) -> None:
         before, self._function = self._function, node.name
@@ -180,8 +177,7 @@ class StatementFlow:
     def _said(self, value: ast.expr) -> None:
         """Follow an expression statement, whose value is dropped."""
         added = self._scope.added(value) or self._scope.cleared(value)
-        if added is not None and added in self._scope.containers:
-            assert isinstance(value, ast.Call)
+        if isinstance(value, ast.Call) and added is not None and added in self._scope.containers:
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
             return
@@ -244,8 +240,7 @@ class StatementFlow:
             self._expression(node.func.value, into)
         if name.startswith("register_") and name.endswith("hook"):
             into = {*into, LOSS}  # what a hook gives goes into outputs and gradients
-        known = self._known(node.func)
-        if not known:
+        if not (known := self._known(node.func)):
             if isinstance(node.func, ast.expr) and not isinstance(node.func, ast.Name | ast.Attribute):
                 self._expression(node.func, into)
             elif isinstance(node.func, ast.Name):

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from ringleader.program_text.program_scope import Function, adds, name_of
 from ringleader.program_text.statement_order import Loop, given
-from ringleader.program_text.value_flow import ValueFlow
-from ringleader.program_text.variables.attribute_walk import (
+from ringleader.program_text.turn_paths.attribute_walk import (
     CALLED,
     AttributeWalk,
     Functions,
@@ -20,6 +19,7 @@ from ringleader.program_text.variables.attribute_walk import (
     is_sessions,
     properties_of,
 )
+from ringleader.program_text.value_flow import ValueFlow
 
 BEHIND = "backward"
 """The method of a `torch.autograd.Function` that runs once the loss is made."""

@@ -27,6 +27,7 @@ from ringleader.runtime.supervisor.workers.worker_handle import (
 )
 from ringleader.runtime.supervisor.workers.worker_processes import WorkerProcesses
 from ringleader.runtime.supervisor.workers.worker_returns import Death, WorkerReturns
+from ringleader.spec import JobSpec
 
 RETRY_S = 1.0
 GONE = b""
@@ -68,10 +69,6 @@ class WorkerGroup:
         """The results of the workers that finished, in the order they were started."""
         return {worker: handle.result for worker, handle in self._handles.items() if handle.result}
 
-    def _finished(self, worker: str, result: Mapping[str, Any], now: float) -> ev.Finished:
-        why = str(result.get("reproducible_why", "")) if self._launch.spec.sync.same_bits else ""
-        return ev.Finished(worker, str(result["digest"]), now, why)
-
     def adopt(self, written: Mapping[str, bytes], known: Mapping[str, Role]) -> tuple[ev.WorkerFound, ...]:
         """Take over the workers that the supervisor before this one wrote down, as they are now.
 
@@ -88,7 +85,7 @@ class WorkerGroup:
         for worker, handle in self._handles.items():
             if handle.result:
                 found[worker] = ev.WorkerFound(worker, "here")
-                self._post(self._finished(worker, handle.result, monotonic()))
+                self._post(_finished(worker, handle.result, monotonic(), self._launch.spec))
             elif worker not in known:
                 self._let_go(worker, found[worker])
             elif found[worker].process != "gone":
@@ -254,7 +251,7 @@ class WorkerGroup:
             try:  # a full disk keeps nobody from hearing of the end
                 self._write(worker)
             finally:
-                self._post(self._finished(worker, ended.result, now))
+                self._post(_finished(worker, ended.result, now, self._launch.spec))
             return
         if ended.kind == "raised":
             self._post(ev.Raised(worker, ended.step, ended.shard, ended.message, now))
@@ -296,3 +293,8 @@ def _sweep(scratch: Path, handles: Collection[WorkerHandle]) -> None:
     for node in {h.identity.node for h in handles if h.identity} - {here}:
         on_node(node, remove_scratch, scratch)
     remove_scratch(scratch)
+
+
+def _finished(worker: str, result: Mapping[str, Any], now: float, spec: JobSpec) -> ev.Finished:
+    why = str(result.get("reproducible_why", "")) if spec.sync.same_bits else ""
+    return ev.Finished(worker, str(result["digest"]), now, why)

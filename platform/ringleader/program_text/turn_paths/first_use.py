@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ringleader.program_text.program_scope import Function, name_of
 from ringleader.program_text.statement_order import binds, names, overwrites, read_line
-from ringleader.program_text.variables.known_tests import (
+from ringleader.program_text.turn_paths.known_tests import (
     UNKNOWN,
     Facts,
     KnownTests,

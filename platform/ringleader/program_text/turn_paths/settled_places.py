@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from ringleader.program_text.program_scope import Function, ProgramScope, has_own, name_of
 from ringleader.program_text.statement_order import Loop, span
-from ringleader.program_text.value_flow import ValueFlow
-from ringleader.program_text.variables.known_tests import (
+from ringleader.program_text.turn_paths.known_tests import (
     LEAVES_AS_IT_IS,
     Settled,
     changed_in_place,
     stored_by,
 )
+from ringleader.program_text.value_flow import ValueFlow
 
 _MAKING = frozenset(["__init__", "__post_init__", "setup"])
 """Methods that run before any turn."""

@@ -7,7 +7,7 @@ from enum import Enum
 from ringleader.program_text.calls import calls_an_object, is_property
 from ringleader.program_text.program_scope import Function, name_of
 from ringleader.program_text.statement_order import overwritten
-from ringleader.program_text.variables.first_use import raises
+from ringleader.program_text.turn_paths.first_use import raises
 
 CALLED = ("forward", "__call__")
 """The methods by which an object is called: the text does not show of which class it is."""
