@@ -229,6 +229,7 @@ class _FirstUse:
     def _turns(self, node: ast.For | ast.AsyncFor, ways: Ways) -> tuple[Ways, Ways]:
         """The ways on from the turns of an inner loop, by its end and by `break`."""
         done = broken = seen = NONE
+        # A turn may begin with what the one before left. This ends: ways only lose facts, and there are few.
         while ways - seen:
             seen |= ways
             self._at = node.target
@@ -241,6 +242,7 @@ class _FirstUse:
         done = broken = seen = NONE
         while ways - seen:
             seen |= ways
+            # `while True` goes on behind a `break` alone.
             yes, no = self._test(node.test, ways)
             ends = self.block(node.body, yes)
             ways = ends.on | ends.continued
@@ -249,6 +251,7 @@ class _FirstUse:
         return Ends(behind.on | broken, behind.broken, behind.continued)
 
     def _try(self, node: ast.Try | ast.TryStar, ways: Ways) -> Ends:
+        # The exception may come before the first statement has set anything.
         raised = self._anywhere_in(node.body, ways)
         body = self.block(node.body, ways)
         ends = _either(self.block(node.orelse, body.on), Ends(NONE, body.broken, body.continued))
@@ -266,6 +269,7 @@ class _FirstUse:
                 ways = self._simple(item.optional_vars, ways)
         ends = self.block(node.body, ways)
         calls = [each.context_expr for each in node.items if isinstance(each.context_expr, ast.Call)]
+        # `contextlib.suppress` goes on behind the block as an `except` does.
         if any(name_of(call.func) == "suppress" for call in calls):
             ends = _either(ends, Ends(self._anywhere_in(node.body, ways)))
         return ends

@@ -177,6 +177,7 @@ class KnownTests:
 
     def _changes(self, by: Touched, text: str) -> bool:
         places = self._places[text]
+        # A method may change its object, a call what it is given, and a commit what the session shows.
         return (
             not places.isdisjoint(by.stored | by.receivers)
             or (_reads_parts(places) and not places.isdisjoint(by.given))
@@ -191,6 +192,7 @@ class KnownTests:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 text, value = self._test(operand)
                 return text, not value
+            # `x is not None` is the contrary of `x is None`: both are known by the same text.
             case ast.Compare(left=left, ops=[sign], comparators=others) if type(sign) in _INVERSE:
                 contrary = ast.Compare(left, [_INVERSE[type(sign)]()], others)
                 return self._known(ast.unparse(contrary), _places_of(contrary)), False
@@ -209,6 +211,7 @@ class KnownTests:
         if text not in self._places:
             self._places[text] = places
             handed = _reads_parts(places) and not places.isdisjoint(self._settled.handed)
+            # What nothing sets in any turn is so in all of them, whatever runs in between.
             if _SESSION not in places and not handed and not any(map(self._settled.by_turns, places)):
                 self._always.add(text)
         return text

@@ -66,6 +66,7 @@ class TurnLines:
     @cached_property
     def collects(self) -> bool:
         """Whether a turn changes what is there before it, and not for itself alone."""
+        # What a new object is given was nobody's before.
         if getattr(self.around, "name", "") in _OF_NEW_OBJECTS:
             return False
         return any(map(self._stays, _changes(self.body, self.imported)))
@@ -190,6 +191,7 @@ def _changes(statements: Iterable[ast.AST], imported: Collection[str]) -> Iterat
             case ast.Call(func=ast.Name("setattr"), args=[owner, *_]):
                 yield _Change(ast.Attribute(owner, "", ast.Store()), adds=False)
             case ast.Call(func=ast.Attribute(value=place, attr=method)) if method in _ADDS:
+                # `x.add(y)` of a tensor gives another tensor, and `np.append` another array: nothing stays.
                 base, _ = _way(place)
                 makes = hasattr(torch.Tensor, method) or name_of(base) in imported
                 given_some = bool(node.args or node.keywords) and name_of(place) != "session"

@@ -44,6 +44,7 @@ def look_for_containers(scopes: Scopes, functions: Functions) -> list[tuple[Key,
         for value, scope in values:
             if _makes_container(value):
                 scope.containers.add(key)
+    # One that gets a value in a way that is not seen, as the target of a loop, may be anything.
     shared = {
         key
         for key, values in given.items()
@@ -133,6 +134,7 @@ def _passed(scopes: Scopes, functions: Functions, stores: Counter[Key]) -> Given
     given: Given = defaultdict(list)
     for call, scope in calls:
         for function, its in functions[name_of(call.func)]:
+            # Handed on as a value, or decorated, it may be called with anything.
             if function.name in values or function.decorator_list:
                 continue
             for argument, parameters in arguments(call, function, its, every={_UNSEEN}):
@@ -146,6 +148,7 @@ def _named(given: Given, scopes: Scopes) -> Iterator[tuple[Key, int, Key]]:
     owners: dict[str, list[ProgramScope]] = defaultdict(list)
     for scope in scopes.values():
         owners[scope.name].append(scope)
+    # A name of a name is found in a later round than the name itself.
     left = dict(given)
     while found := {key for key, values in left.items() if all(_is_container(*each) for each in values)}:
         for key in found:

@@ -145,6 +145,7 @@ class FirstSession(CheckedSession):
     def _committed(self) -> None:
         self._loop_steps += 1
         if self._loop_steps == INSIDE:
+            # At once: the next step changes these very tensors.
             copied = BytesIO()
             torch.save(self.take(), copied)
             self._middle = self.called, self.global_step, copied.getvalue()

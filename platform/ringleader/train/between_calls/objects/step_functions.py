@@ -149,6 +149,7 @@ def _layers_of(held: TrainingState, passing: Collection[str]) -> Iterator[str]:
     for number, model in enumerate(held.models):
         for name, layer in model.named_modules():
             kind = type(layer)
+            # Attributes of a program's own layers may be what its forwards leave, on each worker others.
             own = vars(layer) if kind.__module__.startswith("torch.nn.modules.") else {}
             settings = [
                 f"{key}={value!r}"

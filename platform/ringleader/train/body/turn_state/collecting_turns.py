@@ -81,6 +81,7 @@ def _collect(lines: Sequence[CodeLine], frames: Sequence[FrameType]) -> bool:
     if any(each is not None and each.collects for each in taking):
         return True
     code, line = lines[-1]
+    # Of a loop without a text nothing is known: a turn too many costs less than one too few.
     text = text_of(code.co_filename)
     if text is None or (taking[-1] is None and keeps_results(text.tree, line)):
         return True
@@ -143,6 +144,7 @@ def _of_frame(frame: FrameType) -> Iterator[_Definition]:
         top = (each for each in text.tree.body if each.lineno <= line <= (each.end_lineno or 0))
         # A file that runs as a whole is no definition: its loop stands for itself.
         yield from ((text, frame.f_globals, each) for each in top)
+    # Methods of objects, and functions of other files, are reached by what the variables hold.
     for value in in_reach(frame).values():
         yield from _definitions(value)
 

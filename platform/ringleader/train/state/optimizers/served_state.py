@@ -267,6 +267,7 @@ class ServedEntry(MutableMapping[str, Any]):
 
 def _opened_for(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any] | None:
     """What torch is to load in place of a saved state that is closed."""
+    # torch reads what it is given to load item by item, as a program might: only here it is open.
     state = saved.get("state")
     return {**saved, "state": state.opened_for(optimizer)} if isinstance(state, ClosedState) else None
 
