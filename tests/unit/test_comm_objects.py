@@ -286,9 +286,7 @@ def test_one_module_alone_unpickles_what_members_send_each_other():
         for path in (root / folder).rglob("*.py")
         if unpickles.search(path.read_text(encoding="utf-8"))
     }
-    own_file = {
-        "train/program_check/runs.py"
-    }  # what `ringleader check` wrote itself, in a folder of its own
+    own_file = {"train/program_check/runs.py"}  # what `ringleader check` wrote itself, in a folder of its own
     assert found == {"comm/objects.py", "train/generation/joining/follower.py"} | own_file
 
 
