@@ -10,6 +10,7 @@ import pytest
 from ringleader.elastic import events as ev
 from ringleader.runtime.messages import AWAY_S, RunEnded
 from ringleader.runtime.supervisor.failure_detector import ProcessGlance
+from ringleader.spec import JobSpec
 
 if TYPE_CHECKING:
     from ringleader.runtime.supervisor.workers.worker_group import WorkerGroup
@@ -45,7 +46,7 @@ def worker_group(monkeypatch: pytest.MonkeyPatch, events: "queue.Queue[Any]") ->
     refusing = Refusing()
     processes = SimpleNamespace(find=lambda worker, place, places: ("process", None))
     return module.WorkerGroup(
-        cast("Any", None),
+        cast("Any", SimpleNamespace(spec=JobSpec.parse({"name": "crew", "entrypoint": "train:train"}))),
         cast("Any", refusing),
         cast("Any", processes),
         events.put,

@@ -98,14 +98,14 @@ class Updating(Logging):
 
     def __init__(self) -> None:
         super().__init__()
-        self.updated: dict[str, float] = {}
+        self.kept_by_update: dict[str, float] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        self.updated.update(mean=torch.rand(()).item())
+        self.kept_by_update.update(mean=torch.rand(()).item())
         return x
 
     def show(self) -> None:
-        print(self.updated)
+        print(self.kept_by_update)
 
 
 class Feeling(nn.Module):

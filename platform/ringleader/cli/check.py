@@ -33,7 +33,7 @@ class NotChecked(RingleaderError):
 @click.argument("file", type=JOB_FILE)
 @with_output
 def check(session: CommandSession, file: Path) -> int:
-    """Run a job's program on a few batches and report what is not reproducible.
+    """Run a few batches of a job and report what is not reproducible.
 
     Runs the program of the job FILE on a few batches, then twice as a worker that joins later, behind its loops and
     inside of one, and lists what differs. Each run takes at most four steps per loop and eight session calls. Needs no

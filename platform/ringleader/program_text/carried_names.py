@@ -90,7 +90,8 @@ def _lines_in(nested: Sequence[Function | ast.Lambda], name: str, lines: Sequenc
 def _sets_first(function: Function | ast.Lambda, name: str, line: int) -> bool:
     """Whether a call of the function sets the variable (`nonlocal last`) before it comes to that line."""
     body = [] if isinstance(function, ast.Lambda) else function.body
-    return first(body, name, {line}) == 0
+    # All of its lines: to change the variable (`heat *= 1.1`) is to read it, whatever that line does else.
+    return first(body, name, set(range(function.lineno, line + 1))) == 0
 
 
 def read_by_a_later_step(loop: Loop, key: Key, flows: ValueFlow) -> int | None:
