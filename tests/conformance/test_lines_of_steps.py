@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -69,37 +70,35 @@ def halved(_: nn.Module, __: object, out: Tensor) -> Tensor:
     return out * 0.5
 
 
-def loss_put_in_after_a_step(session: Session) -> None:
-    net, task = session.model(norm_free()), SimpleNamespace(loss=F.cross_entropy)
-    sgd(session, net)
+PLAIN = SimpleNamespace(loss=F.cross_entropy)
+
+
+def trained(session: Session, net: nn.Module, after_six: Callable[[], object], task: Any = PLAIN) -> None:
+    """Lines after a step put something in, once."""
     for _ in range(EPOCHS):
         for step in session.steps(rows()):
             for x, y in step:
                 session.step(task.loss(net(x), y))
             if session.global_step == 6:
-                task.loss = squared
+                after_six()
+
+
+def loss_put_in_after_a_step(session: Session) -> None:
+    net, task = session.model(norm_free()), SimpleNamespace(loss=F.cross_entropy)
+    sgd(session, net)
+    trained(session, net, lambda: setattr(task, "loss", squared), task)
 
 
 def hook_put_in_after_a_step(session: Session) -> None:
     net = session.model(norm_free())
     sgd(session, net)
-    for _ in range(EPOCHS):
-        for step in session.steps(rows()):
-            for x, y in step:
-                session.step(F.cross_entropy(net(x), y))
-            if session.global_step == 6:
-                net[0].register_forward_hook(halved)
+    trained(session, net, lambda: net[0].register_forward_hook(halved))
 
 
 def hook_of_a_weight_put_in_after_a_step(session: Session) -> None:
     net = session.model(norm_free())
     sgd(session, net)
-    for _ in range(EPOCHS):
-        for step in session.steps(rows()):
-            for x, y in step:
-                session.step(F.cross_entropy(net(x), y))
-            if session.global_step == 6:
-                net[0].weight.register_hook(lambda gradient: gradient * 0.1)
+    trained(session, net, lambda: net[0].weight.register_hook(lambda gradient: gradient * 0.1))
 
 
 def hook_of_an_optimizer_put_in_after_a_step(session: Session) -> None:
@@ -111,12 +110,7 @@ def hook_of_an_optimizer_put_in_after_a_step(session: Session) -> None:
             if weight.grad is not None:
                 weight.grad.mul_(0.5)
 
-    for _ in range(EPOCHS):
-        for step in session.steps(rows()):
-            for x, y in step:
-                session.step(F.cross_entropy(net(x), y))
-            if session.global_step == 6:
-                optimizer.register_step_pre_hook(halve)
+    trained(session, net, lambda: optimizer.register_step_pre_hook(halve))
 
 
 def callback_put_in_after_a_step(session: Session) -> None:
@@ -127,45 +121,25 @@ def callback_put_in_after_a_step(session: Session) -> None:
         with torch.no_grad():
             net[0].weight.mul_(0.9)
 
-    for _ in range(EPOCHS):
-        for step in session.steps(rows()):
-            for x, y in step:
-                session.step(F.cross_entropy(net(x), y))
-            if session.global_step == 6:
-                session.on_commit(shrink)
+    trained(session, net, lambda: session.on_commit(shrink))
 
 
 def rate_put_in_after_a_step(session: Session) -> None:
     net = session.model(norm_free())
     schedule = session.scheduler(LambdaLR(sgd(session, net, 0.1), lambda step: 1 / (1 + step)))
-    for _ in range(EPOCHS):
-        for step in session.steps(rows()):
-            for x, y in step:
-                session.step(F.cross_entropy(net(x), y))
-            if session.global_step == 6:
-                schedule.lr_lambdas[0] = lambda _: 0.5
+    trained(session, net, lambda: schedule.lr_lambdas.__setitem__(0, lambda _: 0.5))
 
 
 def setting_of_a_layer_changed_after_a_step(session: Session) -> None:
     net = session.model(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3)))
     sgd(session, net)
-    for _ in range(EPOCHS):
-        for step in session.steps(rows()):
-            for x, y in step:
-                session.step(F.cross_entropy(net(x), y))
-            if session.global_step == 6:
-                net[1].eps = 0.5
+    trained(session, net, lambda: setattr(net[1], "eps", 0.5))
 
 
 def layer_put_in_after_a_step(session: Session) -> None:
     net = session.model(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)))
     sgd(session, net)
-    for _ in range(EPOCHS):
-        for step in session.steps(rows()):
-            for x, y in step:
-                session.step(F.cross_entropy(net(x), y))
-            if session.global_step == 6:
-                net[1] = nn.ReLU()
+    trained(session, net, lambda: setattr(net, "1", nn.ReLU()))
 
 
 MISSED = {

@@ -18,6 +18,12 @@ from ringleader.train.local import run_local
 Loop = Callable[[Session], Iterator[Any]]
 
 
+def registered(session: Session) -> nn.Module:
+    net = session.model(nn.Linear(5, 2))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    return net
+
+
 def cycle(session: Session) -> Iterator[Any]:
     while session.global_step < 12:
         for batch in session.batches(rows()):
@@ -42,8 +48,7 @@ WHOLE: dict[str, Loop] = {
 
 def program(loop: Loop) -> Callable[[Session], None]:
     def train(session: Session) -> None:
-        net = session.model(nn.Linear(5, 2))
-        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        net = registered(session)
         for x, y in loop(session):
             session.step(F.cross_entropy(net(x), y))
 
@@ -62,24 +67,21 @@ def test_a_loop_that_counts_slices_is_refused_with_its_line(name: str, tmp_path:
 
 
 def cut_in_a_variable(session: Session) -> None:
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     loader = itertools.islice((batch for batch in cycle(session)), 4)
     for x, y in loader:
         session.step(F.cross_entropy(net(x), y))
 
 
 def cut_in_the_loop_s_line(session: Session) -> None:
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     endless = epochs(session)
     for x, y in itertools.islice(endless, 4):
         session.step(F.cross_entropy(net(x), y))
 
 
 def cut_elsewhere(session: Session) -> None:
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     loader = session.batches(rows())
     for x, y in itertools.islice(loader, 4):
         session.step(F.cross_entropy(net(x), y))
@@ -100,8 +102,7 @@ def test_a_loop_over_all_batches_is_not(name: str, tmp_path: Path) -> None:
 
 
 def left_by_number(session: Session) -> None:
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     for turn, (x, y) in enumerate(session.batches(rows())):
         with torch.no_grad():
             if len(x) and turn == 4:
@@ -110,8 +111,7 @@ def left_by_number(session: Session) -> None:
 
 
 def left_in_a_generator(session: Session) -> None:
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     for turn, (x, y) in enumerate(cycle(session)):
         if turn >= 4:
             break
@@ -119,8 +119,7 @@ def left_in_a_generator(session: Session) -> None:
 
 
 def left_by_a_variable_s_number(session: Session) -> None:
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     loader = session.batches(rows())
     for turn, (x, y) in enumerate(loader):
         if turn >= 4:
@@ -129,8 +128,7 @@ def left_by_a_variable_s_number(session: Session) -> None:
 
 
 def stopped_by_number(session: Session) -> None:
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     for turn, (x, y) in enumerate(session.batches(rows())):
         if turn == 4:
             session.stop()
@@ -146,8 +144,7 @@ def trainings(session: Session, net: nn.Module) -> Iterator[int]:
 
 
 def results_counted(session: Session) -> None:
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     for number, _ in enumerate(trainings(session, net)):
         if number == 1:
             break
@@ -155,8 +152,7 @@ def results_counted(session: Session) -> None:
 
 def numbered(session: Session) -> None:
     """The number is shown, and leaves a loop of its own; the step leaves this one."""
-    net = session.model(nn.Linear(5, 2))
-    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+    net = registered(session)
     for turn, (x, y) in enumerate(session.batches(rows())):
         if session.global_step == 2:
             break

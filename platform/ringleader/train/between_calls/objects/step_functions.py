@@ -82,8 +82,10 @@ class StepFunctions:
     def _texts(self) -> Iterator[tuple[str, str, str]]:
         """Each value that matters: its name, its text, and "file:line" of what sets it."""
         held, reader = self._context.held, ValueReader(self._context.held, {})
-        yield HOOKS, "; ".join(_hooks_of(held)), f"above {running_place()}"
-        yield LAYERS, "; ".join(_layers_of(held, self._variables.passing)), f"above {running_place()}"
+        layers = _layers_of(held, self._variables.passing)
+        for name, parts in ((HOOKS, _hooks_of(held)), (LAYERS, layers)):
+            # Of many a digest: it travels with each state that is taken over.
+            yield name, reader.text("; ".join(parts)) or "", f"above {running_place()}"
         functions = list(_functions_of(held))
         if not functions:
             return

@@ -102,14 +102,14 @@ class ServedOptimizerStates:
         """Close the state that the optimizer has now, maybe another one than before."""
         state: Any = optimizer.state
         if self._hidden and not isinstance(state, ClosedState):
-            keys = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            optimizer.state = LiveState(state, keys)  # type: ignore[assignment]
+            optimizer.state = LiveState(state, _parameters_of(optimizer))  # type: ignore[assignment]
 
     def _saved(self, optimizer: Optimizer, saved: dict[str, Any]) -> None:
         if self._hidden:
-            count = sum(len(group["params"]) for group in saved["param_groups"])
+            parameters = _parameters_of(optimizer)
             # A `state_dict` numbers the parameters through all groups.
-            saved["state"] = ClosedState(saved["state"], list(range(count)), _parameters_of(optimizer))
+            numbers = list(range(len(parameters)))
+            saved["state"] = ClosedState(saved["state"], numbers, tuple(map(id, parameters)))
 
 
 class ClosedState(MutableMapping[Any, Any]):
@@ -140,7 +140,7 @@ class ClosedState(MutableMapping[Any, Any]):
 
     def opened_for(self, optimizer: Optimizer) -> State:
         """The member's own part, to be loaded into an optimizer. Raises StepMisuse: it is one of other parameters."""
-        if self._parameters != _parameters_of(optimizer):
+        if self._parameters != tuple(map(id, _parameters_of(optimizer))):
             raise StepMisuse(
                 f"the state of an optimizer was loaded into one of other parameters ({calling_line()}): parameter "
                 "servers keep it, each for parameters of its own, so none could hand it over.",
@@ -272,8 +272,8 @@ def _opened_for(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any] |
     return {**saved, "state": state.opened_for(optimizer)} if isinstance(state, ClosedState) else None
 
 
-def _parameters_of(optimizer: Optimizer) -> tuple[int, ...]:
-    return tuple(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+def _parameters_of(optimizer: Optimizer) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _is_read_by(readers: tuple[str, ...]) -> bool:
