@@ -44,6 +44,11 @@ CURE = (
     "it depends on its earlier turns: through a count, a hidden state, a generator or a data set. A worker runs the "
     "body for its own slices only. " + CARRIED_ADVICE.rstrip(".")
 )
+CURE_JOINED = (
+    "it goes on from what its earlier turns left, or keeps what its first rows made, wherever that is: in an object, a "
+    "collate function, a data set, a file or the environment. A worker has turns and first rows of its own. Make it at "
+    "the top of the program from all rows, or in a buffer of a model passed to session.model"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,4 +254,4 @@ def other_loss(computed: Mapping[str, Any] | None, step: int, loss: float | None
     computed twice."""
     if not computed or computed["step"] != step or repr(computed["loss"]) == repr(loss):
         return []
-    return [VariableFinding(BODY, computed["line"], CURE, HOW_JOINED)]
+    return [VariableFinding(BODY, computed["line"], CURE_JOINED, HOW_JOINED)]
