@@ -29,7 +29,7 @@ class ParkReport:
         applied: transactions it has applied, steps and finished evaluations, as `Plan.start_step` counts them.
         step: global steps it has applied; for a server those in its part of the state, -1 while it lacks that part.
             Where items are leased, for display only.
-        why: empty at a planned boundary, before the first plan, and where a shadow has the state of that boundary;
+        why: empty at a planned boundary, before the first plan, and where a follower has the state of that boundary;
             else the sentence of the broken exchange.
         followed: the number of the last pair in which it followed a member, 0 before any.
         astray: what differs from the state of the member that it followed to its boundary: it has to be healed.
@@ -61,7 +61,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class InSync:
-    """A worker that shadows a member has applied all that the member has. `pair`: the number of that pair."""
+    """A worker that follows a member has applied all that the member has. `pair`: the number of that pair."""
 
     worker: str
     now: float

@@ -186,7 +186,7 @@ def _parked(state: Membership, event: ev.Parked) -> Decision:
 def park(state: Membership, event: ev.Parked) -> Membership:
     found, report = state.find(event.worker), event.report
     if found is None or report.generation != found.generation:
-        return state  # a ghost of an earlier generation
+        return state  # it belongs to an earlier generation
     if found.phase not in (Phase.WAITING, Phase.STARTING, Phase.ACTIVE, Phase.FOLLOWING):
         return state
     was_following = found.phase is Phase.FOLLOWING

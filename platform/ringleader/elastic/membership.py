@@ -56,7 +56,7 @@ def handle(state: Membership, event: ev.Event) -> Decision:
     if isinstance(event, ev.Tick) and not state.ended:
         state, more = _expire(state, event)
         out += more
-    # `_follow` before `_announce`, which puts a join off for shadows; `_form` last, on what they leave.
+    # `_follow` before `_announce`, which puts a join off for followers; `_form` last, on what they leave.
     for rule in (_staff, _close, _interrupt, _follow, _announce, _form):
         if state.ended:
             break
@@ -146,12 +146,12 @@ def _close(state: Membership, now: float) -> Decision:
 
 
 def _interrupt(state: Membership, now: float) -> Decision:
-    """Interrupt every member that still computes after a failure, so that it parks. Interrupt shadows as well then, and
-    where too few are left to go on."""
+    """Interrupt every member that still computes after a failure, so that it parks. Interrupt followers as well
+    then, and where too few are left to go on."""
     stuck = state.plan is not None and _all_stand(state, now) and len(state.pool) < state.workers_min
     # Not on a planned boundary: there members park by themselves, with nothing broken.
     halted = {Phase.ACTIVE} if state.broken else set()
-    # Shadows too: nothing more will come from their donors, and the group waits for those that still run lines.
+    # Followers too: nothing more will come from their donors, and the group waits for those that still run lines.
     halted |= {Phase.FOLLOWING} if state.broken or stuck else set()
     out: tuple[Instruction, ...] = ()
     for worker in state.where(lambda w: w.phase in halted and w.interrupted is None):
@@ -326,14 +326,14 @@ def _ready_to_start(state: Membership, now: float) -> bool:
 
 
 def _all_stand(state: Membership, now: float) -> bool:
-    """Whether nobody computes any more, and no shadow is about to reach the boundary of the members."""
+    """Whether nobody computes any more, and no follower is about to reach the boundary of the members."""
     if not state.gathered:
         return False
     ends = state.closing or state.pausing or state.cancel_by is not None
     since = max((m.since for m in state.members), default=now)
     if state.rules.restarts:
         return ends or not awaits_others(state, now)
-    # A shadow that had been level is waited for, but not for long: all members stand still meanwhile.
+    # A follower that had been level is waited for, but not for long: all members stand still meanwhile.
     if state.broken or ends or now - since >= state.rules.in_sync_s:
         return True
     return not state.where(lambda w: w.phase is Phase.FOLLOWING and w.in_sync)

@@ -52,7 +52,7 @@ class AttemptRules:
         join_grace_s: the time for which a ready joiner waits for others, to join with them.
         kill_s: the time after which a killed worker counts as lost without a notice.
         recover_s: the time for which too few workers may wait for replacements.
-        in_sync_s: the time for which parked members wait for shadows that had been level to be so at the boundary.
+        in_sync_s: the time for which parked members wait for followers that had been level to be so at the boundary.
         save_s: the least time before a machine goes away at which all stop to save what they hold, where too few would
             be left: a third of the shortest notice there is, see `runtime.nodes.notices`.
         setback_s, setback_most_s: the time for which nobody is started after the loss of a newcomer that the group can
@@ -102,10 +102,10 @@ class WorkerState:
         cause: why it is condemned.
         differs: what of its program may have made its final weights differ from the others'.
         slot: of a server: the number of the part of the state that is its own.
-        in_sync: it shadows and has all that its donor has; or it is parked and has the state of `applied`.
+        in_sync: it follows and has all that its donor has; or it is parked and has the state of `applied`.
         caught_up: its program has reached the call of a member that it cannot follow: it is healed while all wait.
         call: the session call that its program had reached when it last parked before its first plan.
-        times_followed: the number of times it has begun to shadow since a generation broke, without those in which it
+        times_followed: the number of times it has begun to follow since a generation broke, without those in which it
             was only told of lines to run.
         pair: the number of its current or last pair, and `donor` the member that it follows there.
     """

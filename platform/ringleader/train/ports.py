@@ -64,7 +64,7 @@ def check_given_up(coordinator: Coordinator, *, rank: int, phase: str) -> None:
 
 
 class RecordSink(Protocol):
-    """A worker's outlet for settled records. Rank 0 reports; every member keeps what is not yet acknowledged."""
+    """Where a worker's settled records go. Rank 0 reports; every member keeps what is not yet acknowledged."""
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None:
         """Record all values of one settled step."""

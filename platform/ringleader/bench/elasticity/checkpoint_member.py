@@ -27,8 +27,8 @@ WIDTH, HIDDEN, BATCH = 1024, 2660, 16
 
 
 class CheckpointSink(Nowhere):
-    """An outlet that notes when a part of a checkpoint was written. It acknowledges records as a supervisor does: all
-    that are not yet acknowledged are written into each checkpoint."""
+    """A record sink that notes when a part of a checkpoint was written. It acknowledges records as a supervisor does:
+    all that are not yet acknowledged are written into each checkpoint."""
 
     def __init__(self) -> None:
         self.written: dict[int, float] = {}

@@ -100,7 +100,7 @@ class OneGeneration:
 
 
 class Nowhere:
-    """An outlet that takes every record and keeps none."""
+    """A record sink that takes every record and keeps none."""
 
     def metrics(self, step: int, generation: int, values: dict[str, float]) -> None: ...
 

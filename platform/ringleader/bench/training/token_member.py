@@ -42,7 +42,7 @@ class Late(OneGeneration):
 
 
 class Losses(Nowhere):
-    """An outlet that keeps the losses."""
+    """A record sink that keeps the losses."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []

@@ -1,4 +1,4 @@
-"""Transfers and sums among processes of one node through shared memory: no socket, no lock between processes.
+"""Transfers among processes of one node through shared memory: no socket, no lock between processes.
 
 Every member owns a control segment: a queue of posts to each other member, and marks that tell each other member which
 of its posts have been taken. A message is copied into a segment of its sender, where it lies until it is taken; so a

@@ -31,7 +31,7 @@ class MemberContext:
         progress: the committed position.
         inside: the position inside the running loop.
         sink: where prints and progress go.
-        reporter: the outlet of records and events.
+        reporter: where records and events go.
         scaling: the loss scale of fp16; None in other precisions.
         current: the generation that this member takes part in; None before its first, between two, and at the end.
         came_first: this member was there before the attempt's first transaction.
