@@ -181,11 +181,25 @@ DRIBBLED = {
 }
 
 
-class Dribbled(Request):
-    """A body of `at_once` bytes, and then a byte each two milliseconds."""
+class Clock:
+    """A clock of seconds that stands until a request's body moves it."""
 
-    def __init__(self, method: str, path: str, token: str, length: int | None, at_once: int = 1) -> None:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Dribbled(Request):
+    """A body of `at_once` bytes, and then a byte each `EVERY_S`."""
+
+    EVERY_S = 0.1
+
+    def __init__(
+        self, method: str, path: str, token: str, length: int | None, clock: Clock, at_once: int = 1
+    ) -> None:
         super().__init__(method, path, token, length or 0)
+        self._clock = clock
         if length is None:
             told = [name for name in self.scope["headers"] if name[0] != b"content-length"]
             self.scope["headers"] = [*told, (b"transfer-encoding", b"chunked")]
@@ -193,16 +207,26 @@ class Dribbled(Request):
 
     async def receive(self) -> dict[str, Any]:
         self.asked += 1
-        await asyncio.sleep(0.002)
-        size = self._at_once if self.asked == 1 else 1
-        return {"type": "http.request", "body": b"[" * size, "more_body": self.asked < 8000}
+        self._clock.now += self.EVERY_S
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": self._next(), "more_body": self.asked < 8000}
+
+    def _next(self) -> bytes:
+        return b"[" * (self._at_once if self.asked == 1 else 1)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """By which the waits for bodies are measured."""
+    clock = Clock()
+    monkeypatch.setattr(body_limit, "current_time", clock)
+    return clock
 
 
 @pytest.fixture
 def short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Before an MLflow that reads whatever it is sent; a piece of any body has to come in a fifth of a second."""
-    monkeypatch.setattr(body_limit, "TURN_S", 0.2)
-    monkeypatch.setattr(body_limit, "UPLOAD_TURN_S", 0.2)
+    """Before an MLflow that reads whatever it is sent; a piece of any body has to come in ten seconds."""
+    monkeypatch.setattr(body_limit, "UPLOAD_TURN_S", body_limit.TURN_S)
     with socket.create_server(("127.0.0.1", 0)) as mlflow:
         url = f"http://127.0.0.1:{mlflow.getsockname()[1]}/mlflow"
         here = stage(tmp_path, mlflow_url=url)
@@ -217,40 +241,43 @@ def bearer(here: Stage) -> str:
 
 @pytest.mark.parametrize(("method", "path", "length"), DRIBBLED.values(), ids=DRIBBLED)
 def test_a_body_that_comes_byte_by_byte_is_given_up_whatever_was_announced(
-    short: Stage, method: str, path: str, length: int | None
+    short: Stage, clock: Clock, method: str, path: str, length: int | None
 ) -> None:
     """A bound by the largest size allowed let whoever announced nothing dribble for hours."""
     token = short.cluster.alive[short.running(), 1].ingest_token if "ingest" in path else bearer(short)
     if "ingest" in path:
         path = path.replace("job_" + "0" * 26, next(iter(short.cluster.alive))[0])
-    request = Dribbled(method, path, token, length)
+    request = Dribbled(method, path, token, length, clock)
     assert request.answered_by(short.client.app) == 408
-    assert 1 < request.asked < 8000
+    assert 1 < request.asked <= 101
     told = json.loads(request.told[1]["body"])
     assert told["code"] == "request_timeout"
-    assert told["detail"].endswith("in 0.2 s; expected are 3276 bytes, or all that is left of it")
+    assert told["detail"].endswith("in 10 s; expected are 163840 bytes, or all that is left of it")
     assert (b"connection", b"close") in [(k.lower(), v) for k, v in request.told[0]["headers"]]
 
 
-def test_what_came_fast_earns_no_time_to_dribble(short: Stage) -> None:
-    request = Dribbled("PUT", PACKAGE, bearer(short), MOST_BYTES, at_once=32 << 20)
+def test_what_came_fast_earns_no_time_to_dribble(short: Stage, clock: Clock) -> None:
+    request = Dribbled("PUT", PACKAGE, bearer(short), MOST_BYTES, clock, at_once=32 << 20)
     assert request.answered_by(short.client.app) == 408
-    assert 1 < request.asked < 8000
+    assert 1 < request.asked <= 102
 
 
-@pytest.mark.parametrize("length", [60_000, None], ids=["announced", "of any size"])
-def test_a_slow_link_that_keeps_sending_has_its_upload_taken(short: Stage, length: int | None) -> None:
-    """100 KB a second, for three times as long as a piece may take."""
+@pytest.mark.parametrize("length", [8000 * 2000, None], ids=["announced", "of any size"])
+def test_a_slow_link_that_keeps_sending_has_its_upload_taken(
+    short: Stage, clock: Clock, length: int | None
+) -> None:
+    """200 KB a second, for eight times as long as a piece may take."""
 
     class Slow(Dribbled):
-        async def receive(self) -> dict[str, Any]:
-            self.asked += 1
-            await asyncio.sleep(0.01)
-            return {"type": "http.request", "body": b"x" * 1000, "more_body": self.asked < 60}
+        EVERY_S = 0.01
 
-    request = Slow("PUT", PACKAGE, bearer(short), length)
+        def _next(self) -> bytes:
+            return b"x" * 2000
+
+    request = Slow("PUT", PACKAGE, bearer(short), length, clock)
     assert request.answered_by(short.client.app) == 422, "another hash: all of it was read"
-    assert request.asked == 60
+    assert request.asked == 8000
+    assert clock.now == pytest.approx(80)
 
 
 def wrong_bodies() -> list[tuple[str, str]]:
