@@ -15,6 +15,7 @@ class ValueFlow(StatementFlow):
     def __init__(self, tree: ast.Module) -> None:
         super().__init__(tree)
         self._matters = reached(self.loads, {MATTERS, ACTS})
+        self._given_on = reached(self.loads, {MATTERS})
         self._in_turns = reached(self.loads, {MATTERS, ACTS} | {("()", name) for name in GIVING})
         in_losses = reached(self.loads, {LOSS} | {("()", name) for name in OF_TURNS})
         self._lines_in_losses: dict[Key, list[int]] = defaultdict(list)
@@ -25,6 +26,11 @@ class ValueFlow(StatementFlow):
     def matters(self, key: Key) -> bool:
         """Whether a value of the variable goes where it affects training."""
         return key in self._matters
+
+    def is_given_on(self, key: Key) -> bool:
+        """Whether a value of the variable, or what it gives where it is called, affects training: not a function that
+        is only called for what it does, which is often to show something, on one worker alone."""
+        return key in self._given_on
 
     def may_matter(self, key: Key) -> bool:
         """Whether it matters where any function's result may: the text does not show who calls a module's forward."""

@@ -33,6 +33,7 @@ from ringleader.train.between_calls.objects.program_objects import (
     objects_in,
     values_of,
 )
+from ringleader.train.between_calls.objects.value_kinds import KIND
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.state.optimizers.own_attributes import COMMITTED, OF_TORCH
 from ringleader.train.state.training_state import TrainingState
@@ -70,6 +71,7 @@ class CallVariables:
         known: the texts of large values that were read before, see `ValueReader`.
         lines_before: the line at which each function stood at the call before.
         passing: attributes that turns set before they read them.
+        only: the variables and attributes to read; None for all.
 
     Attributes:
         texts: by name.
@@ -82,7 +84,9 @@ class CallVariables:
         known: Any,
         lines_before: Mapping[CodeType, int],
         passing: Collection[str] = (),
+        only: Collection[Key] | None = None,
     ) -> None:
+        self._only = only
         self._held = held
         self._known = known
         self._reader = ValueReader(held, known)
@@ -168,19 +172,32 @@ class CallVariables:
                     continue
                 if flows.matters(key, each.keys) or _default_matters(each, key, part, flows):
                     line = flows.line_of(key, spot.text) or place_of(spot.frame, spot.frame.f_lineno)
-                    self._add_value(f"{spot.frame.f_code.co_qualname}:{each.name}{shown}", part, (line, CURE))
+                    given_on = flows.is_given_on(key)
+                    name = f"{spot.frame.f_code.co_qualname}:{each.name}{shown}"
+                    self._add_value(name, part, (line, CURE), given_on=given_on)
 
     def _may_differ(self, spot: "_Spot", key: Key, owner: Any) -> bool:
         line = spot.frame.f_lineno
+        if self._only is not None and key not in self._only:
+            return False
         if isinstance(owner, nn.Module):
             # Forwards leave what they want there: only what the program's lines set is compared.
             return key in spot.text.flows.sets and spot.text.compared(key, line)
         return key[1].lstrip(".") not in self._passing and not spot.text.passes(key, line)
 
-    def _add_value(self, shown: str, value: Any, line: tuple[str, str]) -> None:
-        told = None if shown in self.lines else self._reader.text(value)
-        if told is not None:
-            self.texts[shown], self.lines[shown] = told, line
+    def _add_value(self, shown: str, value: Any, line: tuple[str, str], *, given_on: bool) -> None:
+        for name, told in self._told(shown, value, given_on=given_on) if shown not in self.lines else ():
+            self.texts[name], self.lines[name] = told, line
+
+    def _told(self, shown: str, value: Any, *, given_on: bool) -> Iterator[tuple[str, str]]:
+        """The texts of a value with their names, that of which function or class it is only where something is made of
+        what it gives."""
+        reader = self._reader
+        if given_on or not isinstance(value, FunctionType):
+            text = reader.text(value)
+            yield from [(shown, text)] if text is not None else []
+        kind = reader.kind(value, self._passing) if given_on else None
+        yield from [(shown + KIND, kind)] if kind is not None else []
 
     def _is_left_out(self, value: Any) -> bool:
         if isinstance(value, nn.Module):
@@ -201,22 +218,22 @@ class CallVariables:
                 self.lines[shown] = (place_of(frames[0], frames[0].f_lineno), DATA_CURE)
 
     def _add_one(self, spot: "_Spot", key: Key, value: Any) -> None:
+        if self._only is not None and key not in self._only:
+            return
         # What changes a view of the weights affects training, even where nothing reads the variable.
         if not spot.text.compared(key, spot.frame.f_lineno) and not (
             self._may_have_changed(spot, key) and self._reader.shows_weights(value)
         ):
             return
-        told = self._reader.text(value)
-        if told is not None:
-            code = spot.frame.f_code
-            line = spot.text.line_of(key, spot.frame.f_lineno)
-            shown = f"{code.co_qualname}:{spot.name}"
-            self.texts[shown] = told
-            if isinstance(value, list | dict | torch.Tensor):
-                self._read_ids.add(id(value))
-            outside = IN_PLACE_CURE if self._reader.met_weights else CURE
-            cure = BODY_CURE if key in spot.text.inside else outside
-            self.lines[shown] = (f"{Path(code.co_filename).name}:{line}", cure)
+        code, flows = spot.frame.f_code, spot.text.flows
+        line = f"{Path(code.co_filename).name}:{spot.text.line_of(key, spot.frame.f_lineno)}"
+        told = list(self._told(f"{code.co_qualname}:{spot.name}", value, given_on=flows.is_given_on(key)))
+        outside = IN_PLACE_CURE if self._reader.met_weights else CURE
+        cure = BODY_CURE if key in spot.text.inside else outside
+        for name, text in told:
+            self.texts[name], self.lines[name] = text, (line, cure)
+        if told and isinstance(value, list | dict | torch.Tensor):
+            self._read_ids.add(id(value))
 
     def _may_have_changed(self, spot: "_Spot", key: Key) -> bool:
         frame, before = spot.frame, self._lines_before.get(spot.frame.f_code, 0)

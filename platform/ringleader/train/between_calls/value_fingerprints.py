@@ -13,7 +13,7 @@ import pickle
 import random
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePath
@@ -32,6 +32,7 @@ from ringleader.train.between_calls.boundaries import storages_of
 from ringleader.train.between_calls.hook_outputs import outputs_of_hooks
 from ringleader.train.between_calls.objects.iterator_places import place_in
 from ringleader.train.between_calls.objects.library_objects import contents
+from ringleader.train.between_calls.objects.value_kinds import kind_of, place_of_function
 from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.optimizers.served_state import ClosedState
 from ringleader.train.state.parameters.tensor_version import version_of
@@ -86,10 +87,12 @@ class ValueReader:
             text = self._text(value, 0)
         except Exception:  # a program's object may do anything when it is iterated, measured or shown
             return None
-        if text is None or len(text) <= SHORT:
-            return text
-        # A text may hold half a surrogate pair, as the name of a file does that is not UTF-8.
-        return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+        return None if text is None else _short(text)
+
+    def kind(self, value: Any, passing: Collection[str] = ()) -> str | None:
+        """Which function, class or layer the value is; None where that says nothing, see `kind_of`."""
+        kind = None if self.is_left_out(value) else kind_of(value, passing)
+        return None if kind is None else _short(kind)
 
     def shows_weights(self, value: Any) -> bool:
         """Whether the value is a numpy view of a registered tensor, or a list or dict that has one."""
@@ -217,6 +220,13 @@ class ValueReader:
         return True
 
 
+def _short(text: str) -> str:
+    if len(text) <= SHORT:
+        return text
+    # A text may hold half a surrogate pair, as the name of a file does that is not UTF-8.
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
 def _here() -> str:
     """The working directory; the null device once it is gone, as under a worker that is killed."""
     try:
@@ -255,11 +265,6 @@ def _stand(value: Any) -> str | None:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
-def place_of_function(function: FunctionType) -> str:
-    """Which of the program's functions it is; what it keeps is compared for itself."""
-    return f"{function.__module__}.{function.__qualname__}:{function.__code__.co_firstlineno}"
 
 
 def _first(values: Iterable[Any], count: int) -> list[Any]:

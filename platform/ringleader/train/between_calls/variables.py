@@ -23,6 +23,7 @@ from ringleader.train.between_calls.findings import (
     VariableFinding,
 )
 from ringleader.train.between_calls.loop_names import names_of_bounds
+from ringleader.train.between_calls.objects.value_kinds import plain_name
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.generation.agreement import BRANCH_ON
@@ -124,7 +125,7 @@ class ProgramVariables:
         for name in compared.differing:
             if name in files:
                 continue
-            finding = VariableFinding(name.rpartition(":")[2], *self._lines[name], how=AMONG_WORKERS)
+            finding = VariableFinding(variable_of(name), *self._lines[name], how=AMONG_WORKERS)
             self.find_together(finding, compared.first(name))
 
     def tell(self) -> None:
@@ -198,7 +199,7 @@ class ProgramVariables:
         return {
             name: text
             for name, text in self._named.items()
-            if name.rpartition(":")[2] not in self.found and name not in self._not_everywhere
+            if variable_of(name) not in self.found and name not in self._not_everywhere
         }
 
     def _compare(self, theirs: Texts) -> None:
@@ -206,7 +207,7 @@ class ProgramVariables:
         for name, text in self._own.items():
             if theirs.get(name, text) != text:
                 line, cure = self._lines[name]
-                variable = name.rpartition(":")[2]
+                variable = variable_of(name)
                 self.find(VariableFinding(variable, line, READ_CURE.format(read) if read else cure))
                 if read and variable in names_of_bounds(running_frames()):
                     raise CallMismatch(f"{self.found[variable].sentence}.", hint=BRANCH_ON)
@@ -227,3 +228,8 @@ class ProgramVariables:
             untold, self._untold = self._untold, []
             for told in untold:
                 self._context.reporter.say(DIFFERS, generation.number, told)
+
+
+def variable_of(name: str) -> str:
+    """The variable, as a finding tells it, by the name of its text."""
+    return plain_name(name.rpartition(":")[2])

@@ -37,6 +37,10 @@ class JoinedFlows:
             and (not way or any(map(self.has_say, way)))
         )
 
+    def is_given_on(self, key: Key) -> bool:
+        """See `ValueFlow.is_given_on`. No file: it may be."""
+        return not self._texts or _joined(self._texts).is_given_on(key)
+
     def is_table(self, key: Key) -> bool:
         """Whether it is a dict that is filled as a table, wherever these files use it."""
         return key in _tables(self._texts)
