@@ -1,7 +1,9 @@
 """Variables of lines after a step of `session.steps`: what a later step goes on from, what one step makes."""
 
 import copy
+import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -142,7 +144,67 @@ def layer_put_in_after_a_step(session: Session) -> None:
     trained(session, net, lambda: setattr(net, "1", nn.ReLU()))
 
 
+class Plain:
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels)
+
+
+class Smooth(Plain):
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels, label_smoothing=0.3)
+
+
+def object_of_another_class_put_in_after_a_step(session: Session) -> None:
+    net, task = session.model(norm_free()), SimpleNamespace(loss=Plain())
+    sgd(session, net)
+    trained(session, net, lambda: setattr(task, "loss", Smooth()), task)
+
+
+def forward_of_a_layer_put_in_after_a_step(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    trained(session, net, lambda: setattr(net[1], "forward", torch.relu))
+
+
+def loss_put_in_after_a_step_of_the_only_loop(session: Session) -> None:
+    """No later call compares it."""
+    net, task = session.model(norm_free()), SimpleNamespace(loss=Plain())
+    sgd(session, net)
+    for step in session.steps(rows(count=200)):
+        for x, y in step:
+            session.step(task.loss(net(x), y))
+        if session.global_step == 6:
+            task.loss = Smooth()
+
+
+def variable_of_the_environment_set_after_a_step(session: Session) -> None:
+    net = session.model(norm_free())
+    sgd(session, net)
+    os.environ.pop("SMOOTH", None)
+    for step in session.steps(rows(count=200)):
+        for x, y in step:
+            session.step(F.cross_entropy(net(x), y, label_smoothing=float(os.environ.get("SMOOTH", "0"))))
+        if session.global_step == 6:
+            os.environ["SMOOTH"] = "0.3"
+
+
+def set_anew_after_each_step(session: Session) -> None:
+    """What the lines after each step set, those after the newest one set on a worker that comes in there."""
+    net = session.model(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
+    sgd(session, net)
+    task, weight = SimpleNamespace(loss=Plain()), 1.0
+    for step in session.steps(rows(count=200)):
+        for x, y in step:
+            session.step(task.loss(net(x), y) * weight)
+        task.loss = Smooth() if session.global_step % 3 == 0 else Plain()
+        net[1].p = 0.5 / (1 + session.global_step)
+        weight = 1 / (1 + session.global_step)
+
+
 MISSED = {
+    object_of_another_class_put_in_after_a_step: "the program's task.loss (test_lines_of_steps.py:",
+    forward_of_a_layer_put_in_after_a_step: "the set of layers with their settings (above test_lines_of_steps.py:",
+    loss_put_in_after_a_step_of_the_only_loop: "the program's task.loss (test_lines_of_steps.py:",
     weight_by_lines_of_steps: "the program's weight (test_lines_of_steps.py:",
     loss_put_in_after_a_step: "the program's task.loss (test_lines_of_steps.py:",
     hook_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",
@@ -162,8 +224,15 @@ def test_what_lines_of_a_step_leave_to_those_of_a_later_one_is_warned_of(tmp_pat
     assert all("a worker that comes in at a step has not run the lines" in m for m in warned(recorded))
 
 
-@pytest.mark.parametrize("moment", ["kill-9", "pause-8"])
-@pytest.mark.parametrize("program", MISSED, ids=lambda program: program.__name__)
+@pytest.mark.parametrize(
+    ("program", "moment"),
+    [
+        *product(MISSED, ["kill-9", "pause-8"]),
+        # Its checkpoint is of before the lines after its step.
+        (loss_put_in_after_a_step_of_the_only_loop, "restart-12"),
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
 def test_lines_that_a_newcomer_has_missed_are_named_in_the_result(
     program: Callable[[Session], None], moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +241,29 @@ def test_lines_that_a_newcomer_has_missed_are_named_in_the_result(
     whys = {finished.reproducible_why for finished in last.finished.values()}
     assert whys
     assert all(MISSED[program] in why for why in whys)
+
+
+def test_a_variable_of_the_environment_that_a_resumed_job_has_not_set_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = variable_of_the_environment_set_after_a_step.__name__
+    monkeypatch.setitem(ALL, name, variable_of_the_environment_set_after_a_step)
+    monkeypatch.setenv("SMOOTH", "")  # put back behind the test
+    last = MOMENTS["pause-8"].play(name, "ring", tmp_path)[-1]
+    whys = {finished.reproducible_why for finished in last.finished.values()}
+    assert whys
+    assert all("the program's os.environ['SMOOTH'] (test_lines_of_steps.py:" in why for why in whys)
+
+
+@pytest.mark.parametrize("moment", ["kill-9", "pause-8", "follow-6", "restart-12"])
+def test_what_each_step_sets_anew_is_that_of_the_others_on_a_newcomer(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = set_anew_after_each_step.__name__
+    monkeypatch.setitem(ALL, name, set_anew_after_each_step)
+    _, recorded = run_local(SPEC, set_anew_after_each_step, tmp_path / "alone")
+    assert warned(recorded) == []
+    keeps_its_bits(name, "ring", moment, tmp_path)
 
 
 @pytest.mark.parametrize("moment", ["kill-9", "follow-6"])

@@ -106,6 +106,17 @@ def read_by_a_later_step(loop: Loop, key: Key, flows: ValueFlow) -> int | None:
     return read if read in reads else min(reads, default=None)
 
 
+def is_set_anew(loop: Loop, key: Key, flows: ValueFlow) -> bool:
+    """Whether all ways through a step give the variable a value that does not go on from its own. Not in a loop with
+    phases: who comes in runs the lines before the last one on other weights."""
+    if isinstance(loop, ast.While) or any(
+        n.arg == "phases" for n in ast.walk(loop.iter) if isinstance(n, ast.keyword)
+    ):
+        return False
+    own = {load.line for load in flows.loads if load.key == key == load.into}
+    return first([*given(loop), *loop.body], key[1], own) == 0
+
+
 def is_of_loop(loop: Loop, key: Key, flows: ValueFlow) -> bool:
     """Whether the variable is used in the loop alone."""
     lines = range(loop.lineno, span(loop)[1] + 1)

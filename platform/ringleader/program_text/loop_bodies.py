@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ringleader.parsing import parse
-from ringleader.program_text.carried_names import carried, is_of_loop, read_by_a_later_step, read_first
+from ringleader.program_text.carried_names import (
+    carried,
+    is_of_loop,
+    is_set_anew,
+    read_by_a_later_step,
+    read_first,
+)
 from ringleader.program_text.program_scope import (
     Function,
     Key,
@@ -260,7 +266,8 @@ class SourceText:
                 continue
             read = read_by_a_later_step(loop, key, self.flows)
             if read and not key[1].startswith("."):  # an attribute may be one of a kept object
-                self.by_steps.setdefault(key, EscapingName(key, line, read, scope.name))
+                if not is_set_anew(loop, key, self.flows):
+                    self.by_steps.setdefault(key, EscapingName(key, line, read, scope.name))
             elif read == 0 and key[0] and is_of_loop(loop, key, self.flows):
                 self._of_one_step.add(key)
 

@@ -68,7 +68,7 @@ class CallSequence:
         number = self._calls.begin()
         member.variables.look(number, dataset)
         member.sections.arrive(number)
-        member.functions.arrive()
+        member.functions.begin_call()
         if self._calls.is_finished(number):
             # A worker without a seat may pass many finished calls: if it is wanted, it asks for a seat here.
             member.heed()

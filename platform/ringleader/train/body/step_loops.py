@@ -180,6 +180,7 @@ class StepLoops:
         progress = self._member.progress
         self._loop, self._streams = loop, LineStreams(self._member, loop)
         self._steps.begin_steps(loop)
+        self._member.functions.begin_steps()
         if progress.calls.offset and not progress.calls.is_finished(loop.number):
             for finding in missed_lines():
                 self._member.variables.find(finding)
@@ -206,6 +207,7 @@ class StepLoops:
         if running is not None:
             if running.before is None and self._is_behind(running):
                 self._member.lines.record()
+                self._member.functions.lines_over()
             for slices in running.phases:
                 slices.close()  # a variable of the program may hold them in their middle
         self._loop = self._running = None
@@ -226,6 +228,8 @@ class StepLoops:
 
         if running.before is None:
             member.lines.record()
+            if known() is None:
+                member.functions.lines_over()
         elif known() is None:
             raise StepMisuse(
                 f"session.evaluate was called after step {step}, where the other workers did not call it.",
@@ -342,6 +346,7 @@ class StepLoops:
         """End the lines behind the slices of a step, or of a phase."""
         self._member.settings.behind_step()
         self._member.lines.record()
+        self._member.functions.lines_over()
 
     def _slices(
         self, turns: Iterator[Any], loop: BatchLoop, place: CodeLine, phase: int

@@ -6,7 +6,7 @@ count, an average or a place in a list for themselves, it goes on from another o
 the committed state, and whoever takes that over compares its own.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from inspect import unwrap
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -15,16 +15,19 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ringleader.program_text.current_line import running_place
+from ringleader.program_text.current_line import running_frames, running_place
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.statement_flow import MATTERS
 from ringleader.train.between_calls.call_variables import alike_values
 from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
+from ringleader.train.between_calls.objects.left_by_lines import left_by_lines
+from ringleader.train.between_calls.objects.process_settings import process_settings
 from ringleader.train.between_calls.objects.program_objects import ProgramObject, files_of, objects_in
+from ringleader.train.between_calls.objects.value_kinds import KIND, layers_of, place_of_function, plain_name
 from ringleader.train.between_calls.sections import ProgramSections
-from ringleader.train.between_calls.value_fingerprints import ValueReader, place_of_function
+from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.training_state import TrainingState
@@ -35,6 +38,8 @@ CURE = (
     "session.keep(name, object)"
 )
 HOOKS, LAYERS = "the set of hooks and callbacks", "the set of layers with their settings"
+LINES, OVER, DUE = "the lines after the newest step", "over", "due"
+"""Whether the texts of a member in a loop over steps are of after its lines behind the newest step, or of before."""
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _HOOKS_OF_MODELS = (
     "_forward_pre_hooks",
@@ -57,36 +62,93 @@ class StepFunctions:
         self._sections = sections
         self._variables = variables
         self._theirs: Texts | None = None
+        # Of a loop over steps: it runs; where this member's lines were over last; where it compares, and what it had
+        # before the lines there.
+        self._by_steps = False
+        self._over_at = (-1, 0)
+        self._waits_at: tuple[int, int] | None = None
+        self._before: Texts | None = None
 
     def state(self) -> Texts:
         """Texts of what they go by, as they stand here; those of others where lines have yet to run."""
         if self._theirs is not None:
             return self._theirs
-        return {name: text for name, text, _ in self._texts()} if self._context.same_bits else {}
+        if not self._context.same_bits:
+            return {}
+        progress = self._context.progress
+        within = self._by_steps and (progress.calls.offset or progress.phases)
+        lines = {LINES: OVER if self._over_at == progress.stands else DUE} if within else {}
+        return {name: text for name, text, _ in self._texts()} | lines
 
     def restore(self, state: Texts) -> None:
-        """Take others' texts, to be compared once the lines before the call that they are of have run here."""
-        self._theirs = state
-        self.arrive()
+        """Take others' texts, to be compared once the lines before the call that they are of have run here, and those
+        after the step."""
+        self._theirs, self._waits_at, self._before = state, None, None
+        self._arrive()
 
-    def arrive(self) -> None:
-        """Compare, unless lines have yet to run, or nothing was taken over."""
-        theirs = self._theirs
+    def begin_call(self) -> None:
+        """Compare as a session call begins, unless lines have yet to run, or nothing was taken over."""
+        self._by_steps = False
+        if self._waits_at is not None:  # of a loop that is over without the lines after that step
+            self._theirs = self._waits_at = None
+        self._arrive()
+
+    def begin_steps(self) -> None:
+        """Note that a loop over steps begins."""
+        self._by_steps = True
+
+    def lines_over(self) -> None:
+        """Compare where the lines after a step are over, or wait for an evaluation, if others' texts are of there."""
+        self._over_at = self._context.progress.stands
+        if self._waits_at == self._over_at:
+            self._compare()
+        if self._waits_at is not None:
+            self._theirs = self._waits_at = None
+
+    def _arrive(self) -> None:
+        theirs, stands = self._theirs, self._context.progress.stands
         if not theirs or self._sections.catches_up:
             return
+        if LINES in theirs and self._over_at != stands:
+            self._waits_at = stands
+            due = theirs[LINES] == DUE
+            self._before = {name: text for name, text, _ in self._texts()} if due else None
+            return
+        self._compare()
         self._theirs = None
-        for name, text, line in self._texts():
-            if theirs.get(name, text) != text:
-                self._variables.find(VariableFinding(name, line, CURE, HOW))
 
-    def _texts(self) -> Iterator[tuple[str, str, str]]:
-        """Each value that matters: its name, its text, and "file:line" of what sets it."""
+    def _compare(self) -> None:
+        theirs, before = self._theirs or {}, self._before
+        self._before = None
+        for name, text, finding in self._texts():
+            # Where theirs are of before these lines, what the lines have changed here they have changed there.
+            changed = before is not None and before.get(name) != text
+            if theirs.get(name, text) != text and not changed:
+                self._variables.find(finding)
+
+    def _texts(self) -> Iterator[tuple[str, str, VariableFinding]]:
+        """Each value that matters: its name, its text, and the finding where it differs."""
         held, reader = self._context.held, ValueReader(self._context.held, {})
-        layers = _layers_of(held, self._variables.passing)
+        passing = self._variables.passing
+        layers = (
+            f"{number}.{layer}"
+            for number, model in enumerate(held.models)
+            for layer in layers_of(model, passing)
+        )
         for name, parts in ((HOOKS, _hooks_of(held)), (LAYERS, layers)):
             # Of many a digest: it travels with each state that is taken over.
-            yield name, reader.text("; ".join(parts)) or "", f"above {running_place()}"
+            text = reader.text("; ".join(parts)) or ""
+            yield name, text, VariableFinding(name, f"above {running_place()}", CURE, HOW)
         functions = list(_functions_of(held))
+        for name, text, line in (
+            *process_settings(_namespaces(functions), reader),
+            *self._of(functions, reader),
+        ):
+            yield name, text, VariableFinding(plain_name(name), line, CURE, HOW)
+        yield from left_by_lines(held, passing)
+
+    def _of(self, functions: list[Callable[..., Any]], reader: ValueReader) -> Iterator[tuple[str, str, str]]:
+        """What these functions go by: name, text, and "file:line" of what sets it."""
         if not functions:
             return
         roots: list[tuple[Key, Any]] = [(MATTERS, each) for each in functions]
@@ -104,9 +166,13 @@ class StepFunctions:
             (unsaved, self._values_of(models, flows)),
         ):
             for name, key, value in values:
-                text = reads.text(value) if flows.matters(key) else None
-                if text is not None:
-                    yield name, text, flows.line_of(key) or "its source is not available"
+                if not flows.matters(key):
+                    continue
+                line = flows.line_of(key) or "its source is not available"
+                kind = reader.kind(value, self._variables.passing) if flows.is_given_on(key) else None
+                for shown, text in ((name, reads.text(value)), (name + KIND, kind)):
+                    if text is not None:
+                        yield shown, text, line
 
     def _values_of(self, objects: list[ProgramObject], flows: JoinedFlows) -> Iterator[tuple[str, Key, Any]]:
         passing = self._variables.passing
@@ -140,26 +206,6 @@ def _registered(held: TrainingState) -> Iterator[tuple[str, str, Any]]:
     for number, scheduler in enumerate(held.schedulers):
         yield from ((f"schedule {number}", "", each) for each in getattr(scheduler, "lr_lambdas", ()))
     yield from (("", "on_commit", each) for each in held.callbacks)
-
-
-def _layers_of(held: TrainingState, passing: Collection[str]) -> Iterator[str]:
-    """The layers of the models by class, those of torch with their settings: `dropout.p`, `norm.eps`.
-
-    Args:
-        passing: attributes that each turn sets first.
-    """
-    for number, model in enumerate(held.models):
-        for name, layer in model.named_modules():
-            kind = type(layer)
-            # Attributes of a program's own layers may be what its forwards leave, on each worker others.
-            own = vars(layer) if kind.__module__.startswith("torch.nn.modules.") else {}
-            settings = [
-                f"{key}={value!r}"
-                for key, value in sorted(own.items())
-                if isinstance(value, int | float | str | tuple) and not key.startswith("_")
-                if key != "training" and key not in passing
-            ]
-            yield " ".join([f"{number}.{name} {kind.__module__}.{kind.__qualname__}", *settings])
 
 
 def _functions_of(held: TrainingState) -> Iterator[Callable[..., Any]]:
@@ -198,6 +244,14 @@ def _globals_of(value: Any) -> dict[str, Any]:
     known = {} if function is None else function.__globals__
     names = () if function is None else function.__code__.co_names
     return {name: known[name] for name in names if name in known}
+
+
+def _namespaces(functions: list[Callable[..., Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The files of the functions that run, and of these, with their variables."""
+    found = {frame.f_code.co_filename: frame.f_globals | frame.f_locals for frame in running_frames()}
+    for function in filter(None, map(_function_in, functions)):
+        found.setdefault(function.__code__.co_filename, function.__globals__)
+    yield from found.items()
 
 
 def _schedules_of(functions: list[Callable[..., Any]]) -> Iterator[tuple[str, Key, Any]]:
