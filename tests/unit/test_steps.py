@@ -199,6 +199,21 @@ def loop_in_a_loop(session: Session) -> None:
             pass
 
 
+def best_in_a_body(session: Session) -> None:
+    net, data = made(session), rows()
+    for x, y in session.batches(data):
+        session.best(net, 1.0)
+        session.step(F.cross_entropy(net(x), y))
+
+
+def makes_an_average(session: Session, net: nn.Module, _: Any) -> None:
+    session.ema(net, 0.9)
+
+
+def keeps_late(session: Session, net: nn.Module, _: Any) -> None:
+    session.keep("late", net)
+
+
 def counted(session: Session) -> None:
     net, data = made(session), rows()
     for step in islice(session.steps(data), 3):
@@ -227,10 +242,13 @@ def changes_weights(_: Session, net: Any, __: Any) -> None:
         (half_a_step, "a step of session.steps was left before it was committed"),
         (no_slice, "a step of session.steps was left before it was committed"),
         (evaluated_between_slices, "session.evaluate was called between two slices of a step"),
-        (loop_in_a_loop, "a session call was made inside a loop"),
-        (counted, "islice(…) iterates over session.batches"),
+        (loop_in_a_loop, "a session call was made inside a loop over session.steps."),
+        (best_in_a_body, "session.best was called inside a loop over session.batches."),
+        (with_lines(makes_an_average), "session.ema was called inside a loop over session.steps."),
+        (with_lines(keeps_late), "session.keep was called inside a loop over session.steps."),
+        (counted, "islice(…) iterates over session.steps"),
         (sets_a_rate, "between two steps of session.steps"),
-        (with_lines(changes_weights), "the weights '0.weight' were changed inside a loop"),
+        (with_lines(changes_weights), "the weights '0.weight' were changed inside a loop over session.steps"),
     ],
 )
 def test_what_a_step_cannot_be_is_refused_in_words(

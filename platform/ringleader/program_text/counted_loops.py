@@ -15,11 +15,12 @@ LOOPS = frozenset(["batches", "steps"])
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
 
 
-def check_not_counted(place: CodeLine, *, same_bits: bool) -> None:
+def check_not_counted(place: CodeLine, call: str, *, same_bits: bool) -> None:
     """Refuse the first turn of a call of `session.batches` at `place` if its turns are counted: there, in the loop that
     takes them, or where a generator of the program hands them on.
 
     Args:
+        call: of which function it is, as the program writes it: `session.batches` or `session.steps`.
         same_bits: the job promises them: the number of a turn decides nothing then.
 
     Raises:
@@ -30,8 +31,8 @@ def check_not_counted(place: CodeLine, *, same_bits: bool) -> None:
         what = _counting(code.co_filename, line, giver) or (same_bits and _numbering(code.co_filename, line))
         if what:
             raise StepMisuse(
-                f"{what} ({Path(code.co_filename).name}:{line}): it counts slices, and how many batches those are "
-                "depends on the number of workers.",
+                f"{what} {call} ({Path(code.co_filename).name}:{line}): it counts slices, and how many batches those "
+                "are depends on the number of workers.",
                 hint="Stop by step: if session.global_step >= last: break, before session.step; or session.stop(). "
                 "Values that belong to a row come from the data set.",
             )
@@ -66,8 +67,8 @@ def _hands_on(file: str, line: int) -> bool:
 
 @lru_cache(maxsize=256)
 def _counting(file: str, line: int, giver: str) -> str:
-    """The complaint about a call of `session.batches(…)` on that line, or of the generator of that name, that is passed
-    to a counting function."""
+    """The complaint, up to what is counted, about a call of `session.batches(…)` on that line, or of the generator of
+    that name, that is passed to a counting function."""
     nodes = list(_beside(file, line))
     headers = [loop.iter for loop in nodes if isinstance(loop, ast.For) and _heads(loop, line)]
     calls = (node for node in nodes if isinstance(node, ast.Call) and _name(node.func) in COUNTING)
@@ -76,16 +77,16 @@ def _counting(file: str, line: int, giver: str) -> str:
         for call in calls
         if call in headers or line in _lines_of_batches(call) or (giver and giver in _called_in(call))
     ]
-    return f"{found[-1]}(…) iterates over session.batches" if found else ""
+    return f"{found[-1]}(…) iterates over" if found else ""
 
 
 @lru_cache(maxsize=256)
 def _numbering(file: str, line: int) -> str:
-    """The complaint about one that is passed to `enumerate`, whose number decides on the loop's end."""
+    """The complaint, up to the same place, about one that is passed to `enumerate`, whose number ends the loop."""
     loops = (node for node in _beside(file, line) if isinstance(node, ast.For))
     leaving = ((loop, left) for loop in loops if (left := _left_by_number(loop)))
     found = [left for loop, left in leaving if _heads(loop, line) or line in _lines_of_batches(loop.iter)]
-    what = "ends a loop by the number that enumerate(…) gives to turns of session.batches"
+    what = "ends a loop by the number that enumerate(…) gives to turns of"
     return f"line {found[-1]} {what}" if found else ""
 
 

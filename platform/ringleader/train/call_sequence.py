@@ -34,7 +34,7 @@ class CallSequence:
         self._steps = steps
         self._states = states
         self._calls = member.progress.calls
-        self._inside = False
+        self._inside = ""  # the call whose loop runs, as the program writes it
         self._thread: int | None = None
         self._refusal: Callable[[], RingleaderError] | None = None
 
@@ -46,7 +46,7 @@ class CallSequence:
         """
         if self._inside:
             raise StepMisuse(
-                "a session call was made inside a loop over session.batches.",
+                f"a session call was made inside a loop over {self._inside}.",
                 hint="Evaluate after the loop, or leave it first with break or session.stop(). A loop stays open "
                 "while a "
                 "variable or a generator holds its iterator: write for batch in session.batches(…), or in "
@@ -76,23 +76,23 @@ class CallSequence:
             member.take_over(buffers=self._steps.in_step)
         return number
 
-    def open_loop(self, number: int) -> None:
-        """Begin the turns of a loop: its iterator is alive until `close_loop`."""
-        self.running, self._inside, self.shown = number, True, None
+    def open_loop(self, number: int, call: str) -> None:
+        """Begin the turns of a loop over `call`: its iterator is alive until `close_loop`."""
+        self.running, self._inside, self.shown = number, call, None
 
-    def open_dry(self, shown: FinishedCall) -> None:
-        """Begin a dry turn, which sees this."""
-        self._inside, self.shown = True, shown
+    def open_dry(self, shown: FinishedCall, call: str) -> None:
+        """Begin a dry turn of a loop over `call`, which sees this."""
+        self._inside, self.shown = call, shown
         # Nothing of this turn is committed, so what it prints belongs to no step.
         self._sink.within(told=False)
 
     def close_loop(self) -> None:
         """End the turns of a loop."""
-        self._inside, self.shown = False, None
+        self._inside, self.shown = "", None
 
     def close_dry(self) -> None:
         """End a dry turn."""
-        self._inside = False
+        self._inside = ""
 
     def show(self, ended: FinishedCall | None) -> None:
         """Show the program what this call ended with."""
@@ -153,22 +153,22 @@ class CallSequence:
         progress = self._member.progress
         self._sink.progress(step=progress.step, total_steps=None, epoch=progress.epoch, phase=phase, rows=0)
 
-    def check_between(self, what: str) -> None:
+    def check_between(self, what: str, *, first: bool = True) -> None:
         """Refuse `what` inside a loop. Where optimizers step whenever an item comes, allow it only before the first
-        call."""
+        call, unless `first` is off."""
         if self._inside:
             raise StepMisuse(
-                f"session.{what} was called inside a loop over session.batches.",
+                f"session.{what} was called inside a loop over {self._inside}.",
                 hint="Register objects at the top of the training function, or between two loops.",
             )
-        if self._member.trained.settled and what != "keep":
+        if self._member.trained.settled and first:
             self.check_first(what)
 
     def check_outside(self, what: str) -> None:
         """Refuse `what` in a loop's body, of which each worker runs other turns."""
         if self._inside:
             raise StepMisuse(
-                f"session.{what} was called inside a loop over session.batches.",
+                f"session.{what} was called inside a loop over {self._inside}.",
                 hint="Call it between two loops, or after a step of a loop over session.steps.",
             )
 

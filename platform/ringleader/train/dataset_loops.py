@@ -60,6 +60,11 @@ class LoopRequest:
     phases: tuple[tuple[int, ...], ...] = ()
     clips: str = CLIP_NORM
 
+    @property
+    def call(self) -> str:
+        """The call, as the program writes it."""
+        return "session.steps" if self.by_steps else "session.batches"
+
 
 class DatasetLoops:
     """One session's loops, one after the other.
@@ -215,8 +220,8 @@ class DatasetLoops:
         """The loop's turns, or its steps."""
         if self._member.progress.calls.is_finished(loop.number):
             return
-        self._calls.open_loop(loop.number)
-        self._begin_watch(loop.dataset, by_steps=request.by_steps)
+        self._calls.open_loop(loop.number, request.call)
+        self._begin_watch(request)
         watched = partial(self._watched, loop, request.place)
         try:
             by_steps = request.by_steps
@@ -226,7 +231,7 @@ class DatasetLoops:
                 else watched(self._steps.run(loop))
             )
             reads = reads_gradients(request.place)
-            yield from self._checks.calls.turns(turns, request.clips, reads_gradients=reads)
+            yield from self._checks.calls.turns(turns, request.call, request.clips, reads_gradients=reads)
             if self._steps.in_step:
                 # What a body does to buffers behind its last step differs by worker.
                 self._member.buffers.rewind()
@@ -238,11 +243,11 @@ class DatasetLoops:
             self.by_steps.leave()
             self._calls.close_loop()
 
-    def _begin_watch(self, dataset: Any, *, by_steps: bool) -> None:
+    def _begin_watch(self, request: LoopRequest) -> None:
         self._checked = -1
         self._member.settings.begin_loop()
-        self._checks.modes.begin_loop()
-        self._member.carrying.begin_loop(dataset, by_steps=by_steps)
+        self._checks.modes.begin_loop(request.call)
+        self._member.carrying.begin_loop(request.dataset, by_steps=request.by_steps)
 
     def _watched(
         self, loop: BatchLoop, place: CodeLine, turns: Iterator[Any], phase: int = 0
@@ -280,7 +285,7 @@ class DatasetLoops:
             turns = self._casting.turns(self.dry_turn.turns(request.place, loop))
             # What the last turn saw: a loop that was left showed its end before a step, any other one behind it.
             shown = ended if number in calls.left else replace(ended, step=max(0, ended.step - 1))
-        self._calls.open_dry(shown)
+        self._calls.open_dry(shown, request.call)
         try:
             yield from turns
         finally:

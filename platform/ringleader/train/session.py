@@ -172,7 +172,7 @@ class Session(Registrations):
         self._loops.by_steps.check_possible()
         numbers, place = numbered(phases, self._spec, self._held), calling_place(0)
         # Behind a step nothing can be registered, and its lines may call `best`.
-        best_of(self._held.kept, self.keep)
+        best_of(self._held.kept, partial(self._keep, "steps"))
         request = LoopRequest(dataset, place, shuffle, collate, loader_workers, drop_last, True, numbers)
         return self._passed(request)
 
@@ -259,7 +259,7 @@ class Session(Registrations):
 
     def _run_batches(self, request: LoopRequest) -> Iterator[Any]:
         self._checks.structure.check()
-        check_not_counted(request.place, same_bits=self._member.same_bits)
+        check_not_counted(request.place, request.call, same_bits=self._member.same_bits)
         yield from self._loops.run(self._begin_call(request.dataset), request)
 
     def _begin_call(self, dataset: Any = None) -> int:

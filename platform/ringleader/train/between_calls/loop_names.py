@@ -35,7 +35,7 @@ def warn_of_bodies(warnings: JobWarnings, models: Sequence[torch.nn.Module]) -> 
             continue
         warnings.add(
             "variable",
-            f"the body of a loop over session.batches changes {name} ({place}:{escape.line}), and it is read "
+            f"the body of a loop changes {name} ({place}:{escape.line}), and it is read "
             f"after the loop ({place}:{escape.read}): each worker's body sees other rows, so its value differs "
             f"between workers.",
             f"Instead, {BODY_CURE}.",
@@ -46,7 +46,7 @@ def warn_of_bodies(warnings: JobWarnings, models: Sequence[torch.nn.Module]) -> 
             continue
         warnings.add(
             "variable",
-            f"the body of a loop over session.batches changes {name} ({place}:{carry.line}), and a later turn "
+            f"the body of a loop changes {name} ({place}:{carry.line}), and a later turn "
             f"reads it ({place}:{carry.read}): a worker runs the body for its own slices only, so the weights "
             f"would depend on which worker computes what.",
             CARRIED_ADVICE,

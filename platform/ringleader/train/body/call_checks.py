@@ -39,7 +39,6 @@ _Marks = tuple[list[int], list[int]]
 _BufferMarks = dict[str, tuple[int, int]]
 _version = attrgetter("_version")
 
-IN_A_LOOP = "inside a loop over session.batches"
 CLIP_NORM = "session.optimizer(optimizer, clip_norm=1.0)"
 
 
@@ -75,6 +74,7 @@ class CallChecks:
         self._unready: dict[Parameter, UnreadyGradient] = {}
         self._seen: list[_Seen] = []
         self._clips, self._reads = CLIP_NORM, False
+        self._where = "inside a loop"
         self._buffers: _BufferMarks | None = None
         self._warned: set[str] = set()
 
@@ -113,11 +113,12 @@ class CallChecks:
         self._buffers = _buffer_marks(self._held) if looked_at(self._turns) else None
 
     def turns(
-        self, turns: Iterator[Any], clips: str = CLIP_NORM, *, reads_gradients: bool = False
+        self, turns: Iterator[Any], call: str, clips: str = CLIP_NORM, *, reads_gradients: bool = False
     ) -> Iterator[Any]:
         """Watch each of the turns.
 
         Args:
+            call: what the loop goes over, as the program writes it.
             clips: what the program writes to have its gradients clipped.
             reads_gradients: its lines may read some: what is in `.grad` is watched in every turn.
 
@@ -131,6 +132,7 @@ class CallChecks:
         self._weights = [p for p in dict.fromkeys(self._held.weights) if p.layout is torch.strided]
         self._frozen = [p for p in self._held.weights if _is_small_and_frozen(p)][:WATCHED]
         self._clips, self._reads = clips, reads_gradients
+        self._where = f"inside a loop over {call}"
         try:
             for batch in turns:
                 self._turns += 1
@@ -182,7 +184,7 @@ class CallChecks:
         self._put_back()
         if any(mark == "changed" for _, mark in marks) or (lost and self._accumulates()):
             raise StepMisuse(
-                f"gradients were changed by hand {IN_A_LOOP}, where that has no effect or a wrong one: session.step "
+                f"gradients were changed by hand {self._where}, where that has no effect or a wrong one: session.step "
                 f"computes, sums and applies them.",
                 hint=self._instead,
             )
@@ -202,7 +204,7 @@ class CallChecks:
             return
         name = next((name for name, p in self._held.spoken_parameters.items() if p is changed), "(frozen)")
         raise StepMisuse(
-            f"the weights {name!r} were changed {IN_A_LOOP} ({line_of_turn_matching(CHANGES)}): each worker runs "
+            f"the weights {name!r} were changed {self._where} ({line_of_turn_matching(CHANGES)}): each worker runs "
             f"the body for some slices of a batch only, and parameter servers do not see the change.",
             hint="Change weights between two loops, or, with sync: ring, once per step in session.on_commit(callback). "
             "An average of weights, such as a momentum encoder, is session.ema(model, decay); other state that a "
@@ -244,7 +246,7 @@ class CallChecks:
         if not self._body:
             return
         raise StepMisuse(
-            f"{type(optimizer).__name__}.step() was called {IN_A_LOOP}: the session steps registered optimizers "
+            f"{type(optimizer).__name__}.step() was called {self._where}: the session steps registered optimizers "
             f"itself, so each update would be applied twice.",
             hint="Delete the line: session.step(loss) does backward, the sum over workers, the update and the commit.",
         )
@@ -254,7 +256,7 @@ class CallChecks:
         if not self._body:
             return
         raise StepMisuse(
-            f"backward() was called {IN_A_LOOP}: session.step computes the gradients, and these would be dropped.",
+            f"backward() was called {self._where}: session.step computes the gradients, and these would be dropped.",
             hint="Write session.step(loss), or session.step(loss_a + loss_b) for several losses. For the gradient "
             "of an "
             "input use torch.autograd.grad(loss, input).",
@@ -264,7 +266,7 @@ class CallChecks:
         """Refuse that the program reads or changes the gradient of a parameter."""
         name = next((name for name, p in self._held.spoken_parameters.items() if p is parameter), "(frozen)")
         raise StepMisuse(
-            f"the gradient of {name!r} was read or changed {IN_A_LOOP} ({calling_line()}): before session.step there "
+            f"the gradient of {name!r} was read or changed {self._where} ({calling_line()}): before session.step there "
             f"is none, and behind it none that counts: each worker has computed some slices of the batch, and the sum "
             f"over all of them is applied already.",
             hint=self._instead,
@@ -279,7 +281,7 @@ class CallChecks:
         )
 
     def _cleared(self) -> None:
-        message = f"zero_grad() {IN_A_LOOP} does nothing: session.step starts every gradient at zero."
+        message = f"zero_grad() {self._where} does nothing: session.step starts every gradient at zero."
         self._say("zero_grad", message, "Delete the line.")
 
     def _say(self, about: str, message: str, hint: str) -> None:

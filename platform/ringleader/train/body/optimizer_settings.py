@@ -255,6 +255,4 @@ class OptimizerSettings:
 
     def _misuse(self, what: str, key: str, cure: str) -> StepMisuse:
         place = self._line(key)
-        return StepMisuse(
-            f"an optimizer's {key!r} {what}, by the body of a loop over session.batches ({place}).", hint=cure
-        )
+        return StepMisuse(f"an optimizer's {key!r} {what}, by a loop's body ({place}).", hint=cure)

@@ -30,9 +30,11 @@ class TrainingModes:
         self._trained: list[nn.Parameter] = []
         self._switched: set[nn.Module | nn.Parameter] = set()
         self._warned = False
+        self._call = ""
 
-    def begin_loop(self) -> None:
-        """Take the modes that the lines before the loop have left."""
+    def begin_loop(self, call: str) -> None:
+        """Take the modes that the lines before a loop over `call` have left."""
+        self._call = call
         self._modules = [module for model in self._held.models for module in model.modules()]
         self._training = [module.training for module in self._modules]
         self._trained = [p for model in self._held.models for p in model.parameters() if p.requires_grad]
@@ -70,7 +72,7 @@ class TrainingModes:
         if not self._warned:
             self._warned = True
             message = (
-                f"{what} in one turn of a loop over session.batches and not in the next "
+                f"{what} in one turn of a loop over {self._call} and not in the next "
                 f"({line_of_turn_matching(SWITCHES)}). It applies to that turn only: each turn starts with the modes "
                 "set before the loop."
             )

@@ -1,6 +1,7 @@
 """What a training function gives to its session: the objects whose state is committed, and callbacks."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -106,11 +107,7 @@ class Registrations(SessionArtifacts):
             StepMisuse: it has no such methods, or another object was given that name, with no loop and no evaluation
                 between.
         """
-        self._calls.check_between("keep")
-        check_kept(name, kept)
-        given = self._held.kept.get(name, kept) is not kept
-        self._kept_names.check(name, new=given, calls=self._member.progress.calls.next)
-        self._held.kept[name] = kept
+        self._keep("keep", name, kept)
 
     def best(self, model: nn.Module, score: float, *, lowest: bool = False) -> bool:
         """Keep a copy of the model's weights if `score` is the best so far: committed state, healed and checkpointed.
@@ -124,7 +121,7 @@ class Registrations(SessionArtifacts):
         Returns:
             whether it was the best.
         """
-        best, weights = best_of(self._held.kept, self.keep)
+        best, weights = best_of(self._held.kept, partial(self._keep, "best"))
         if not best.improves(float(score), lowest=lowest):
             return False
         # Watched reads would record all weights at this boundary; the copy ends up in committed state anyway.
@@ -138,7 +135,7 @@ class Registrations(SessionArtifacts):
         Raises:
             StepMisuse: it kept none.
         """
-        best_of(self._held.kept, self.keep)[1].put_back(model)
+        best_of(self._held.kept, partial(self._keep, "load_best"))[1].put_back(model)
 
     def ema(self, model: nn.Module, decay: float) -> AveragedWeights:
         """Keep an exponential moving average of a registered model's weights, updated once per committed step.
@@ -157,7 +154,7 @@ class Registrations(SessionArtifacts):
         """
         average = averaged(model, decay, self._held.models)
         number = sum(name.startswith(NAME) for name in self._held.kept)
-        self.keep(f"{NAME}.{number}", average)
+        self._keep("ema", f"{NAME}.{number}", average)
         self.on_commit(average.update)
         return average
 
@@ -167,3 +164,11 @@ class Registrations(SessionArtifacts):
         Where parameter servers publish the weights it may not change them: that fails the job, naming the parameter.
         """
         self._held.callbacks.append(callback)
+
+    def _keep(self, call: str, name: str, kept: Stateful) -> None:
+        """Register an object for `call`, which is what the program has called."""
+        self._calls.check_between(call, first=False)
+        check_kept(name, kept)
+        given = self._held.kept.get(name, kept) is not kept
+        self._kept_names.check(name, new=given, calls=self._member.progress.calls.next)
+        self._held.kept[name] = kept

@@ -124,7 +124,7 @@ class TrainedParameters:
         for name, parameter in self._idle:
             if parameter.grad is not None:
                 raise StepMisuse(
-                    f"the parameter {name!r} was unfrozen inside a loop over session.batches, which other members do "
+                    f"the parameter {name!r} was unfrozen inside a loop, which other members do "
                     f"not know of: its gradient is not exchanged.",
                     hint="Call requires_grad_(True) between two loops, or before the first one. Parameters that a body "
                     "freezes and unfreezes must be trainable when the loop begins.",
