@@ -122,6 +122,59 @@ def test_who_joins_at_any_step_costs_no_bit(sync: dict[str, Any], at: int, tmp_p
     check(play, evaluating, sync)
 
 
+class Adapted(nn.Linear):
+    """A low-rank adapter that is merged in eval mode, as loralib has it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.down, self.up = nn.Parameter(torch.randn(2, inputs)), nn.Parameter(torch.randn(outputs, 2))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> "Adapted":
+        super().train(mode)
+        if mode == self.merged:
+            self.weight.data += (-1 if mode else 1) * self.up.data @ self.down.data
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = super().forward(x)
+        return whole if self.merged else whole + x @ self.down.t() @ self.up.t()
+
+
+def adapted(session: Session) -> None:
+    """Evaluates behind steps and between loops: a module that merges its weights has them apart behind it."""
+    torch.manual_seed(0)
+    data = rows()
+    net = session.model(nn.Sequential(Adapted(data.tensors[0].shape[1], 8), nn.Tanh(), Adapted(8, 3)))
+    session.optimizer(torch.optim.SGD(net.parameters(), lr=0.05))
+    for _ in range(2):
+        for step in session.steps(data):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step % 2 == 0:
+                before = [p.detach().clone() for p in net.parameters()]
+                hits(session, net, data)
+                assert not net[0].merged
+                assert all(map(torch.equal, before, net.parameters()))
+        hits(session, net, data)
+        assert net[2].training
+
+
+@pytest.mark.parametrize("moment", ["kill", "kill in evaluate", "join"])
+@pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
+def test_layers_that_merge_in_eval_mode_keep_their_bits(
+    sync: dict[str, Any], moment: str, tmp_path: Path
+) -> None:
+    if moment == "join":
+        faults = FaultPlan().resize(at_step=5, workers_min=1, workers_max=3)
+        spec = job(sync, workers={"min": 1, "max": 2})
+    else:
+        phase = "evaluate" if "evaluate" in moment else "forward"
+        faults, spec = FaultPlan().kill(worker(sync, 1), at_step=8, phase=phase), job(sync)
+    check(ThreadedCast(spec, adapted, faults, artifacts=tmp_path).play(), adapted, sync)
+
+
 @pytest.mark.parametrize("at", range(1, 11))
 @pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
 def test_a_pause_at_any_step_is_resumed_with_its_bits(sync: dict[str, Any], at: int, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from ringleader.train.rows.random_streams import (
 )
 from ringleader.train.rows.short_batch import WHERE_ROWS_COME_FROM
 from ringleader.train.rows.slices import Collate, Slice, load, to_device
+from ringleader.train.state.parameters.evaluation_mode import EvaluationMode
 
 MAX_SCORES = 32
 SCORE_HINT = (
@@ -279,8 +280,8 @@ class Evaluation:
                 table[shard] = sums[shard]
         return table
 
-    def _eval_mode(self) -> Any:
-        return _EvalMode(self._member)
+    def _eval_mode(self) -> EvaluationMode:
+        return EvaluationMode(self._member.held.models, self._member.buffers)
 
 
 def _checked_names(values: Any) -> list[str]:
@@ -307,27 +308,3 @@ def _told(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return f"{reprlib.repr(value)}, a {type(value).__name__}"
-
-
-class _EvalMode:
-    """Eval mode without gradients; training flags and committed buffers are restored afterwards."""
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-        self._no_grad = torch.no_grad()
-
-    def __enter__(self) -> None:
-        self._member.buffers.rewind()
-        self._flags = [
-            (part, part.training) for model in self._member.held.models for part in model.modules()
-        ]
-        for model in self._member.held.models:
-            model.eval()
-        self._no_grad.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._no_grad.__exit__(None, None, None)
-        self._member.buffers.rewind()
-        for part, training in self._flags:
-            # Not by `train()`, which would switch modules that the program keeps in eval mode.
-            part.training = training
