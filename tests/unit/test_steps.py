@@ -122,6 +122,33 @@ def test_who_joins_at_any_step_costs_no_bit(sync: dict[str, Any], at: int, tmp_p
     check(play, evaluating, sync)
 
 
+def adapting(session: Session) -> None:
+    """Its scores change weights for the rows that they see, in place and past autograd: for the next rows, and behind
+    the evaluation, they are as committed."""
+    net, data = made(session), rows()
+
+    def score(batch: Any) -> dict[str, Tensor]:
+        net[0].bias.add_(batch[0].mean())
+        net[0].weight.data *= 0.5
+        return {"hit": net(batch[0]).abs().mean(dim=1)}
+
+    for _ in range(2):
+        for step in session.steps(data):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            if session.global_step % 2 == 0:
+                session.evaluate(data, score)
+        before = [p.detach().clone() for p in net.parameters()]
+        session.evaluate(data, score)
+        assert all(map(torch.equal, before, net.parameters()))
+
+
+@pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
+def test_weights_that_a_score_changes_are_put_back(sync: dict[str, Any], tmp_path: Path) -> None:
+    faults = FaultPlan().kill(worker(sync, 1), at_step=8, phase="evaluate")
+    check(ThreadedCast(job(sync), adapting, faults, artifacts=tmp_path).play(), adapting, sync)
+
+
 class Adapted(nn.Linear):
     """A low-rank adapter that is merged in eval mode, as loralib has it."""
 

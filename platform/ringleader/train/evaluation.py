@@ -201,11 +201,10 @@ class Evaluation:
             question.loader_workers,
         )
         own = self._generators
-        with self._eval_mode():
+        with self._eval_mode() as mode:
             for piece, batch in zip(pieces, batches, strict=True):
                 self._calls.report_phase("evaluate")
-                # From the committed buffers each time: a forward may change some in eval mode too.
-                self._member.buffers.rewind()
+                mode.begin_piece()
                 self._seed(piece, own)
                 values = self._score(question, batch)
                 names = _checked_names(values)
