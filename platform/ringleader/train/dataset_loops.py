@@ -48,6 +48,7 @@ class LoopRequest:
         by_steps: the program goes step by step, with lines behind each.
         phases: see `BatchLoop`.
         clips: what the program writes to have its gradients clipped.
+        reads_ahead: see `BatchLoop`.
     """
 
     dataset: Any
@@ -59,6 +60,7 @@ class LoopRequest:
     by_steps: bool = False
     phases: tuple[tuple[int, ...], ...] = ()
     clips: str = CLIP_NORM
+    reads_ahead: bool = True
 
     @property
     def call(self) -> str:
@@ -214,6 +216,7 @@ class DatasetLoops:
             self._loaders,
             leaves_behind_step(request.place),
             request.phases,
+            request.reads_ahead,
         )
 
     def _turns(self, loop: BatchLoop, request: LoopRequest) -> Iterator[Any]:

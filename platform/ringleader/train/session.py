@@ -1,6 +1,7 @@
 """The session: everything of the platform that a training function uses."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from ringleader.train.rows.dataset_copies import Near, bring
 from ringleader.train.rows.loader_processes import LoaderProcesses
 from ringleader.train.rows.order.batch_sizes import steps_ahead
 from ringleader.train.rows.order.skipped_steps import KeptSteps
+from ringleader.train.rows.reading_ahead import may_read_ahead
 from ringleader.train.rows.slices import (
     Collate,
     DatasetPass,
@@ -260,7 +262,10 @@ class Session(Registrations):
     def _run_batches(self, request: LoopRequest) -> Iterator[Any]:
         self._checks.structure.check()
         check_not_counted(request.place, request.call, same_bits=self._member.same_bits)
-        yield from self._loops.run(self._begin_call(request.dataset), request)
+        number = self._begin_call(request.dataset)
+        # Lines behind a step may change the data set, too.
+        ahead = not request.by_steps and may_read_ahead((request.dataset, request.collate), self, self._held)
+        yield from self._loops.run(number, replace(request, reads_ahead=ahead))
 
     def _begin_call(self, dataset: Any = None) -> int:
         return self._calls.begin(dataset)

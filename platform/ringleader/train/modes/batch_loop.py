@@ -23,6 +23,7 @@ class BatchLoop:
         line: its place in the program, as "file:line".
         leaves: its body leaves behind its step.
         phases: the numbers of the optimizers that step in each phase of a step; empty where a step has no phases.
+        reads_ahead: the rows of a step may be read before the one before it is committed.
         epoch: its order of rows.
         index: how many batches calls came before it.
         total_steps: of the whole job, where the user said so.
@@ -39,6 +40,7 @@ class BatchLoop:
     loaders: LoaderProcesses
     leaves: bool = False
     phases: tuple[tuple[int, ...], ...] = ()
+    reads_ahead: bool = True
 
     def update_of(self, phase: int) -> PhaseUpdate:
         """The update behind the slices of a phase, numbered from 0."""

@@ -226,7 +226,7 @@ class SteppedMode(Mode):
         """The sum of all members' words, once the sums of the transaction are here too."""
         member, loop = self._member, self._running
         member.timeline.begin("exchange")
-        if self._pieces is not None:
+        if self._pieces is not None and loop.reads_ahead:
             with member.split.loading():
                 self._pieces.take()  # the sums are on their way: load the next slice meanwhile
         self._report_phase("exchange")  # only now: a read that hangs is this worker's, and noticed

@@ -1,0 +1,110 @@
+"""Rows that go by training: each slice is read at its own step, whoever computes it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_leaving import IN_STEP, job, made, rows
+from threaded_cast import ThreadedCast
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset, TensorDataset
+from undisturbed import undisturbed
+
+from ringleader.train import Session
+from ringleader.train.rows.reading_ahead import may_read_ahead
+
+torch.set_num_threads(1)
+
+
+class Scaled(Dataset[tuple[Tensor, Tensor]]):
+    """Rows times what a function says when they are read."""
+
+    def __init__(self, scale: Callable[[Tensor], Any]) -> None:
+        self.rows, self.scale = rows(), scale
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x, y = self.rows[row]
+        return x * self.scale(x), y
+
+
+def epochs(session: Session, net: nn.Module, data: Any, **how: Any) -> None:
+    for _ in range(2):
+        for x, y in session.batches(data, **how):
+            session.step(F.cross_entropy(net(x), y))
+
+
+def by_the_step(session: Session) -> None:
+    epochs(session, made(session), Scaled(lambda _: 1 - session.global_step / 32))
+
+
+def by_the_loss(session: Session) -> None:
+    epochs(session, made(session), Scaled(lambda _: 1 + (session.loss or 0.0)))
+
+
+def by_the_weights(session: Session) -> None:
+    net = made(session)
+
+    def scale(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return 1 + net[0](x).tanh()[0]
+
+    epochs(session, net, Scaled(scale))
+
+
+def by_a_collate(session: Session) -> None:
+    def collate(items: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        x, y = (torch.stack(part) for part in zip(*items, strict=True))
+        return x * (1 - session.global_step / 32), y
+
+    epochs(session, made(session), rows(), collate=collate)
+
+
+def by_a_callback(session: Session) -> None:
+    level = SimpleNamespace(value=1.0)
+    session.on_commit(lambda: setattr(level, "value", 1 - session.global_step / 32))
+    epochs(session, made(session), Scaled(lambda _: level.value))
+
+
+def by_lines_after_a_step(session: Session) -> None:
+    net, level = made(session), SimpleNamespace(value=1.0)
+    data = Scaled(lambda _: level.value)
+    for _ in range(2):
+        for step in session.steps(data):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+            level.value = 1 - session.global_step / 32
+
+
+PROGRAMS = [by_the_step, by_the_loss, by_the_weights, by_a_collate, by_a_callback, by_lines_after_a_step]
+
+
+@pytest.mark.parametrize(
+    "sync", [IN_STEP["ring"], IN_STEP["servers"], IN_STEP["local_sgd"]], ids=lambda s: s["intra_node"]
+)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_rows_that_go_by_training_keep_their_bits(
+    program: Callable[[Session], None], sync: dict[str, Any], tmp_path: Path
+) -> None:
+    play = ThreadedCast(job(sync), program, artifacts=tmp_path).play()
+    finished, _ = undisturbed(job(sync), program)
+    assert play.outcome == "succeeded", (play.reason, play.message)
+    assert play.worlds == [3]
+    assert play.digest == finished.digest
+
+
+def test_other_rows_are_read_while_sums_travel() -> None:
+    net, session = nn.Linear(5, 2), object()
+    held: Any = SimpleNamespace(models=[net], optimizers=[], schedulers=[], kept={}, callbacks=[lambda: net])
+    items = [(torch.zeros(5), 0)] * 5000
+    assert may_read_ahead((rows(), None), session, held)
+    assert may_read_ahead((items, torch.stack), session, held)
+    assert may_read_ahead((Scaled(lambda x: x.mean()), None), session, held)
+    assert not may_read_ahead((Scaled(lambda _: session), None), session, held)
+    assert not may_read_ahead((TensorDataset(torch.zeros(3)), lambda items: net.weight), session, held)
