@@ -8,10 +8,13 @@ from typing import Any, cast
 import pytest
 import torch
 from faults import FaultPlan
+from test_leaving import RING, job, rows, worker
 from test_unkept_state import LENGTH, WIDTH, Masked, Rotary, claims, spec, train
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from ringleader.train import Session
 from ringleader.train.body.turn_state.first_forward import FirstForwardState
 from ringleader.train.generation.context import MemberContext
 
@@ -216,7 +219,7 @@ def first_forward(model: nn.Module, *rows: Tensor, call: int = 1, saved: Any = (
     held, calls = SimpleNamespace(models=[model], kept={}), SimpleNamespace(next=call)
     progress = SimpleNamespace(calls=calls)
     context = SimpleNamespace(same_bits=True, held=held, progress=progress, current=None)
-    first = FirstForwardState(cast(MemberContext, context), lambda name: False)
+    first = FirstForwardState(cast(MemberContext, context), lambda name: False, lambda finding: None)
     first.restore(saved)
     for each in rows:
         first.begin_turn()
@@ -304,3 +307,50 @@ def test_lines_that_run_again_may_set_it_before_the_first_turn() -> None:
         model(each)
         again.end_turn()
     assert again.why_other_bits == why_once("shift")
+
+
+class Calibrated(nn.Module):
+    """Scaled by what its first forward in eval mode makes of the weights; or that forward alone is."""
+
+    def __init__(self, *, trains: bool) -> None:
+        super().__init__()
+        self.net = nn.Linear(5, 3)
+        self.trains = trains
+        self.scale: Tensor | None = None
+        self.cache: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            if self.cache is None:
+                self.cache = self.net.weight.detach().clone()
+            if self.trains and self.scale is None:
+                self.scale = self.cache.abs().mean()
+            return F.linear(x, self.cache)
+        return self.net(x) * (1.0 if self.scale is None else self.scale)
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_a_score_makes_is_missed_by_who_joins(trains: bool, tmp_path: Path) -> None:
+    """Who comes behind the evaluation is given its scores. A cache that is read in eval mode alone is nobody's."""
+
+    def program(session: Session) -> None:
+        torch.manual_seed(0)
+        net, data = session.model(Calibrated(trains=trains)), rows()
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for _ in range(2):
+            for x, y in session.batches(data):
+                session.step(F.cross_entropy(net(x), y))
+            session.evaluate(data, lambda batch: {"mean": net(batch[0]).mean(dim=1)})
+
+    faults = FaultPlan().resize(at_step=8, workers_min=1, workers_max=3)
+    for number in range(2):
+        faults = faults.linger(worker(RING, number), since_step=8, for_generation=2)
+    play = ThreadedCast(job(RING, workers={"min": 1, "max": 2}), program, faults, artifacts=tmp_path).play()
+    assert (play.outcome, play.worlds) == ("succeeded", [2, 3]), (play.reason, play.message)
+    why = {each.reproducible_why for each in play.finished.values()}
+    told = [(data["variable"], data["how"]) for data in play.reported("program.differs")]
+    if trains:
+        assert told == [("Calibrated.scale", "is set where scores are computed, and read by training")]
+        assert all("Calibrated.scale (test_first_forward.py:" in each for each in why)
+    else:
+        assert (told, why) == ([], {""})

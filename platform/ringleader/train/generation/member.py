@@ -81,7 +81,7 @@ class Member:
         self.functions = StepFunctions(context, self.sections, self.variables)
         self.carrying = CarriedState(context, self.variables)
         self.unkept = HiddenState(context, self.carrying.passes)
-        self.first = FirstForwardState(context, self.carrying.passes)
+        self.first = FirstForwardState(context, self.carrying.passes, self.variables.find)
         self.files = FileDigests()
         self.settings = OptimizerSettings(context, line_setting)
         self.draws = UpdateRandomness(context)

@@ -7,7 +7,7 @@ depends on who computed what. It is looked for in a few turns, more and more sel
 import linecache
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -92,14 +92,28 @@ def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module,
                     yield f"{place}.{name}" if place else name, part, value
 
 
+def places_of(models: Sequence[nn.Module], paths: Collection[str]) -> Iterator[tuple[str, nn.Module]]:
+    """Those of the paths that are attributes of a module, each with the module, as `unkept_values` names them."""
+    for number, model in enumerate(models if paths else ()):
+        prefix = f"{number}" if len(models) > 1 else ""
+        for place, part in model.named_modules(prefix=prefix):
+            yield from (
+                (path, part) for path in paths if "[" not in path and path.rpartition(".")[0] == place
+            )
+
+
+def files_of(kind: type) -> list[str]:
+    """The files of a class and its bases; of some there is none."""
+    return [_file_of(each.__module__) for each in kind.__mro__ if each not in (nn.Module, object)]
+
+
 def may_matter(kind: type, name: str) -> bool:
     """Whether what modules, or other objects, of that class keep under this name may affect training. It does not where
     the class is the program's own, and no text of the program reads the name but to show or store it."""
-    classes = [each for each in kind.__mro__ if each not in (nn.Module, object)]
-    files = [_file_of(each.__module__) for each in classes]
+    files = files_of(kind)
     texts = [text_of(file) for file in files if file and not file.startswith(BELOW)]
     key = ("", f".{name}")
-    if len(texts) < len(classes) or not any(text is not None and key in text.flows.sets for text in texts):
+    if len(texts) < len(files) or not any(text is not None and key in text.flows.sets for text in texts):
         return True
     # A copy of the modules: one may be imported meanwhile.
     return any(_reads(file, name) for file in {_file_of(module) for module in list(sys.modules)} if file)

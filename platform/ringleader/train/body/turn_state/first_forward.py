@@ -11,18 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from ringleader.program_text.guarded_writes import decides_a_write
+from ringleader.program_text.variables.training_reads import line_of, trains_by
+from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.between_calls.text_comparison import TextComparison, number_of
 from ringleader.train.body.turn_state.program_values import program_values
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.fingerprints import fingerprint
-from ringleader.train.state.hidden_state import SeenValue, may_matter, unkept_values
+from ringleader.train.state.hidden_state import SeenValue, files_of, may_matter, places_of, unkept_values
 
 TURNS = 2
 """The turns that are inspected: one that sets values, and one that leaves them as they are."""
 _COMPARED = (Tensor, float, complex, np.floating)
 """What is compared. Whole numbers and texts are sizes and flags."""
+MISSING = "is set where scores are computed, and read by training"
+MISSING_CURE = (
+    "a worker that comes later is given the scores that are recorded, and computes none: set it between two loops, or "
+    "register it as a persistent buffer"
+)
 
 
 class FirstForwardState:
@@ -30,11 +37,18 @@ class FirstForwardState:
 
     Args:
         passes: whether a turn sets the attribute of that name before it reads it.
+        report: hears of an attribute that others have.
     """
 
-    def __init__(self, context: MemberContext, passes: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        context: MemberContext,
+        passes: Callable[[str], bool],
+        report: Callable[[VariableFinding], None],
+    ) -> None:
         self._context = context
         self._passes = passes
+        self._report = report
         self._matters = context.same_bits
         self._turns = 0
         self._before: dict[str, SeenValue] | None = None
@@ -76,6 +90,7 @@ class FirstForwardState:
             path: each for path, each in self._set.items() if path in now and not now[path].differs(each)
         }
         self._find(path for path in self._set if self._marks_the_first(path, written))
+        self._find_missing(now)
         # What the first turn set elsewhere, lines between calls may have set here: they ran again with forwards.
         elsewhere = {key.partition(" ")[0] for key in self._others if key.count(" ") == 1}
         self._set |= {path: before[path] for path in elsewhere & before.keys() & now.keys()}
@@ -111,6 +126,17 @@ class FirstForwardState:
         self._others |= others
         self._found.restore(found)
         self._compare()
+
+    def _find_missing(self, now: Mapping[str, SeenValue]) -> None:
+        """Report attributes of modules that have a value elsewhere and none here, behind two turns: scores have set
+        them, which who comes later is given as they are recorded."""
+        paths = {key.partition(" ")[0] for key in self._others} - now.keys()
+        for path, part in places_of(self._context.held.models, paths):
+            kind, attribute = type(part), path.rpartition(".")[2]
+            reading = any(trains_by(file, attribute) for file in files_of(kind))
+            if reading and getattr(part, attribute, None) is None and may_matter(kind, attribute):
+                line = next(filter(None, (line_of(file, attribute) for file in files_of(kind))), "")
+                self._report(VariableFinding(f"{kind.__name__}.{attribute}", line, MISSING_CURE, MISSING))
 
     def _marks_the_first(self, path: str, again: set[str]) -> bool:
         """Whether a value says that the first turn has filled the module's buffers: none was written again, or the
