@@ -19,6 +19,7 @@ from undisturbed import undisturbed
 from ringleader.errors import StepMisuse
 from ringleader.train import Session
 from ringleader.train.local import run_local
+from ringleader.train.session_base.values import NO_NORM
 
 torch.set_num_threads(1)
 PER_LOOP, STEPS = 6, 12
@@ -421,6 +422,9 @@ def test_where_only_some_have_the_gradient_there_is_no_norm(sync: dict[str, Any]
     ).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert seen == {None}
+    told = [data["message"] for data in play.reported("warning") if data["about"] == "norm"]
+    # With local SGD one process has none either: nothing to tell.
+    assert told == ([] if sync is ROUNDS else [NO_NORM])
 
 
 def test_learning_rates_are_logged_as_they_were_for_the_step(tmp_path: Path) -> None:

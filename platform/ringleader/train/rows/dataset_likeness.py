@@ -141,7 +141,7 @@ class _Look:
             self._digest.update(fingerprint(part.detach().cpu()))
             return _sorted(vars(part))
         elif part.dtype.hasobject:
-            return part.ravel().tolist() 
+            return part.ravel().tolist()  # type: ignore[no-any-return]
         else:
             with warnings.catch_warnings(action="ignore"):  # of one that must not be written to
                 values = torch.from_numpy(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
@@ -224,7 +224,8 @@ class _Search(_Look):
 
     def _read(self, part: Any) -> Iterable[Any]:
         if type(part) in _HOLDERS:
-            return part.values() if isinstance(part, dict) else part 
+            held: Iterable[Any] = part.values() if isinstance(part, dict) else part
+            return held
         return super()._read(part)
 
     def _array(self, part: Any) -> Iterable[Any]:

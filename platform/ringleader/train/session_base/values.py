@@ -9,6 +9,9 @@ from ringleader.train.call_sequence import CallSequence
 from ringleader.train.dataset_loops import DatasetLoops
 from ringleader.train.generation.member import Member
 
+NO_NORM = "session.norm is None on parameter servers, which make the updates, and a number in one process."
+NORM_CURE = "Let nothing that is computed go by it: use session.loss, or sync: ring."
+
 
 class Position(NamedTuple):
     """How far the job is, on all workers together.
@@ -79,6 +82,8 @@ class SessionValues:
         where no norm was computed: without `clip_norm` for each optimizer, on parameter servers, with local SGD.
         """
         norm = self._member.progress.norm
+        if norm is None and self._spec.sync.server_count and self._member.progress.step:
+            self._member.warnings.add("norm", NO_NORM, NORM_CURE)
         return None if norm is None else float(norm)
 
     @property
