@@ -30,11 +30,11 @@ class Meter:
         return f"{{self.value}}"
 
 def train(session):
-    meter, end = Meter(), time.time()
+    meter, end = Meter(), 0
     for x, y in session.batches(data):
         session.step(f(x, y))
-        meter.update(time.time() - end)
-        end = time.time()
+        meter.update(len(x) - end)
+        end = len(x)
     print(meter)
 """
 TIMED = """
@@ -76,6 +76,35 @@ def test_what_a_decorated_training_function_returns_does_not_matter(
 ) -> None:
     text = SourceText(TIMED.format(name=name, arguments=arguments))
     assert text.flows.matters((name, "begin")) is felt
+
+
+@pytest.mark.parametrize(
+    ("begun", "felt"),
+    [
+        ("number, begin = 0, time.time()", False),
+        ("begun = begin = time.time()", False),
+        ("begin, number = 0, time.time()", True),  # a number, which may mean anything
+        ("begin, number = times()", True),
+    ],
+)
+def test_a_stopwatch_may_be_set_with_others_at_once(begun: str, felt: bool) -> None:
+    text = SourceText(
+        f"""
+class Meter:
+    def update(self, value):
+        if value is not None:
+            self.show(value)
+
+def timed(batches):
+    meter = Meter()
+    {begun}
+    for batch in batches:
+        meter.update(time.time() - begin)
+        yield batch
+        begin = time.time()
+"""
+    )
+    assert text.flows.matters(("timed", "begin")) is felt
 
 
 class Logging(nn.Module):

@@ -4,7 +4,7 @@ import ast
 from collections import Counter, defaultdict
 from collections.abc import Collection
 
-from ringleader.program_text.program_scope import Key, ProgramScope, name_of
+from ringleader.program_text.program_scope import Key, ProgramScope, assigned_in, name_of
 
 CLOCKS = frozenset(
     ["time", "perf_counter", "monotonic", "process_time", "default_timer", "time_ns", "perf_counter_ns"]
@@ -19,10 +19,9 @@ def times_in(top: ast.AST, scope: ProgramScope) -> set[Key]:
     for node in ast.walk(top):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             stores[scope.key(node.id)] += 1
-        elif (
-            isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
-        ):
-            given[scope.key(node.targets[0].id)].append(node.value)
+        for target, value in assigned_in(node):
+            if isinstance(target, ast.Name):
+                given[scope.key(target.id)].append(value)
     # Of the function's own variables: others may be set elsewhere.
     times = {key for key, values in given.items() if key[0] and len(values) == stores[key]}
     while others := {key for key in times if not all(_tells_time(v, times, scope) for v in given[key])}:
