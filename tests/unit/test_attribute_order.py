@@ -90,3 +90,78 @@ def test_a_dict_of_which_a_turn_sets_all_that_it_changes_carries_nothing(rest: s
 def test_an_entry_that_is_read_before_it_is_set_is_carried() -> None:
     assert use('r = self.kept["a"] + x; self.kept["a"] = f(x); return r') == "reads"
     assert use('self.kept["a"] = f(x); r = sum(self.kept.values()); self.kept["b"] = y; return r') == "reads"
+
+
+LAYERED = """
+class Layer(nn.Module):
+    def __init__(self):
+        self.query, self.out = {made}, nn.Linear(6, 6)
+
+    def forward(self, x):
+        self.kept = self.query(x).softmax(-1)
+        return self.out(self.kept)
+
+class Stack(nn.Module):
+    def __init__(self):
+        self.layers = nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        self.maps = [layer.kept for layer in self.layers]
+        return x
+
+def train(session):
+    net = session.model(Stack())
+    for x, y in session.batches(rows):
+        session.step(f(net(x), y) + g(net.maps))
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "sets"),
+    [
+        ("nn.Linear(6, 6)", True),
+        ("torch.nn.Conv1d(6, 6, 1)", True),
+        ("Stack()", False),
+        (
+            "nn.Sequential(Stack())",
+            False,
+        ),  # what it calls may read the layers' maps before there are new ones
+        ("make(6)", False),
+    ],
+)
+def test_a_layer_of_torch_s_own_runs_no_forward_of_the_program(made: str, sets: bool) -> None:
+    (uses,) = [uses for _, uses in SourceText(LAYERED.format(made=made)).turns]
+    assert ("kept" in uses.passing, "kept" in uses.carried) == (sets, not sets)
+
+
+@pytest.mark.parametrize(
+    ("first", "use"),
+    [
+        (
+            "for part in net.modules():\n            if isinstance(part, Leaky):\n                part.kept = 0.0",
+            "sets",
+        ),
+        ("for part in net.modules():\n            if a(x):\n                part.kept = 0.0", "reads"),
+        ("net.run()", "reads"),
+        ("", "reads"),
+    ],
+)
+def test_to_go_through_the_modules_of_a_model_runs_nothing_of_them(first: str, use: str) -> None:
+    text = SourceText(
+        f"""
+class Leaky(nn.Module):
+    def forward(self, x):
+        self.kept = 0.9 * self.kept + x
+        return self.kept
+
+def train(session):
+    net = session.model(nn.Sequential(nn.Linear(6, 6), Leaky()))
+    for x, y in session.batches(rows):
+        {first}
+        session.step(f(sum(net(x) for _ in range(3)), y))
+"""
+    )
+    (uses,) = [uses for _, uses in text.turns]
+    assert ("kept" in uses.passing, "kept" in uses.carried) == (use == "sets", use == "reads")

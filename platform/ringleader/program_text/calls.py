@@ -53,6 +53,13 @@ GIVING = frozenset(["forward", ROW, "__getitems__"])
 """Methods that others call, for a turn, by no name."""
 OF_TURNS = GIVING | {"__call__", "training_step", "compute_loss"}
 """Methods whose results go into losses, by no name either."""
+_OF_MODULES = frozenset(
+    [
+        *("modules", "named_modules", "children", "named_children", "parameters", "named_parameters"),
+        *("buffers", "named_buffers", "train", "eval", "zero_grad", "get_submodule"),
+    ]
+)
+"""Methods of every module that run none of the program's lines."""
 
 
 def part_of_result(function: str, number: int) -> Key:
@@ -125,11 +132,13 @@ def ends_a_turn(node: ast.AST) -> bool:
 
 def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
     """Whether what is called may be an object of the program (`net(x)`, `self.teacher(x)`): no method of the session's,
-    none that every tensor has, and nothing that is imported."""
+    none that every tensor or module has, and nothing that is imported."""
     if isinstance(called, ast.Name):
         return called.id not in imported and not hasattr(builtins, called.id)
     if not isinstance(called, ast.Attribute):
         return True
+    if called.attr in _OF_MODULES:
+        return False
     base: ast.expr = called
     while isinstance(base, ast.Attribute):
         base = base.value

@@ -13,12 +13,12 @@ from ringleader.program_text.statement_order import Loop, given
 from ringleader.program_text.turn_paths.attribute_walk import (
     CALLED,
     AttributeWalk,
-    Functions,
     Use,
     entry_of,
     is_sessions,
     properties_of,
 )
+from ringleader.program_text.turn_paths.called_objects import CalledObjects, Functions
 from ringleader.program_text.value_flow import ValueFlow
 
 BEHIND = "backward"
@@ -40,12 +40,14 @@ class CarriedAttribute:
         line: that line.
         read: the line that reads it.
         in_forward: a model's forward changes it.
+        by_hook: a forward hook sets it before the turn reads it, where that hook runs.
     """
 
     file: int
     line: int
     read: int
     in_forward: bool
+    by_hook: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class TurnUses:
     """The attributes that turns of one loop change.
 
     Attributes:
-        passing: those that a turn sets before it reads them.
+        passing: those that a turn, or a forward hook in it, sets before it reads them.
         carried: those that it reads first, for something that matters.
         lines: by number of the text, the lines of the functions that a turn may call.
     """
@@ -88,6 +90,7 @@ def uses_in(loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[
                 line = getattr(node, "lineno", 0)
                 in_forward = isinstance(top, Function) and top.name == "forward"
                 carried[name] = CarriedAttribute(places.get(id(top), 0), line, min(reads), in_forward)
+    passing |= order.left_by_hooks()
     return TurnUses(frozenset(passing), carried, [frozenset(each) for each in lines])
 
 
@@ -95,14 +98,14 @@ def read_for_losses(
     loop: Loop, flows: Sequence[ValueFlow], scopes: Sequence[Collection[str]]
 ) -> dict[str, CarriedAttribute]:
     """The attributes that go into the losses of a loop's turns as these find them, where no text shows a turn to change
-    them, each with a line that reads it. The arguments are those of `uses_in`."""
+    them, each with a line that reads it; and those that forward hooks set. The arguments are those of `uses_in`."""
     order, _, lines = _order_of(loop, flows, scopes)
     changed = order.changed().keys() | _EVERYBODYS
     return {
-        name: CarriedAttribute(number, line, line, in_forward=False)
+        name: CarriedAttribute(number, line, line, in_forward=False, by_hook=name in order.by_hooks)
         for number, flow in enumerate(flows)
         for name, line in _read_for_losses(flow, lines[number])
-        if name not in changed and order.first(name) is Use.READS
+        if name not in changed and (order.first(name) is Use.READS or name in order.by_hooks)
     }
 
 
@@ -142,6 +145,7 @@ class TurnOrder:
     Attributes:
         called: the functions that a turn may call.
         giving: the methods that give it its rows.
+        by_hooks: of the attributes that were asked for, those that forward hooks set first.
 
     Args:
         body: what gives each turn its values, and the statements of its body.
@@ -161,6 +165,8 @@ class TurnOrder:
         self._imported = imported
         self._functions = functions
         self._callbacks = callbacks
+        self._objects = CalledObjects(body, functions)
+        self.by_hooks: set[str] = set()
         self.called = self._reached()
         self.giving = [each for name in READING for each in functions.get(name, ())]
 
@@ -173,13 +179,22 @@ class TurnOrder:
                     found.setdefault(attribute, []).append((top, node))
         return found
 
+    def left_by_hooks(self) -> set[str]:
+        """The attributes that only forward hooks set, before the turn reads them."""
+        stored = {name for hook in self._objects.hooks for n in ast.walk(hook) for name in _attributes_set(n)}
+        for name in stored - self.changed().keys() - _EVERYBODYS:
+            self.first(name)
+        return self.by_hooks & stored - self.changed().keys()
+
     def first(self, attribute: str) -> Use | None:
         """What a turn does first with the attribute; None where it may do nothing."""
-        walk = AttributeWalk(attribute, self._functions, self._imported)
+        walk = AttributeWalk(attribute, self._functions, self._imported, self._objects)
         for name in READING:
             if any(walk.touches(each) is Use.READS for each in self._functions.get(name, ())):
                 return Use.READS
         found = walk.statements(self._body)
+        if found is Use.SETS and walk.by_hook:
+            self.by_hooks.add(attribute)
         if found is Use.READS and self._sets_entries(attribute):
             return Use.SETS
         if found is not None:
@@ -197,7 +212,9 @@ class TurnOrder:
         held = {id(each.value) for each in entries}
         held |= {id(each.value) for each in nodes if isinstance(each, ast.Attribute) and each.attr in _VIEWS}
         loads = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr == attribute]
-        walks = (AttributeWalk(attribute, self._functions, self._imported, entry=key) for key in keys)
+        walks = (
+            AttributeWalk(attribute, self._functions, self._imported, self._objects, key) for key in keys
+        )
         return (
             bool(keys)
             and keys == {entry_of(each, attribute) for each in entries}
@@ -240,6 +257,9 @@ class TurnOrder:
 def _attributes_set(node: ast.AST) -> Iterator[str]:
     """The attributes that this very node sets, or to whose value it adds."""
     changed: ast.AST = node
+    match node:
+        case ast.Call(func=ast.Name("setattr"), args=[_, ast.Constant(str(name)), _]):
+            yield name
     if isinstance(node, ast.Call):
         changed = node.func.value if adds(node) and isinstance(node.func, ast.Attribute) else node
     elif not isinstance(getattr(node, "ctx", None), ast.Store):

@@ -1,12 +1,13 @@
 """A walk through a turn, and the functions that it calls, to the first use of an attribute."""
 
 import ast
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
 from ringleader.program_text.calls import calls_an_object, is_property
 from ringleader.program_text.program_scope import Function, name_of
 from ringleader.program_text.statement_order import overwritten
+from ringleader.program_text.turn_paths.called_objects import CalledObjects, Functions
 from ringleader.program_text.turn_paths.first_use import raises
 
 CALLED = ("forward", "__call__")
@@ -22,24 +23,33 @@ class Use(Enum):
     SETS = "sets"
 
 
-Functions = Mapping[str, Sequence[Function]]
-
-
 class AttributeWalk:
     """A walk through a turn in the order in which Python goes, for one attribute.
 
+    Attributes:
+        by_hook: a hook sets it.
+
     Args:
+        objects: what runs where an object is called.
         entry: of a dict, the key of the only entry that counts; empty for the attribute as a whole.
     """
 
     def __init__(
-        self, attribute: str, functions: Functions, imported: Collection[str], entry: str = ""
+        self,
+        attribute: str,
+        functions: Functions,
+        imported: Collection[str],
+        objects: CalledObjects,
+        entry: str = "",
     ) -> None:
+        self.by_hook = False
         self._attribute = attribute
         self._entry = entry
         self._imported = imported
         self._functions = functions
-        self._known: dict[int, Use | None] = {}
+        self._objects = objects
+        self._in_hook = False
+        self._known: dict[tuple[int, bool], Use | None] = {}
         self._properties = properties_of(functions)
 
     def statements(self, nodes: Iterable[ast.AST]) -> Use | None:
@@ -51,12 +61,15 @@ class AttributeWalk:
         return Use.READS if Use.READS in uses else (Use.SETS if Use.SETS in uses else None)
 
     def touches(self, function: Function) -> Use | None:
-        if id(function) not in self._known:
-            self._known[id(function)] = None  # while it is under way
-            self._known[id(function)] = self.statements(function.body)
-        return self._known[id(function)]
+        place = id(function), self._in_hook
+        if place not in self._known:
+            self._known[place] = None  # while it is under way
+            self._known[place] = self.statements(function.body)
+        return self._known[place]
 
     def _one(self, node: ast.AST) -> Use | None:
+        if self._in_hook and isinstance(node, ast.Subscript) and self._is_filled(node):
+            return self._one(node.slice) or Use.SETS
         key = entry_of(node, self._attribute) if self._entry else ""
         return self._of_entry(node, key) if key else self._emptied(node) or self._run(node)
 
@@ -125,6 +138,10 @@ class AttributeWalk:
         return Use.SETS if (uses[0] is Use.SETS and always) or set(going) == {Use.SETS} else None
 
     def _call(self, node: ast.Call) -> Use | None:
+        match node:
+            # As a part of a lambda: statements stand as assignments (`PlainAttributes`).
+            case ast.Call(func=ast.Name("setattr"), args=[owner, ast.Constant(self._attribute), value]):
+                return self.statements((owner, value)) or Use.SETS
         called = node.func
         if isinstance(called, ast.Attribute):
             found = self._one(called.value)
@@ -140,7 +157,28 @@ class AttributeWalk:
             return None
         if isinstance(called, ast.Attribute) and name == self._attribute:
             return Use.READS
-        return next((use for each in CALLED if (use := self.named(each)) is not None), None)
+        own = () if isinstance(called, ast.Attribute) and name in self._objects.layers else CALLED
+        return next((use for each in own if (use := self.named(each)) is not None), None) or self._hooked()
+
+    def _hooked(self) -> Use | None:
+        """What the hooks do first that run with a forward: any that reads counts."""
+        if self._in_hook:
+            return None
+        self._in_hook = True
+        uses = [
+            self._one(each.body) if isinstance(each, ast.Lambda) else self.touches(each)
+            for each in self._objects.hooks
+        ]
+        self._in_hook = False
+        if Use.READS in uses:
+            return Use.READS
+        self.by_hook |= Use.SETS in uses
+        return Use.SETS if Use.SETS in uses else None
+
+    def _is_filled(self, item: ast.Subscript) -> bool:
+        """Whether it sets an item of the attribute's value, into which hooks alone put items."""
+        own = isinstance(item.ctx, ast.Store) and getattr(item.value, "attr", "") == self._attribute
+        return own and self._objects.fill(self._attribute)
 
 
 def properties_of(functions: Functions) -> set[str]:

@@ -26,7 +26,8 @@ from ringleader.train.between_calls.objects.program_objects import attributes_of
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.turn_state.data_iterators import finding_of
-from ringleader.train.body.turn_state.turn_attributes import MISSING, TurnAttributes, in_reach
+from ringleader.train.body.turn_state.hook_values import HookValues
+from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, TurnAttributes, in_reach
 from ringleader.train.body.turn_state.turn_values import TurnValues
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.random_streams import generators_of, own_generators
@@ -61,12 +62,14 @@ class CarriedState:
         self._known: set[int] = set()
         self._attributes: list[TurnAttributes] = []
         self._found: TurnValues | None = None
+        self._hooked: HookValues | None = None
         self._dataset: Any = None
         self._by_steps = False
 
     def begin_loop(self, dataset: Any, *, by_steps: bool) -> None:
         """Begin a loop over these rows, or over the steps of them: lines before it may have changed anything."""
         self._before, self._found, self._dataset, self._by_steps = {}, None, dataset, by_steps
+        self._hooked = None
         self._known = {id(part) for part in _known(self._context.held, dataset)}
         self._attributes = list(self._attributes_of_turns()) if self._matters else []
         self._variables.passing.update(*(each.passing for each in self._attributes))
@@ -89,6 +92,7 @@ class CarriedState:
         now = self._look(everything=looked_at(self._turns) or looked_at(self._turns + 1))
         self.end_turn()  # what loads the next slice may have changed something, too
         self._found = self._find_values() if looked_at(self._turns) else None
+        self._hooked = HookValues(self._set_by_hooks()) if looked_at(self._turns) else None
         self._turns += 1
         for name, (mark, finding) in now.items():
             if name in self._before and self._before[name][0] != mark:
@@ -97,11 +101,17 @@ class CarriedState:
 
     def end_turn(self) -> None:
         """Compare what the turn found with what it leaves, once the body comes for its next slice."""
-        for each in self._found.changed() if self._found is not None else ():
+        changed = self._found.changed() if self._found is not None else ()
+        left = self._hooked.left() if self._hooked is not None else ()
+        for each in (*changed, *left):
             if each.name not in self._variables.found:
                 self._variables.find(VariableFinding(each.name, each.line, CARRIED_CURE, HOW))
+        self._hooked = None
         if self._by_steps:
             self._found = None  # what lines after a step change, all members change alike
+
+    def _set_by_hooks(self) -> list[HeldAttribute]:
+        return [each for loop in self._attributes for each in loop.hooked]
 
     def _find_values(self) -> TurnValues:
         read = [each for loop in self._attributes for each in loop.read]

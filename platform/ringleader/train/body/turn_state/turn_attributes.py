@@ -65,6 +65,7 @@ class TurnAttributes:
         handed_on: those that a turn reads before it sets them, of the objects in reach.
         read: those that go into its loss as it finds them, which nothing in the text changes, likewise.
         tables: those that are filled as tables: an entry that is there stays as it is.
+        hooked: those that forward hooks set before a turn reads them, where these hooks run.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class TurnAttributes:
         }
         self.tables = list(_held(tables, own, texts))
         as_found = {name: each for name, each in read.items() if name not in tables}
-        self.read = list(_held(as_found, own, texts))
+        self.read = list(_held({n: each for n, each in as_found.items() if not each.by_hook}, own, texts))
+        self.hooked = list(_held({n: each for n, each in as_found.items() if each.by_hook}, own, texts))
 
 
 def _is_seen_elsewhere(kind: Any) -> bool:
