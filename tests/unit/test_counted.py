@@ -179,6 +179,21 @@ def test_a_number_that_decides_on_no_break_of_the_loop_is_not(tmp_path: Path) ->
     assert finished.steps == 2
 
 
+def named_anew(session: Session) -> None:
+    """As scripts are ported that count their iterations: `it = len(loader) * epoch + it`."""
+    net = registered(session)
+    for it, (x, y) in enumerate(session.batches(rows())):
+        it = session.global_step  # noqa: PLW2901
+        if it >= 2:
+            break
+        session.step(F.cross_entropy(net(x), y))
+
+
+def test_a_name_that_a_turn_gives_to_the_step_s_number_is_no_number_of_turns(tmp_path: Path) -> None:
+    finished, _ = run_local(job("ring"), named_anew, tmp_path)
+    assert finished.steps == 2
+
+
 def test_results_of_a_generator_that_trains_itself_are_counted_as_the_program_likes(tmp_path: Path) -> None:
     finished, _ = run_local(job("ring"), results_counted, tmp_path)
     assert finished.steps == 6

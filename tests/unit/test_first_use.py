@@ -313,6 +313,27 @@ def test_an_exception_leaves_what_a_handler_does_not_set(body: str, names: set[s
     assert carried(body) == names
 
 
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        ("loss = net(x) * rates[it]", {"it"}),
+        ("it = session.global_step; loss = net(x) * rates[it]", set()),
+        ("it = session.global_step\nif it > 2: loss = net(x) * rates[it]\nelse: loss = net(x)", set()),
+        ("it = 4 * epoch + it; loss = net(x) * rates[it]", {"it"}),
+        ("it += 4 * epoch; loss = net(x) * rates[it]", {"it"}),
+        ("if use: it = session.global_step\nloss = net(x) * rates[it]", {"it"}),
+    ],
+)
+def test_the_number_that_enumerate_gives_is_a_turn_s_unless_the_turn_names_something_else_so(
+    body: str, names: set[str]
+) -> None:
+    program = PROGRAM.replace("for x, y in session", "for it, (x, y) in enumerate(session").replace(
+        "rows):", "rows)):"
+    )
+    text = SourceText(program.format(body=textwrap.indent(body, " " * 12)))
+    assert {key[1] for key in text.carried} == names
+
+
 def test_an_outer_loops_break_goes_on_behind_it() -> None:
     program = """
 def train(session):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ringleader.program_text.program_scope import Function, Key, ProgramScope, adds, has_own
 from ringleader.program_text.statement_flow import ACTS, MATTERS
 from ringleader.program_text.statement_order import Loop, blocks, ends_loop, given, names, parents, span
+from ringleader.program_text.step_items import numbered
 from ringleader.program_text.turn_paths.first_use import first
 from ringleader.program_text.turn_paths.known_tests import UNKNOWN, Settled
 from ringleader.program_text.turn_paths.settled_places import SettledPlaces
@@ -140,7 +141,7 @@ class _Body:
         self.nodes = [node for statement in loop.body for node in ast.walk(statement)]
         self._begin, self._end = loop.lineno, loop.end_lineno or loop.lineno
         self._around = (getattr(around, "lineno", 0), getattr(around, "end_lineno", None) or self._end)
-        self.turns = {scope.key(name) for name in _numbered(loop)}
+        self.turns = {scope.key(name) for name in [numbered(loop)] if name}
         self.in_place: dict[Key, set[int]] = {}
         self._next: dict[Key, int] = {}
         self._slices: set[Key | None] = set()
@@ -295,13 +296,3 @@ def _assigned_from(around: ast.AST, is_such: Callable[[ast.expr], bool]) -> Iter
 def _has_batches(value: ast.expr) -> bool:
     """Whether it is of batches of the session, `iter(session.batches(…))`: each `next` of it is a turn."""
     return any(isinstance(each, ast.Attribute) and each.attr == "batches" for each in ast.walk(value))
-
-
-def _numbered(loop: Loop) -> Iterator[str]:
-    """The name of the number that `enumerate` gives to each turn."""
-    if isinstance(loop, ast.While):
-        return
-    source, target = loop.iter, loop.target
-    numbers = isinstance(source, ast.Call) and getattr(source.func, "id", "") == "enumerate"
-    if numbers and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
-        yield target.elts[0].id

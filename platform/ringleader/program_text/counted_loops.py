@@ -10,6 +10,7 @@ from ringleader.errors import StepMisuse
 from ringleader.program_text.current_line import CodeLine, running_frames
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.statement_order import ends_loop, own_statements, span
+from ringleader.program_text.step_items import numbered
 
 LOOPS = frozenset(["batches", "steps"])
 COUNTING = frozenset(["islice", "zip", "zip_longest", "pairwise", "batched"])
@@ -121,12 +122,9 @@ def _called_in(call: ast.Call) -> Iterator[str]:
 
 def _left_by_number(loop: ast.For) -> int:
     """The line of a test of the number that `enumerate` gives to each turn, and ends the loop below it; 0 without."""
-    source, target = loop.iter, loop.target
-    if not (
-        isinstance(source, ast.Call) and isinstance(target, ast.Tuple) and _name(source.func) == "enumerate"
-    ):
+    number = numbered(loop)
+    if not number:
         return 0
-    number = _name(target.elts[0])
     tests = (
         node for node in own_statements(loop.body) if isinstance(node, ast.If) and number in _names(node.test)
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ringleader.program_text.program_scope import Definition, Function, ProgramScope, name_of
 from ringleader.program_text.statement_order import COMPREHENSIONS, Loop
+from ringleader.program_text.turn_paths.first_use import first
 
 PREPARING = frozenset(["prepare", "setup_dataloaders"])
 """The methods of Accelerate and Fabric that give a loader whose loops are the session's."""
@@ -55,6 +56,21 @@ def ends_turns(body: Sequence[ast.AST], functions: Functions, *, called: bool = 
         if not isinstance(node, Loop | Definition | ast.Lambda | COMPREHENSIONS):
             nodes += ast.iter_child_nodes(node)
     return False
+
+
+def numbered(loop: Loop) -> str:
+    """The name of the number that `enumerate` gives to each turn, where a turn reads that number; "" without.
+
+    `it = session.global_step` as a turn's first line makes another variable of the name.
+    """
+    if isinstance(loop, ast.While) or not isinstance(loop.target, ast.Tuple):
+        return ""
+    number = getattr(loop.target.elts[0], "id", "")
+    if not number or not isinstance(loop.iter, ast.Call) or name_of(loop.iter.func) != "enumerate":
+        return ""
+    inside = (node for statement in loop.body for node in ast.walk(statement))
+    lines = {node.lineno for node in inside if isinstance(node, ast.Name) and node.id == number}
+    return number if first(loop.body, number, lines) else ""
 
 
 def goes_over_batches(loop: ast.AST, top: ast.AST, functions: Functions, *, of_ray: bool) -> bool:
