@@ -165,3 +165,40 @@ def train(session):
     )
     (uses,) = [uses for _, uses in text.turns]
     assert ("kept" in uses.passing, "kept" in uses.carried) == (use == "sets", use == "reads")
+FORWARD = """
+class Net(nn.Module):
+    def forward(self, x):
+        return self.layer(x) * self.kept
+
+    def set_step(self, number):
+        self.kept = 0.9**number
+
+class Trainer:
+    def __init__(self, session):
+        self.session, self.model = session, session.model(Net())
+
+    def turn(self, x):
+        {first}
+        self.model.set_step(self.session.global_step)
+        return self.model(x)
+
+def train(session):
+    trainer = Trainer(session)
+    for x, y in session.batches(rows):
+        session.step(trainer.turn(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "kept"),
+    [
+        ("self.model.train()", "passing"),
+        ("self.model.zero_grad(set_to_none=True)", "passing"),
+        ("print(self.model.state_dict())", "passing"),
+        ("self.model(x)", "carried"),
+        ("self.model.forward(x)", "carried"),
+    ],
+)
+def test_methods_that_every_module_has_run_no_forward(first: str, kept: str) -> None:
+    ((_, uses),) = SourceText(FORWARD.format(first=first)).turns
+    assert ("kept" in uses.passing, "kept" in uses.carried) == (kept == "passing", kept == "carried")

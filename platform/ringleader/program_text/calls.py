@@ -130,6 +130,10 @@ def ends_a_turn(node: ast.AST) -> bool:
     return called.attr != "step" or name_of(called.value) == "session"
 
 
+_MODULES = frozenset(dir(torch.nn.Module)) - {"forward", "__call__"}
+"""The methods that every module has, and that run no forward: `self.model.train()`."""
+
+
 def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
     """Whether what is called may be an object of the program (`net(x)`, `self.teacher(x)`): no method of the session's,
     none that every tensor or module has, and nothing that is imported."""
@@ -146,7 +150,7 @@ def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
         return False
     # `schedule.step()` calls a method of torch's; a program's own `state.step` is a number.
     return name_of(called.value) == "self" or not (
-        called.attr == "step" or hasattr(torch.Tensor, called.attr)
+        called.attr == "step" or hasattr(torch.Tensor, called.attr) or called.attr in _MODULES
     )
 
 

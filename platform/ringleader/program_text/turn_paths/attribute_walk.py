@@ -4,7 +4,7 @@ import ast
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
-from ringleader.program_text.calls import calls_an_object, is_property
+from ringleader.program_text.calls import calls_an_object, is_property, trains
 from ringleader.program_text.program_scope import Function, name_of
 from ringleader.program_text.statement_order import overwritten
 from ringleader.program_text.turn_paths.called_objects import CalledObjects, Functions
@@ -57,7 +57,10 @@ class AttributeWalk:
 
     def named(self, name: str) -> Use | None:
         """What functions of that name do first: where they differ, any that reads counts."""
-        uses = [self.touches(each) for each in self._functions.get(name, ())]
+        return self._any_of(self._functions.get(name, ()))
+
+    def _any_of(self, functions: Iterable[Function]) -> Use | None:
+        uses = [self.touches(each) for each in functions]
         return Use.READS if Use.READS in uses else (Use.SETS if Use.SETS in uses else None)
 
     def touches(self, function: Function) -> Use | None:
@@ -151,8 +154,8 @@ class AttributeWalk:
         if found is not None or is_sessions(called):
             return found
         name = name_of(called)
-        if self._functions.get(name):
-            return self.named(name)
+        if functions := called_by(called, self._functions):
+            return self._any_of(functions)
         if not calls_an_object(called, self._imported):
             return None
         if isinstance(called, ast.Attribute) and name == self._attribute:
@@ -179,6 +182,12 @@ class AttributeWalk:
         """Whether it sets an item of the attribute's value, into which hooks alone put items."""
         own = isinstance(item.ctx, ast.Store) and getattr(item.value, "attr", "") == self._attribute
         return own and self._objects.fill(self._attribute)
+
+
+def called_by(called: ast.expr, functions: Functions) -> list[Function]:
+    """The functions of the program that a call may run by its name: `net.train()` is no training function's."""
+    found = functions.get(name_of(called), ())
+    return [each for each in found if not (isinstance(called, ast.Attribute) and trains(each))]
 
 
 def properties_of(functions: Functions) -> set[str]:
