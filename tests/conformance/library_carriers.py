@@ -1,6 +1,7 @@
 """Programs whose loop's body goes on from what objects of Python's library, or a data set, hold; and some that only
 look so."""
 
+import copy
 import io
 import struct
 import sys
@@ -305,3 +306,29 @@ def loader_beside_a_class_with_a_method_next(session: Session) -> None:
     for x, y in session.batches(rows(count=ONE_LOOP)):
         other, _ = next(more)
         session.step(F.cross_entropy(net(x), y) + net(other).pow(2).mean())
+
+
+@harmless
+def copies_trained_in_each_turn(session: Session) -> None:
+    """MAML of first order: a copy of the model learns from each half of the slice, and is thrown away."""
+    net = model(session)
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        loss = torch.zeros(())
+        for part in range(2):
+            fast = copy.deepcopy(net)
+            F.cross_entropy(fast(x[part : part + 1]), y[part : part + 1]).backward()
+            torch.optim.SGD(fast.parameters(), lr=0.1).step()
+            slopes = torch.autograd.grad(F.cross_entropy(fast(x), y), [*fast.parameters()])
+            loss = loss + sum((p * g).sum() for p, g in zip(net.parameters(), slopes, strict=True))
+        session.step(loss)
+
+
+@carries("average")
+def average_named_in_each_turn(session: Session) -> None:
+    net = model(session)
+    held = {"average": copy.deepcopy(net).requires_grad_(False)}
+    for x, y in session.batches(rows(count=ONE_LOOP)):
+        average = held["average"]
+        session.step(F.cross_entropy(net(x), y) + F.mse_loss(net(x), average(x)))
+        for mean, weight in zip(average.parameters(), net.parameters(), strict=True):
+            mean.lerp_(weight.detach(), 0.1)

@@ -143,6 +143,15 @@ class SourceText:
         path, scope = self._paths[loop]
         return dict(read_first(path, self.flows, scope))
 
+    @lru_cache(maxsize=64)  # noqa: B019 - as long as the text itself, which is cached
+    def makes_anew(self, key: Key, line: int) -> bool:
+        """Whether each turn of the loop around that line names another value so before it reads the variable."""
+        loop = self.loop_at(line)
+        nodes = [] if loop is None else [*given(loop), *loop.body]
+        inside = (each for node in nodes for each in ast.walk(node))
+        lines = {each.lineno for each in inside if isinstance(each, ast.Name) and each.id == key[1]}
+        return first(nodes, key[1], lines) == 0
+
     def only_shown(self, key: Key) -> bool:
         """Whether bodies change the variable, a meter for example, and nothing that matters reads it from them."""
         return key in self.inside and key not in self.escapes and key not in self.carried

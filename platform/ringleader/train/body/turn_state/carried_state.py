@@ -7,9 +7,11 @@ of features, a generator that has drawn) depends on who computes what, unless th
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +67,8 @@ class CarriedState:
         self._hooked: HookValues | None = None
         self._dataset: Any = None
         self._by_steps = False
+        self._copies = WeakKeyDictionary[nn.Module, int]()
+        self._numbers = count()
 
     def begin_loop(self, dataset: Any, *, by_steps: bool) -> None:
         """Begin a loop over these rows, or over the steps of them: lines before it may have changed anything."""
@@ -208,7 +212,11 @@ class CarriedState:
                 )
             elif isinstance(value, nn.Module):
                 mark = _mark_of_module(value, self._known)
-                marks[f"{id(frame)} {name}"] = (mark, VariableFinding(name, line, MODULE_CURE, MODULE_HOW))
+                place = f"{id(frame)} {name}"
+                if text.makes_anew(key, frame.f_lineno):
+                    # The copy of another turn (`fast = copy.deepcopy(net)`) is another model.
+                    place += f" {self._copies.setdefault(value, next(self._numbers))}"
+                marks[place] = (mark, VariableFinding(name, line, MODULE_CURE, MODULE_HOW))
         return marks
 
     def _mark(self, value: Any) -> Any:
