@@ -165,6 +165,8 @@ def train(session):
     )
     (uses,) = [uses for _, uses in text.turns]
     assert ("kept" in uses.passing, "kept" in uses.carried) == (use == "sets", use == "reads")
+
+
 FORWARD = """
 class Net(nn.Module):
     def forward(self, x):
