@@ -93,13 +93,7 @@ class SourceText:
         self._of_ray = imports_ray_train(tree)
         self._kept = _kept(self.flows)
         self._groups = {"param_groups", *_group_names(tree)}
-        self._items = [
-            (node.slice.value, node.lineno)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Subscript)
-            and isinstance(node.ctx, ast.Store)
-            and isinstance(node.slice, ast.Constant)
-        ]
+        self._items = _written_items(tree)
         self._spans = [(*span(top), scope) for top, scope in self.flows.scopes.items()]
         within = [each[:2] for each in self._spans if each[2].name]
         self.changing_globals = {
@@ -310,6 +304,17 @@ class SourceText:
             if within:
                 outside.remove(line)
         return _first_behind(path, key[1], set(outside))
+
+
+def _written_items(tree: ast.Module) -> list[tuple[Any, int]]:
+    """The constants under which items are assigned (`group["lr"] = …`), each with its line."""
+    return [
+        (node.slice.value, node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.slice, ast.Constant)
+    ]
 
 
 _READING = threading.Lock()

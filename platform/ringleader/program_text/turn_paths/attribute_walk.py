@@ -56,7 +56,7 @@ class AttributeWalk:
         return next((use for node in nodes if (use := self._one(node)) is not None), None)
 
     def named(self, name: str) -> Use | None:
-        """What functions of that name do first: where they differ, any that reads counts."""
+        """The first use in functions of that name: where they differ, any that reads counts."""
         return self._any_of(self._functions.get(name, ()))
 
     def _any_of(self, functions: Iterable[Function]) -> Use | None:
@@ -164,7 +164,7 @@ class AttributeWalk:
         return next((use for each in own if (use := self.named(each)) is not None), None) or self._hooked()
 
     def _hooked(self) -> Use | None:
-        """What the hooks do first that run with a forward: any that reads counts."""
+        """The first use in the hooks that run with a forward: any that reads counts."""
         if self._in_hook:
             return None
         self._in_hook = True

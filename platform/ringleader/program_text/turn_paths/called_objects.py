@@ -1,6 +1,5 @@
-"""What runs when a turn calls an object: the forward hooks that the program registers, and nothing of the program's own
-in torch's layers.
-"""
+"""The code that runs when a turn calls an object: the forward hooks that the program registers, and nothing of the
+program's own in torch's layers."""
 
 import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ Functions = Mapping[str, Sequence[Function]]
 
 
 class CalledObjects:
-    """What the text says of the objects that turns call.
+    """The objects that turns call, by the program's text.
 
     Attributes:
         hooks: the functions and lambdas that run with forwards.

@@ -1,5 +1,5 @@
-"""What lines after a step of `session.steps` leave to the body of later ones, and what a program changes in its process
-while it trains, by its text."""
+"""Variables that lines after a step of `session.steps` leave to the body of later ones, and what a program changes
+in its process while it trains, by its text."""
 
 import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -58,7 +58,7 @@ def left_to_later_steps(text: SourceText) -> frozenset[Key]:
 
 @lru_cache(maxsize=32)
 def process_changes(text: SourceText) -> tuple[ProcessChange, ...]:
-    """What the program changes in its process; of environment variables those that it reads, too."""
+    """The changes of a program to its process; of environment variables those that it reads, too."""
     nodes = list(ast.walk(text.tree))
     read = {name for node in nodes for name in _read_variables(node)}
     found = [each for top in text.tree.body for each in _changes(_repeated(top), text.flows.imported)]
@@ -76,7 +76,7 @@ def _lines(body: Sequence[ast.stmt], top: ast.AST, text: SourceText) -> Iterator
 
 
 def _changed_in_calls(statements: Iterable[ast.AST], text: SourceText) -> set[Key]:
-    """What functions of the file change that these statements call, and those that these call."""
+    """The variables that functions of the file change which these statements call, and those that these call."""
     called: dict[Function, ProgramScope] = {}
     left = list(statements)
     while left:

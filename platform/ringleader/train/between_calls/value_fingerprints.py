@@ -90,7 +90,7 @@ class ValueReader:
         return None if text is None else _short(text)
 
     def kind(self, value: Any, passing: Collection[str] = ()) -> str | None:
-        """Which function, class or layer the value is; None where that says nothing, see `kind_of`."""
+        """The function, class or layer that the value is; None where that says nothing, see `kind_of`."""
         kind = None if self.is_left_out(value) else kind_of(value, passing)
         return None if kind is None else _short(kind)
 

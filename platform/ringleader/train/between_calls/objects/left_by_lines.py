@@ -1,4 +1,4 @@
-"""What lines after a step of `session.steps` have changed for the body of later ones, as texts that are compared.
+"""Variables that lines after a step of `session.steps` have changed for the body of later ones, as texts to compare.
 
 A worker that comes in at a step runs the lines after the newest one alone: what earlier ones put in once, another loss,
 a rate of noise, it does not have.

@@ -1,4 +1,4 @@
-"""What a program has changed in its process while it trained: environment variables, functions of imported modules that
+"""Changes of a program to its process while it trained: environment variables, functions of imported modules that
 it has replaced, torch's defaults.
 
 Nothing of it is an object of the program's, and no state has it: a worker that comes later has what its top has set.

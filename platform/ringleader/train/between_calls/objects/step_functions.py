@@ -148,7 +148,7 @@ class StepFunctions:
         yield from left_by_lines(held, passing)
 
     def _of(self, functions: list[Callable[..., Any]], reader: ValueReader) -> Iterator[tuple[str, str, str]]:
-        """What these functions go by: name, text, and "file:line" of what sets it."""
+        """The values that these functions go by: name, text, and "file:line" of what sets it."""
         if not functions:
             return
         roots: list[tuple[Key, Any]] = [(MATTERS, each) for each in functions]

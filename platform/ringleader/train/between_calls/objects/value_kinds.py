@@ -27,7 +27,7 @@ def plain_name(name: str) -> str:
 
 
 def kind_of(value: Any, passing: Collection[str] = ()) -> str | None:
-    """Which one it is; None for a value that is told by what it holds, and for a function, whose text says it.
+    """The name of a value; None for one that is told by what it holds, and for a function, whose text says it.
 
     Args:
         passing: attributes that each turn sets first.
@@ -52,7 +52,7 @@ def layers_of(model: nn.Module, passing: Collection[str] = ()) -> Iterator[str]:
 
 
 def place_of_function(function: FunctionType) -> str:
-    """Which of the program's functions it is; what it keeps is compared for itself."""
+    """The place of a function of the program; what it keeps is compared for itself."""
     return f"{function.__module__}.{function.__qualname__}:{function.__code__.co_firstlineno}"
 
 
@@ -79,8 +79,8 @@ def _setting(value: Any) -> str | None:
 
 
 def _of_method(kind: Any, name: str, value: Any) -> str | None:
-    """Which function an object has in place of its class's method; not of methods that show something, which may do so
-    on one worker alone."""
+    """The place of the function that stands for a method of its class in an object; not of methods that show
+    something, which may do so on one worker alone."""
     is_method = isinstance(getattr(kind, name, None), FunctionType) and name not in HARMLESS
     return _of_function(value) if is_method else None
 
@@ -94,7 +94,7 @@ def _put_into(kind: Any) -> Iterator[str]:
 
 
 def _of_function(value: Any) -> str | None:
-    """Which function it is; None for anything else."""
+    """The place of a function; None for anything else."""
     match value:
         case FunctionType():
             inside = unwrap(value)  # below decorators such as torch.no_grad()
