@@ -4,6 +4,7 @@ objects, slots, namespaces, classes, other files, iterators; and in functions th
 import argparse
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -523,3 +524,50 @@ def data_set_changed_by_scores(session: Session) -> None:
         epoch(session, net, data)
         data.level *= 1.5 - score_of(session, net)
         data.order = sorted(data.order, key=lambda row: float(data.rows[row][0].sum()) * data.level)[12:]
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.last = nn.Linear(6, 8), nn.utils.weight_norm(nn.Linear(8, 3, bias=False))
+        self.apply(self._init_weights)
+
+    def _init_weights(self, layer: nn.Module) -> None:
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.body(x).relu())
+
+
+def log_every(batches: Any, number: int) -> Any:
+    seconds = Meter()
+    start = end = time.time()
+    for place, batch in enumerate(batches):
+        yield batch
+        seconds.log(time.time() - end)
+        if place % number == 0:
+            print(place, seconds.average())
+        end = time.time()
+    print(time.time() - start)
+
+
+@harmless
+def student_and_kept_teacher(session: Session) -> None:
+    """As DINO has them: a head with weight normalisation, a teacher that is frozen by name, and times of turns."""
+    student, teacher = session.model(Head()), Head()
+    sgd(session, student)
+    teacher.load_state_dict(student.state_dict())
+    for p in teacher.parameters():
+        p.requires_grad = False
+    session.keep("teacher", teacher)
+
+    @torch.no_grad()
+    def average() -> None:
+        for ours, theirs in zip(student.parameters(), teacher.parameters(), strict=True):
+            theirs.data.mul_(0.9).add_(ours.detach().data, alpha=0.1)
+
+    session.on_commit(average)
+    for _ in range(EPOCHS):
+        for x, y in log_every(session.batches(rows()), 2):
+            session.step(F.cross_entropy(student(x), y) + F.mse_loss(student(x), teacher(x)))

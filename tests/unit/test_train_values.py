@@ -25,6 +25,27 @@ def test_weights_in_a_variable_are_what_training_has_and_copies_are_not() -> Non
     assert after[1] != before[1]
 
 
+def test_tensors_of_a_kept_model_are_committed_but_for_buffers_that_nobody_saves() -> None:
+    held, kept = TrainingState(), nn.BatchNorm1d(2)
+    kept.register_buffer("unsaved", torch.zeros(2), persistent=False)
+    held.kept["teacher"] = kept
+    told = {
+        name: ValueReader(held, {}).text(tensor)
+        for name, tensor in (*kept.named_parameters(), *kept.named_buffers())
+    }
+    assert [name for name, text in told.items() if text is not None] == ["unsaved"]
+
+
+def test_a_weight_that_a_hook_computes_from_others_is_not_compared() -> None:
+    held = TrainingState()
+    held.models.append(torch.nn.utils.weight_norm(nn.Linear(3, 2)))
+    held.kept["teacher"] = torch.nn.utils.weight_norm(nn.Linear(3, 2))
+    for net in (*held.models, held.kept["teacher"]):
+        assert isinstance(net, nn.Linear)
+        assert ValueReader(held, {}).text(net.weight) is None
+        assert ValueReader(held, {}).text(net.weight.detach().clone()) is not None
+
+
 def test_paths_in_the_working_directory_are_the_same_for_all_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ does, would find others on each member. So they are computed as such lines begin
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,11 @@ def derived_of(models: Iterable[nn.Module]) -> list[Derived]:
     ]
 
 
+def values_now(derived: Iterable[Derived]) -> list[Any]:
+    """These weights as the modules have them, computed by whichever forward was the last."""
+    return [getattr(module, _name_of(hook), None) for module, hook in derived]
+
+
 @torch.inference_mode(False)  # the program may have it on, and train with what is made here
 @torch.no_grad()
 def compute(derived: Iterable[Derived]) -> list[Tensor]:
@@ -39,11 +45,15 @@ def compute(derived: Iterable[Derived]) -> list[Tensor]:
 def _computed(module: nn.Module, hook: Hook) -> Tensor:
     weight: Tensor
     if isinstance(hook, BasePruningMethod):
-        name, weight = hook._tensor_name, hook.apply_mask(module)  # type: ignore[no-untyped-call] # as torch has it
+        weight = hook.apply_mask(module)  # type: ignore[no-untyped-call] # as torch has it
     elif isinstance(hook, SpectralNorm):
         # Without a step of the power iteration, which would change buffers.
-        name, weight = hook.name, hook.compute_weight(module, do_power_iteration=False)
+        weight = hook.compute_weight(module, do_power_iteration=False)
     else:
-        name, weight = hook.name, hook.compute_weight(module)
-    setattr(module, name, weight)
+        weight = hook.compute_weight(module)
+    setattr(module, _name_of(hook), weight)
     return weight
+
+
+def _name_of(hook: Hook) -> str:
+    return str(hook._tensor_name if isinstance(hook, BasePruningMethod) else hook.name)

@@ -29,6 +29,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ringleader.program_text.current_line import BELOW
 from ringleader.train.between_calls.boundaries import storages_of
+from ringleader.train.between_calls.derived_weights import derived_of, values_now
 from ringleader.train.between_calls.hook_outputs import outputs_of_hooks
 from ringleader.train.between_calls.objects.iterator_places import place_in
 from ringleader.train.between_calls.objects.library_objects import contents
@@ -78,7 +79,11 @@ class ValueReader:
         registered = (*modules, *optimizers, *groups, *held.schedulers, *held.kept.values())
         # By its attributes too: an adapter gives a loop the optimizer under another class, with the same ones.
         attributes = map(vars, optimizers)
-        self._left_out = {id(part) for part in (*registered, *attributes, *outputs_of_hooks(held.models))}
+        kept = [part for part in held.kept.values() if isinstance(part, nn.Module)]
+        derived = values_now(derived_of([*held.models, *kept]))
+        left_out = (*registered, *attributes, *derived, *outputs_of_hooks(held.models))
+        self._left_out = {id(part) for part in left_out}
+        self._kept = _storages_in(kept)
 
     def text(self, value: Any) -> str | None:
         """The value's text; None where it is not compared, or cannot be read because its own code raises."""
@@ -185,9 +190,10 @@ class ValueReader:
         # A subclass may run code of its own where it is read, or have no memory.
         if tensor.layout is not torch.strided or tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
             return False
-        held = tensor.untyped_storage()._cdata in self._storages
+        storage = tensor.untyped_storage()
+        held = storage._cdata in self._storages
         self.met_weights |= held
-        return not held
+        return not held and storage not in self._kept
 
     def _tensor(self, tensor: Tensor) -> str | None:
         if not self._is_compared(tensor):
@@ -225,6 +231,12 @@ def _short(text: str) -> str:
         return text
     # A text may hold half a surrogate pair, as the name of a file does that is not UTF-8.
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+
+
+def _storages_in(kept: Iterable[nn.Module]) -> set[torch.UntypedStorage]:
+    """The storages of what their `state_dict` has: `for p in teacher.parameters()` leaves one in a variable."""
+    tensors = (part for module in kept for part in module.state_dict().values())
+    return {t.untyped_storage() for t in tensors if isinstance(t, Tensor) and t.layout is torch.strided}
 
 
 def _here() -> str:

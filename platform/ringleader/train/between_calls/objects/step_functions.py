@@ -20,6 +20,7 @@ from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.statement_flow import MATTERS
 from ringleader.train.between_calls.call_variables import alike_values
+from ringleader.train.between_calls.derived_weights import derived_of, values_now
 from ringleader.train.between_calls.findings import VariableFinding
 from ringleader.train.between_calls.objects.joined_flows import JoinedFlows
 from ringleader.train.between_calls.objects.left_by_lines import left_by_lines
@@ -160,13 +161,15 @@ class StepFunctions:
         unsaved = ValueReader(TrainingState(), {})
         models = [each for each in objects if isinstance(each.value, nn.Module)]
         others = [each for each in objects if not isinstance(each.value, nn.Module)]
+        # A forward computes these anew from committed ones: who comes later has had none yet.
+        derived = {id(weight) for weight in values_now(derived_of(each.value for each in models))}
         loose = (*_schedules_of(functions), *_changed_globals(functions))
         for reads, values in (
             (reader, (*loose, *self._values_of(others, flows))),
             (unsaved, self._values_of(models, flows)),
         ):
             for name, key, value in values:
-                if not flows.matters(key):
+                if not flows.matters(key) or id(value) in derived:
                     continue
                 line = flows.line_of(key) or "its source is not available"
                 kind = reader.kind(value, self._variables.passing) if flows.is_given_on(key) else None
