@@ -45,6 +45,7 @@ def test_what_a_function_keeps_that_runs_with_each_step_is_named_once_somebody_l
     assert {end.reproducible for end in last.finished.values()} == {False}
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.parametrize("moment", ["kill-4", "pause-6"])
 @pytest.mark.parametrize("mode", DAILY)
 @pytest.mark.parametrize("name", HARMLESS)

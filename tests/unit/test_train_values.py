@@ -36,6 +36,7 @@ def test_tensors_of_a_kept_model_are_committed_but_for_buffers_that_nobody_saves
     assert [name for name, text in told.items() if text is not None] == ["unsaved"]
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 def test_a_weight_that_a_hook_computes_from_others_is_not_compared() -> None:
     held = TrainingState()
     held.models.append(torch.nn.utils.weight_norm(nn.Linear(3, 2)))
