@@ -27,6 +27,7 @@ from ringleader.spec import JobSpec
 from ringleader.train import Session
 from ringleader.train.body.unsaved_attributes import UnsavedAttributes
 from ringleader.train.local import run_local
+from ringleader.train.state.optimizers.own_attributes import OwnAttributes
 from ringleader.train.state.state_transfer import StateTransfer
 from ringleader.train.state.training_state import TrainingState
 
@@ -233,6 +234,22 @@ def test_where_something_cannot_travel_nothing_does_and_it_is_named(kind: Any, t
     assert StateTransfer(held).state({})["optimizers"][0]["attributes"] is None
     finished, _ = run_local(job("ring"), partial(train_by, kind), tmp_path)
     assert f"{kind.__name__}.momenta" in finished.reproducible_why
+
+
+class SlowByData(torch.optim.SGD):
+    """As Lookahead has its slow weights in a list, and moves them by `.data`, which counts in no version."""
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__(weights, lr=0.1)
+        self.slow = [[p.detach().clone() for p in group["params"]] for group in self.param_groups]
+
+
+def test_a_tensor_that_is_changed_by_data_travels() -> None:
+    optimizer, own = SlowByData([torch.nn.Parameter(torch.ones(3))]), OwnAttributes(dict)
+    own.add(optimizer)
+    assert own.sent(optimizer) == {}
+    optimizer.slow[0][0].data.add_(1.0)
+    assert [*(own.sent(optimizer) or {})] == [("slow",)]
 
 
 def keeps_its_bits(name: str, mode: str, end: Play) -> None:

@@ -4,7 +4,7 @@ model's weights."""
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from ringleader.checkpoint.pieces import COMPARED, take_apart
 from ringleader.train.device.host_copy import HostCopy
 from ringleader.train.state.buffers import persistent_buffers
 from ringleader.train.state.kept_objects import Stateful
-from ringleader.train.state.training_state import TrainingState
+
+if TYPE_CHECKING:  # which has optimizers' attributes, whose marks are made here
+    from ringleader.train.state.training_state import TrainingState
 
 PRINT_BYTES = 8
 
@@ -28,7 +30,7 @@ every word (float64 weights that are negated) would vanish in a sum of an even n
 EntryPlace = tuple[Any, ...]
 
 
-def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = True) -> dict[str, bytes]:
+def prints(held: "TrainingState", kept: Mapping[str, Any], *, optimizers: bool = True) -> dict[str, bytes]:
     """Fingerprints of every weight, buffer and optimizer's state, and of these kept objects' states, by what they are.
 
     Tensors are read as bits, so that each NaN equals itself alone. For 200 MB about 20 ms on one core.
@@ -40,7 +42,7 @@ def prints(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool = T
     return _printed(_entries(held, kept, optimizers=optimizers))
 
 
-def state_prints(held: TrainingState, parameters: Iterable[Tensor]) -> dict[str, bytes]:
+def state_prints(held: "TrainingState", parameters: Iterable[Tensor]) -> dict[str, bytes]:
     """Fingerprints of the optimizers' states of these parameters, by what they are, whatever their order."""
     names = _names(held)
     return _printed(
@@ -75,7 +77,9 @@ def weights_sha256(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _entries(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool) -> Iterator[tuple[str, Any]]:
+def _entries(
+    held: "TrainingState", kept: Mapping[str, Any], *, optimizers: bool
+) -> Iterator[tuple[str, Any]]:
     names = _names(held)
     for number, model in enumerate(held.models):
         prefix = _prefix(held, number)
@@ -87,7 +91,7 @@ def _entries(held: TrainingState, kept: Mapping[str, Any], *, optimizers: bool) 
     yield from ((f"kept object {name!r}", state) for name, state in kept.items())
 
 
-def _names(held: TrainingState) -> dict[int, str]:
+def _names(held: "TrainingState") -> dict[int, str]:
     """The names of parameters, by id."""
     return {
         id(parameter): _prefix(held, number) + name
@@ -101,7 +105,7 @@ def _in_order(state: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(state.items(), key=lambda entry: entry[0]))
 
 
-def _prefix(held: TrainingState, number: int) -> str:
+def _prefix(held: "TrainingState", number: int) -> str:
     return f"{number}." if len(held.models) > 1 else ""
 
 

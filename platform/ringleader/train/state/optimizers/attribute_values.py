@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.optimizers.state_loading import in_place
 from ringleader.train.state.parameters.tensor_version import version_of
 
@@ -101,13 +102,20 @@ class SeenConstant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SeenTensor:
-    """A tensor as it was; not held, so that one that is replaced takes no memory."""
+    """A tensor as it was; not held, so that one that is replaced takes no memory.
+
+    Attributes:
+        content: its fingerprint: what changes it through `.data` counts in no version. Empty of a sparse one.
+    """
 
     tensor: "ref[Tensor]"
     version: int
+    content: bytes
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _SeenTensor) or self.version != other.version:
+        if not isinstance(other, _SeenTensor):
+            return False
+        if (self.version, self.content) != (other.version, other.content):
             return False
         tensor = self.tensor()
         return tensor is not None and tensor is other.tensor()
@@ -121,7 +129,8 @@ def mark(value: Any, known: KnownObjects) -> Any:
     if SeenConstant.fits(value):
         return SeenConstant(value)
     if isinstance(value, Tensor) and not known.holds(value):
-        return _SeenTensor(ref(value), version_of(value))
+        read = value.layout is torch.strided and not value.is_meta
+        return _SeenTensor(ref(value), version_of(value), fingerprint(value.detach()) if read else b"")
     if type(value) is np.ndarray and not value.dtype.hasobject:
         return value.shape, str(value.dtype), _digest(value.tobytes())
     if type(value) in (*_DICTS, *_ROWS) and id(value) not in known.committed:
