@@ -69,17 +69,6 @@ def test_what_is_only_made_into_text_does_not_matter(method: str, felt: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("begun", "felt"),
-    [("end = time.time()", False), ("start = end = time.time()", False), ("start = end = len(data)", True)],
-)
-def test_a_time_under_two_names_is_a_time(begun: str, felt: bool) -> None:
-    text = METER.format(method="__call__").replace(
-        "meter, end = Meter(), time.time()", f"meter = Meter(); {begun}"
-    )
-    assert SourceText(text).flows.matters(("train", "end")) is felt
-
-
-@pytest.mark.parametrize(
     ("name", "arguments", "felt"), [("train", "session", False), ("scale", "session, data", True)]
 )
 def test_what_a_decorated_training_function_returns_does_not_matter(
