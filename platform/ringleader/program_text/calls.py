@@ -53,6 +53,10 @@ GIVING = frozenset(["forward", ROW, "__getitems__"])
 """Methods that others call, for a turn, by no name."""
 OF_TURNS = GIVING | {"__call__", "training_step", "compute_loss"}
 """Methods whose results go into losses, by no name either."""
+REFILLS = frozenset(["zero_", "fill_", "copy_"])
+"""Methods that give a tensor other contents, whatever it had."""
+_MAKES = frozenset(["zeros", "ones", "tensor", "full", "empty", "zeros_like", "ones_like"])
+"""Functions of torch that make a new tensor."""
 _OF_MODULES = frozenset(
     [
         *("modules", "named_modules", "children", "named_children", "parameters", "named_parameters"),
@@ -120,6 +124,17 @@ def arguments(
     for keyword in call.keywords:
         parameter = (scope.name, by_name.get(keyword.arg or "", keyword.arg or ""))
         yield keyword.value, {parameter} if keyword.arg else every
+
+
+def own_buffers(tree: ast.AST) -> Iterator[str]:
+    """The names of buffers that are registered with new tensors, which are views of no others."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="register_buffer"),
+                args=[ast.Constant(str(name)), ast.Call(func=ast.Attribute(ast.Name("torch"), made)), *_],
+            ) if made in _MAKES:
+                yield name
 
 
 def ends_a_turn(node: ast.AST) -> bool:

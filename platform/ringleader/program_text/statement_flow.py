@@ -13,6 +13,7 @@ from ringleader.program_text.calls import (
     CALLED,
     HARMLESS,
     LOADS,
+    REFILLS,
     ROW,
     TEXTS,
     all_return_parts,
@@ -23,6 +24,7 @@ from ringleader.program_text.calls import (
     is_method,
     is_property,
     may_be_read_by_number,
+    own_buffers,
     part_of_result,
     sets_own,
     trains,
@@ -30,7 +32,11 @@ from ringleader.program_text.calls import (
 from ringleader.program_text.program_scope import Definition, Function, Key, ProgramScope, name_of
 from ringleader.program_text.variables.containers import look_for_containers
 from ringleader.program_text.variables.durations import times_in, without_durations
-from ringleader.program_text.variables.governed_names import governed, read_in_their_loops
+from ringleader.program_text.variables.governed_names import (
+    gives_values_alone,
+    governed,
+    read_in_their_loops,
+)
 
 MATTERS: Key = ("", "")
 ACTS: Key = ("", "()")
@@ -73,6 +79,9 @@ class StatementFlow:
         self._hidden: list[str] = []
         self._times: set[Key] = set()
         self._alone: set[str] = set()
+        self._within: Function | None = None
+        self._giving: dict[int, bool] = {}
+        self._buffers = set(own_buffers(tree))
         outside = ProgramScope(imported=self.imported)
         # Every function of the file first: a call may stand above the definition.
         for top in tree.body:
@@ -164,6 +173,7 @@ class StatementFlow:
 
     def _nested(self, node: Function) -> None:
         before, self._function = self._function, node.name
+        around, self._within = self._within, node
         hidden = node.name.startswith("__") and node.name not in TEXTS
         if is_property(node):
             self.loads.append(VariableRead(("()", node.name), node.lineno, ("", f".{node.name}")))
@@ -172,7 +182,7 @@ class StatementFlow:
             rows = node.name != ROW or self._class is None or may_be_read_by_number(self._class)
             self.loads.append(VariableRead(("()", node.name), node.lineno, MATTERS if rows else ACTS))
         self._statements(node.body)
-        self._function = before
+        self._function, self._within = before, around
 
     def _said(self, value: ast.expr) -> None:
         """Follow an expression statement, whose value is dropped."""
@@ -180,6 +190,10 @@ class StatementFlow:
         if isinstance(value, ast.Call) and added is not None and added in self._scope.containers:
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
                 self._expression(argument, {added})
+            return
+        if isinstance(value, ast.Call) and (buffer := self._refilled(value)) is not None:
+            for argument in value.args:
+                self._expression(argument, {buffer})
             return
         if isinstance(value, ast.Call) and name_of(value.func) == "on_commit":
             # `lambda: losses.append(session.loss)` is a statement of its own, too.
@@ -198,6 +212,13 @@ class StatementFlow:
                 self._call(said, into, {ACTS, *ends})
             else:
                 self._expression(said, ends if known else {MATTERS, *ends})
+
+    def _refilled(self, call: ast.Call) -> Key | None:
+        """The buffer of its own that a module gives other contents: `self.total.zero_()`. Nothing is read of it."""
+        match call.func:
+            case ast.Attribute(value=ast.Attribute(value=ast.Name("self"), attr=name), attr=method):
+                return ("", f".{name}") if method in REFILLS and name in self._buffers else None
+        return None
 
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
         match node:
@@ -294,9 +315,25 @@ class StatementFlow:
             self._expression(child, {MATTERS})
         return ({base} if base is not None else set()) | (set() if own else {MATTERS})
 
+    def _gives_values(self, function: Function, scope: ProgramScope) -> bool:
+        if id(function) not in self._giving:
+            self._giving[id(function)] = gives_values_alone(function, scope, self.imported)
+        return self._giving[id(function)]
+
+    def _changed_by(self, call: ast.Call) -> set[Key] | None:
+        """What a call of the program's functions changes; None where it may do anything else."""
+        known = self._known(call.func)
+        if not known or not all(self._gives_values(*each) for each in known):
+            return None
+        return {key for function, scope in known for key, _ in scope.changed_by(function.body)}
+
     def _governed(self, node: ast.stmt) -> set[Key]:
         """The keys that a condition, or a number of turns, affects."""
-        keys, acts, ends = governed(node, self._scope, self._alone)
+        keys, acts, ends = governed(node, self._scope, self._alone, self._changed_by)
+        if acts and not ends and self._within is not None and self._gives_values(self._within, self._scope):
+            # What it decides is what the function gives.
+            changed = {key for key, _ in self._scope.changed_by(self._within.body)}
+            return keys | changed | {("()", self._within.name)}
         return keys | ({MATTERS} if acts else set()) | ({LOSS} if ends else set())
 
 

@@ -2,24 +2,56 @@
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+
+import torch
 
 from ringleader.program_text.calls import HARMLESS, ends_a_turn
-from ringleader.program_text.program_scope import Key, ProgramScope, name_of
+from ringleader.program_text.program_scope import Function, Key, ProgramScope, name_of
+
+_COMPUTING = frozenset(
+    ["abs", "all", "any", "bool", "float", "int", "len", "max", "min", "range", "round", "str", "sum"]
+)
+Changes = Callable[[ast.Call], set[Key] | None]
+_LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue, ast.Yield)
 
 
-def governed(node: ast.stmt, scope: ProgramScope, alone: set[str]) -> tuple[set[Key], bool, bool]:
+def governed(
+    node: ast.stmt, scope: ProgramScope, alone: set[str], changes: Changes
+) -> tuple[set[Key], bool, bool]:
     """The keys that a condition, or a number of turns, affects; whether its lines do anything but set these; and
     whether one of them ends a turn.
 
     Args:
         alone: the names that loops go through, and that nothing else reads.
+        changes: what a call changes that does nothing else: `buffer.average()`.
     """
     inside = [*getattr(node, "body", ()), *getattr(node, "orelse", ())]
     targets = {key for each in inside for key in _targets_alone(each, scope, alone)}
     keys = {key for key, _ in scope.changed_by(inside)} - targets
+    calls = [n.value for each in inside for n in ast.walk(each) if isinstance(n, ast.Expr)]
+    keys |= {key for call in calls if isinstance(call, ast.Call) for key in changes(call) or ()}
     ends = any(ends_a_turn(each) for statement in inside for each in ast.walk(statement))
-    return keys, any(_acts(each, scope) for each in inside), ends
+    return keys, any(_acts(each, scope, changes) for each in inside), ends
+
+
+def gives_values_alone(function: Function, scope: ProgramScope, imported: Collection[str]) -> bool:
+    """Whether a function does nothing but set variables of its own and give values: `return 0.0 if …`, and `if not
+    self.count: return 0.0` before that. A call of a function of the program may do anything."""
+    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    acts = (_acts(statement, scope, _nothing, (ast.Raise, ast.Yield)) for statement in function.body)
+    return all(_computes(each, imported) for each in calls) and not any(acts)
+
+
+def _computes(called: ast.expr, imported: Collection[str]) -> bool:
+    """Whether it is a function of Python's or a library's, or a method of tensors that changes nothing."""
+    if isinstance(called, ast.Name):
+        return called.id in _COMPUTING
+    if not isinstance(called, ast.Attribute):
+        return False
+    of_library = isinstance(called.value, ast.Name) and called.value.id in imported
+    of_tensors = hasattr(torch.Tensor, called.attr) and called.attr != "backward"
+    return of_library or (of_tensors and not called.attr.endswith("_"))
 
 
 def read_in_their_loops(top: ast.AST) -> set[str]:
@@ -43,14 +75,31 @@ def _targets_alone(inside: ast.AST, scope: ProgramScope, alone: set[str]) -> Ite
                 yield scope.key(name.id)
 
 
-def _acts(statement: ast.stmt, scope: ProgramScope) -> bool:
-    """Whether it does anything but set the function's own variables, or add to its containers."""
+def _nothing(_: ast.Call) -> None:
+    """What is known of a call where none is followed."""
+
+
+def _acts(
+    statement: ast.AST,
+    scope: ProgramScope,
+    changes: Changes,
+    leaving: tuple[type[ast.AST], ...] = _LEAVING,
+) -> bool:
+    """Whether it does anything but set the function's own variables, or add to its containers.
+
+    Args:
+        leaving: the statements that decide which others run.
+    """
     for node in ast.walk(statement):
-        if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue | ast.Yield):
+        if isinstance(node, leaving):
             return True
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             added = scope.added(node.value)
-            if name_of(node.value.func) not in HARMLESS and added not in scope.containers:
+            if (
+                name_of(node.value.func) not in HARMLESS
+                and added not in scope.containers
+                and changes(node.value) is None
+            ):
                 return True
         if not isinstance(node, ast.Attribute | ast.Subscript) or not isinstance(node.ctx, ast.Store):
             continue

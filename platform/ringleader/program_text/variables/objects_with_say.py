@@ -6,10 +6,11 @@ variables tell them apart.
 """
 
 import ast
+from collections.abc import Collection
 from functools import cached_property
 
 from ringleader.program_text.calls import CALLED, GIVING, OF_TURNS, ROW, may_be_read_by_number
-from ringleader.program_text.program_scope import Key, name_of
+from ringleader.program_text.program_scope import Function, Key, name_of
 from ringleader.program_text.statement_flow import LOSS, MATTERS
 from ringleader.program_text.value_flow import ValueFlow, reached
 
@@ -28,14 +29,48 @@ class ObjectsWithSay:
         """
         return key in (self._by_methods if by_methods else self._by_values)
 
+    def acting_methods(self, classes: Collection[str], others: Collection[str]) -> set[str]:
+        """The methods of these classes that do more than to change their object, or that call such functions.
+
+        Args:
+            others: the functions of the program that do.
+        """
+        kinds = [
+            node
+            for top in self._flow.scopes
+            for node in ast.walk(top)
+            if isinstance(node, ast.ClassDef) and node.name in classes
+        ]
+        methods = {each.name: each for kind in kinds for each in kind.body if isinstance(each, Function)}
+        found: set[str] = set()
+        acting = set(others) - methods.keys()
+        while more := {name for name, each in methods.items() if self._acts(each, acting | found)} - found:
+            found |= more
+        return found | ({CALLED} if found & {"forward"} else set())
+
+    def gives(self, key: Key, acting: Collection[str]) -> bool:
+        """Whether something else flows from an object in that variable, or one of these methods is called there."""
+        return key in self._keys({holder for holder, method in self._flow.receivers if method in acting})
+
+    def _acts(self, function: Function, acting: Collection[str]) -> bool:
+        lines = range(function.lineno, (function.end_lineno or 0) + 1)
+        called = {name_of(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+        return not (self._lines.isdisjoint(lines) and called.isdisjoint(acting))
+
+    @cached_property
+    def _lines(self) -> set[int]:
+        """The lines that do more than to set something. What a function gives is followed to who calls it."""
+        ends = {MATTERS, LOSS}
+        return {load.line for load in self._flow.loads if load.into in ends and load.key[0] != "()"}
+
     @cached_property
     def _by_methods(self) -> set[Key]:
-        return self._keys({key for key, method in self._flow.receivers if method in self._acting})
+        return self._keys({key for key, method in self._flow.receivers if method in self.acting})
 
     @cached_property
     def _by_values(self) -> set[Key]:
         called = {key for key, method in self._flow.receivers if method == CALLED}
-        return self._keys(called if CALLED in self._acting else set())
+        return self._keys(called if CALLED in self.acting else set())
 
     def _keys(self, acting: set[Key]) -> set[Key]:
         kinds = [
@@ -47,16 +82,17 @@ class ObjectsWithSay:
         return reached(self._flow.loads, {MATTERS, LOSS} | results | acting)
 
     @cached_property
-    def _acting(self) -> set[str]:
+    def acting(self) -> set[str]:
         """The functions that do more than to change what they belong to, or that call such."""
-        ends = {MATTERS, LOSS}
-        # What a function gives is followed to who calls it.
-        lines = {load.line for load in self._flow.loads if load.into in ends and load.key[0] != "()"}
         functions = {name: [each for each, _ in found] for name, found in self._flow.functions.items()}
         acting = {
             name
             for name, found in functions.items()
-            if any(line in lines for each in found for line in range(each.lineno, (each.end_lineno or 0) + 1))
+            if any(
+                line in self._lines
+                for each in found
+                for line in range(each.lineno, (each.end_lineno or 0) + 1)
+            )
         }
         calls = {
             name: {

@@ -80,7 +80,7 @@ class Member:
         self.variables = ProgramVariables(context, self.sections, self.warnings)
         self.functions = StepFunctions(context, self.sections, self.variables)
         self.carrying = CarriedState(context, self.variables)
-        self.unkept = HiddenState(context, self.carrying.passes)
+        self.unkept = HiddenState(context, self.carrying.passes, self.carrying.only_shows)
         self.first = FirstForwardState(context, self.carrying.passes, self.variables.find)
         self.files = FileDigests()
         self.settings = OptimizerSettings(context, line_setting)

@@ -20,6 +20,7 @@ from ringleader.program_text.current_line import BELOW
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.generation.context import MemberContext
+from ringleader.train.state.committed_memory import CommittedMemory
 from ringleader.train.state.parameters.tensor_version import version_of
 
 IN_A_ROW = 3
@@ -36,14 +37,21 @@ class HiddenState:
 
     Args:
         passes: whether a turn sets the attribute of that name before it reads it.
+        shows: whether a module is only filled and shown, and the attribute of that name read by nothing else.
 
     Attributes:
         found: the attributes that forwards change; healed and checkpointed.
     """
 
-    def __init__(self, context: MemberContext, passes: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        context: MemberContext,
+        passes: Callable[[str], bool],
+        shows: Callable[[nn.Module, str], bool] = lambda *_: False,
+    ) -> None:
         self._context = context
         self._passes = passes
+        self._shows = shows
         self._matters = context.same_bits
         self._turns = 0
         self._before: dict[str, SeenValue] | None = None
@@ -67,18 +75,24 @@ class HiddenState:
         # A new counter: what has not changed in this turn begins again.
         self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
         often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self.found]
-        owners = ((path, *self._owner(path)) for path in often)
-        self.found.add(
-            *(path for path, kind, name in owners if not self._passes(name) and may_matter(kind, name))
-        )
+        self.found.add(*(path for path in often if self._may_matter(*self._owner(path))))
+
+    def _may_matter(self, owner: nn.Module, name: str) -> bool:
+        return not self._passes(name) and may_matter(type(owner), name) and not self._shows(owner, name)
 
     def _look(self) -> dict[str, "SeenValue"]:
-        return {path: SeenValue.of(value) for path, _, value in unkept_values(self._context.held.models)}
+        models = self._context.held.models
+        committed = CommittedMemory(models)
+        return {
+            path: SeenValue.of(value)
+            for path, _, value in unkept_values(models)
+            if not (isinstance(value, Tensor) and committed.has(value))
+        }
 
-    def _owner(self, path: str) -> tuple[type[nn.Module], str]:
-        """The class of the module that has the value, and the attribute's name."""
+    def _owner(self, path: str) -> tuple[nn.Module, str]:
+        """The module that has the value, and the attribute's name."""
         part = next(part for each, part, _ in unkept_values(self._context.held.models) if each == path)
-        return type(part), path.partition("[")[0].rpartition(".")[2]
+        return part, path.partition("[")[0].rpartition(".")[2]
 
 
 def unkept_values(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, Any]]:

@@ -53,6 +53,21 @@ class JoinedFlows:
         """
         return not self._texts or _say(self._texts).may_be(key, by_methods=by_methods)
 
+    def acting_methods(self, classes: Collection[str]) -> set[str]:
+        """The methods of an object, whose class and bases have these names, that do more than to change it."""
+        others = _say(self._texts).acting if self._texts else set()
+        # Each file by itself: lines of several have the same numbers.
+        found = (_say(frozenset([text])).acting_methods(classes, others) for text in self._texts)
+        return set().union(*found)
+
+    def gives(self, key: Key, acting: Collection[str]) -> bool:
+        """Whether more is done with an object that the variable holds than to fill and to show it. No file: it may.
+
+        Args:
+            acting: its methods that do something to others.
+        """
+        return not self._texts or _say(self._texts).gives(key, acting)
+
     def in_losses(self, key: Key) -> bool:
         """Whether a value of the variable goes into the loss of a turn."""
         return bool(self._texts) and bool(_joined(self._texts).in_losses_at(key))

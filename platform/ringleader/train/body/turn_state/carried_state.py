@@ -29,10 +29,12 @@ from ringleader.train.between_calls.value_fingerprints import ValueReader, is_ge
 from ringleader.train.between_calls.variables import ProgramVariables
 from ringleader.train.body.turn_state.data_iterators import finding_of
 from ringleader.train.body.turn_state.hook_values import HookValues
+from ringleader.train.body.turn_state.shown_modules import ShownModules
 from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, TurnAttributes, in_reach
 from ringleader.train.body.turn_state.turn_values import TurnValues
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.random_streams import generators_of, own_generators
+from ringleader.train.state.committed_memory import CommittedMemory
 from ringleader.train.state.fingerprints import WHOLE_BYTES, fingerprint
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.parameters.tensor_version import version_of
@@ -69,14 +71,23 @@ class CarriedState:
         self._by_steps = False
         self._copies = WeakKeyDictionary[nn.Module, int]()
         self._numbers = count()
+        self._shown = ShownModules(())
 
     def begin_loop(self, dataset: Any, *, by_steps: bool) -> None:
         """Begin a loop over these rows, or over the steps of them: lines before it may have changed anything."""
         self._before, self._found, self._dataset, self._by_steps = {}, None, dataset, by_steps
         self._hooked = None
+        self._shown = ShownModules(self._context.held.models)
         self._known = {id(part) for part in _known(self._context.held, dataset)}
         self._attributes = list(self._attributes_of_turns()) if self._matters else []
+        for each in self._attributes:
+            each.handed_on = [part for part in each.handed_on if not self._is_shown(part)]
+            each.read = [part for part in each.read if not self._is_shown(part)]
         self._variables.passing.update(*(each.passing for each in self._attributes))
+
+    def _is_shown(self, each: HeldAttribute) -> bool:
+        holder = each.holder
+        return isinstance(holder, nn.Module) and self.only_shows(holder, each.attribute)
 
     def reads_on(self, dataset: Any, collate: Any, path: str) -> None:
         """Hear of an iterator that goes on with the rows that are read, and report it before a step goes by it."""
@@ -87,6 +98,11 @@ class CarriedState:
     def passes(self, attribute: str) -> bool:
         """Whether the turns of the running loop set that attribute before they read it."""
         return any(attribute in each.passing for each in self._attributes)
+
+    def only_shows(self, module: nn.Module, attribute: str) -> bool:
+        """Whether the module, a part of a registered model, is filled and shown, and nothing else reads that attribute
+        of it."""
+        return self._shown.has(module) and not self._shown.reads(module, attribute)
 
     def begin_turn(self) -> None:
         """Look at the state before the body gets a slice: differences since its last slice are the body's changes."""
@@ -148,10 +164,12 @@ class CarriedState:
         watched = [each for loop in self._attributes for each in loop.handed_on if each.name not in found]
         if not watched:
             return {}
-        reader = ValueReader(self._context.held, {})
+        reader, committed = ValueReader(self._context.held, {}), CommittedMemory(self._context.held.models)
         marks: _Marks = {}
         for each in watched:
             value = each.value
+            if isinstance(value, Tensor) and committed.has(value):
+                continue
             graph = isinstance(value, Tensor) and value.grad_fn is not None
             mark: Any
             if each.in_forward and id(each.holder) in self._known and not graph:
@@ -210,7 +228,7 @@ class CarriedState:
                     self._mark(value),
                     VariableFinding(name, line, GENERATOR_CURE, GENERATOR_HOW),
                 )
-            elif isinstance(value, nn.Module):
+            elif isinstance(value, nn.Module) and not self._shown.has(value):
                 mark = _mark_of_module(value, self._known)
                 place = f"{id(frame)} {name}"
                 if text.makes_anew(key, frame.f_lineno):

@@ -27,6 +27,7 @@ from ringleader.train.between_calls.objects.program_objects import files_of, hel
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, in_reach
 from ringleader.train.rows.random_streams import ATOMS
+from ringleader.train.state.committed_memory import CommittedMemory
 from ringleader.train.state.hidden_state import MANY
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
@@ -119,10 +120,12 @@ class _MarkReader(ValueReader):
     def __init__(self, held: TrainingState, known: Collection[int]) -> None:
         super().__init__(held, {}, MOST_BYTES)
         self._taken_care_of = known
+        self._models, self._committed = held.models, CommittedMemory(held.models)
 
     def begin(self) -> None:
         """Begin another look."""
         self._left_bytes = MOST_BYTES
+        self._committed = CommittedMemory(self._models)
 
     def is_left_out(self, value: Any) -> bool:
         # Numbers and texts are everybody's: kept objects have some, too.
@@ -130,6 +133,8 @@ class _MarkReader(ValueReader):
         return known or super().is_left_out(value)
 
     def _tensor(self, tensor: Tensor) -> str | None:
+        if self._committed.has(tensor):
+            return None
         if tensor.device.type == "cpu" and tensor.nbytes <= READ_BYTES:
             return super()._tensor(tensor)
         return f"{id(tensor)} {version_of(tensor)}" if self._is_compared(tensor) else None
