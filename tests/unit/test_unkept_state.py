@@ -241,3 +241,28 @@ def test_many_are_counted_and_a_job_without_the_claim_is_not_looked_at(tmp_path:
     assert "(0.forwards, 1.forwards, 10.forwards, 11.forwards, 2.forwards and 7 more)" in told
     end = run_local(spec(sync={"reproducible": False}), partial(train, make=Counter), tmp_path)[0]
     assert end.reproducible_why == "sync.reproducible is false for this job"
+
+
+class Viewing(nn.Module):
+    """Its mean is a part of a buffer, or lies beside it."""
+
+    def __init__(self, place: int, *, persistent: bool) -> None:
+        super().__init__()
+        memory = torch.zeros(3, WIDTH)
+        self.register_buffer("all", memory[:2], persistent=persistent)
+        self.mean = memory[place]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(0.1 * x.detach().mean((0, 1)))
+        return x - self.mean
+
+
+@pytest.mark.parametrize(
+    ("place", "persistent", "told"), [(0, True, False), (2, True, True), (0, False, True)]
+)
+def test_a_view_of_a_persistent_buffer_is_committed_with_it(
+    place: int, persistent: bool, told: bool, tmp_path: Path
+) -> None:
+    program = partial(train, make=lambda: Viewing(place, persistent=persistent))
+    finished, _ = run_local(spec(), program, tmp_path)
+    assert ("1.mean" in finished.reproducible_why, finished.reproducible) == (told, not told)

@@ -137,6 +137,14 @@ def own_buffers(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
+def refilled(value: ast.expr, buffers: Collection[str]) -> Key | None:
+    """The buffer of its own that a module gives other contents: `self.total.zero_()`. Nothing is read of it."""
+    match value:
+        case ast.Call(func=ast.Attribute(ast.Attribute(ast.Name("self"), name), method)):
+            return ("", f".{name}") if method in REFILLS and name in buffers else None
+    return None
+
+
 def ends_a_turn(node: ast.AST) -> bool:
     """Whether it calls `session.step`, or a `backward`."""
     called = node.func if isinstance(node, ast.Call) else None

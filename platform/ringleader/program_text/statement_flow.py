@@ -13,7 +13,6 @@ from ringleader.program_text.calls import (
     CALLED,
     HARMLESS,
     LOADS,
-    REFILLS,
     ROW,
     TEXTS,
     all_return_parts,
@@ -26,6 +25,7 @@ from ringleader.program_text.calls import (
     may_be_read_by_number,
     own_buffers,
     part_of_result,
+    refilled,
     sets_own,
     trains,
 )
@@ -33,7 +33,7 @@ from ringleader.program_text.program_scope import Definition, Function, Key, Pro
 from ringleader.program_text.variables.containers import look_for_containers
 from ringleader.program_text.variables.durations import times_in, without_durations
 from ringleader.program_text.variables.governed_names import (
-    gives_values_alone,
+    FunctionEffects,
     governed,
     read_in_their_loops,
 )
@@ -80,8 +80,7 @@ class StatementFlow:
         self._times: set[Key] = set()
         self._alone: set[str] = set()
         self._within: Function | None = None
-        self._giving: dict[int, bool] = {}
-        self._buffers = set(own_buffers(tree))
+        self._effects, self._buffers = FunctionEffects(self.imported), set(own_buffers(tree))
         outside = ProgramScope(imported=self.imported)
         # Every function of the file first: a call may stand above the definition.
         for top in tree.body:
@@ -187,13 +186,10 @@ class StatementFlow:
     def _said(self, value: ast.expr) -> None:
         """Follow an expression statement, whose value is dropped."""
         added = self._scope.added(value) or self._scope.cleared(value)
-        if isinstance(value, ast.Call) and added is not None and added in self._scope.containers:
+        own = added if added in self._scope.containers else refilled(value, self._buffers)
+        if isinstance(value, ast.Call) and own is not None:
             for argument in (*value.args, *(keyword.value for keyword in value.keywords)):
-                self._expression(argument, {added})
-            return
-        if isinstance(value, ast.Call) and (buffer := self._refilled(value)) is not None:
-            for argument in value.args:
-                self._expression(argument, {buffer})
+                self._expression(argument, {own})
             return
         if isinstance(value, ast.Call) and name_of(value.func) == "on_commit":
             # `lambda: losses.append(session.loss)` is a statement of its own, too.
@@ -201,7 +197,7 @@ class StatementFlow:
                 self._said(each.body) if isinstance(each, ast.Lambda) else self._expression(each, {MATTERS})
             return
         # The program's own functions are followed; what any other does with its arguments is not known.
-        known = isinstance(value, ast.Call) and self._is_known(value.func)
+        known = isinstance(value, ast.Call) and bool(self._known(value.func))
         if known or not (isinstance(value, ast.Call) and name_of(value.func) in HARMLESS):
             said = without_durations(value, self._times, self._scope)
             ends = {LOSS} if ends_a_turn(value) else set()
@@ -212,13 +208,6 @@ class StatementFlow:
                 self._call(said, into, {ACTS, *ends})
             else:
                 self._expression(said, ends if known else {MATTERS, *ends})
-
-    def _refilled(self, call: ast.Call) -> Key | None:
-        """The buffer of its own that a module gives other contents: `self.total.zero_()`. Nothing is read of it."""
-        match call.func:
-            case ast.Attribute(value=ast.Attribute(value=ast.Name("self"), attr=name), attr=method):
-                return ("", f".{name}") if method in REFILLS and name in self._buffers else None
-        return None
 
     def _expression(self, node: ast.AST, into: set[Key]) -> None:
         match node:
@@ -282,15 +271,8 @@ class StatementFlow:
 
     def _known(self, function: ast.expr) -> Sequence[tuple[Function, ProgramScope]]:
         """The functions of the program that it may be."""
-        return self.functions[name_of(function)] if self._is_known(function) else ()
-
-    def _is_known(self, function: ast.expr) -> bool:
-        """Whether it may be a function of the program: no method of the session's, whatever else has its name, and no
-        property. What is loaded may go into a model."""
-        sessions = isinstance(function, ast.Attribute) and name_of(function.value) == "session"
-        found = () if sessions or name_of(function) == LOADS else self.functions.get(name_of(function), ())
-        own = getattr(function, "id", "") == "next"  # Python's own, whatever classes call a method of theirs
-        return not all(is_property(each) or (own and is_method(each)) for each, _ in found)
+        found = self.functions.get(name_of(function), ())
+        return found if _is_known(function, found) else ()
 
     def _hiding(self, names: list[str], nodes: Sequence[ast.AST], into: set[Key]) -> None:
         self._hidden += names
@@ -315,26 +297,23 @@ class StatementFlow:
             self._expression(child, {MATTERS})
         return ({base} if base is not None else set()) | (set() if own else {MATTERS})
 
-    def _gives_values(self, function: Function, scope: ProgramScope) -> bool:
-        if id(function) not in self._giving:
-            self._giving[id(function)] = gives_values_alone(function, scope, self.imported)
-        return self._giving[id(function)]
-
-    def _changed_by(self, call: ast.Call) -> set[Key] | None:
-        """What a call of the program's functions changes; None where it may do anything else."""
-        known = self._known(call.func)
-        if not known or not all(self._gives_values(*each) for each in known):
-            return None
-        return {key for function, scope in known for key, _ in scope.changed_by(function.body)}
-
     def _governed(self, node: ast.stmt) -> set[Key]:
         """The keys that a condition, or a number of turns, affects."""
-        keys, acts, ends = governed(node, self._scope, self._alone, self._changed_by)
-        if acts and not ends and self._within is not None and self._gives_values(self._within, self._scope):
-            # What it decides is what the function gives.
-            changed = {key for key, _ in self._scope.changed_by(self._within.body)}
-            return keys | changed | {("()", self._within.name)}
+        changes = lambda call: self._effects.changed_by(self._known(call.func))  # noqa: E731
+        keys, acts, ends = governed(node, self._scope, self._alone, changes)
+        if acts and not ends and (given := self._effects.decided_in(self._within, self._scope)):
+            return keys | given
         return keys | ({MATTERS} if acts else set()) | ({LOSS} if ends else set())
+
+
+def _is_known(function: ast.expr, found: Sequence[tuple[Function, ProgramScope]]) -> bool:
+    """Whether it may be one of the program's functions of its name: no method of the session's, whatever else has its
+    name, and no property. What is loaded may go into a model."""
+    sessions = isinstance(function, ast.Attribute) and name_of(function.value) == "session"
+    if sessions or name_of(function) == LOADS:
+        return False
+    own = getattr(function, "id", "") == "next"  # Python's own, whatever classes call a method of theirs
+    return not all(is_property(each) or (own and is_method(each)) for each, _ in found)
 
 
 def _into_of_results(

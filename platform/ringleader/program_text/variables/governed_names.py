@@ -2,7 +2,7 @@
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
@@ -35,7 +35,37 @@ def governed(
     return keys, any(_acts(each, scope, changes) for each in inside), ends
 
 
-def gives_values_alone(function: Function, scope: ProgramScope, imported: Collection[str]) -> bool:
+class FunctionEffects:
+    """What functions of the program do that only set variables of their own, or of their object, and give values.
+
+    Args:
+        imported: the names that imports bind.
+    """
+
+    def __init__(self, imported: Collection[str]) -> None:
+        self._imported = imported
+        self._known: dict[int, bool] = {}
+
+    def changed_by(self, functions: Sequence[tuple[Function, ProgramScope]]) -> set[Key] | None:
+        """What a call of them changes; None where it may do anything else."""
+        if not functions or not all(self._give_values(*each) for each in functions):
+            return None
+        return {key for function, scope in functions for key, _ in scope.changed_by(function.body)}
+
+    def decided_in(self, function: Function | None, scope: ProgramScope) -> set[Key]:
+        """What a condition in the function decides by an early `return`: what it sets and gives. Nothing where it may
+        do anything else."""
+        if function is None or not self._give_values(function, scope):
+            return set()
+        return {("()", function.name), *(key for key, _ in scope.changed_by(function.body))}
+
+    def _give_values(self, function: Function, scope: ProgramScope) -> bool:
+        if id(function) not in self._known:
+            self._known[id(function)] = _gives_values_alone(function, scope, self._imported)
+        return self._known[id(function)]
+
+
+def _gives_values_alone(function: Function, scope: ProgramScope, imported: Collection[str]) -> bool:
     """Whether a function does nothing but set variables of its own and give values: `return 0.0 if …`, and `if not
     self.count: return 0.0` before that. A call of a function of the program may do anything."""
     calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]

@@ -20,7 +20,7 @@ from ringleader.program_text.current_line import BELOW
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.train.between_calls.named_findings import NamedFindings
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.state.committed_memory import CommittedMemory
+from ringleader.train.state.parameters.committed_memory import CommittedMemory
 from ringleader.train.state.parameters.tensor_version import version_of
 
 IN_A_ROW = 3

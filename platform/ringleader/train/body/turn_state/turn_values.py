@@ -27,8 +27,8 @@ from ringleader.train.between_calls.objects.program_objects import files_of, hel
 from ringleader.train.between_calls.value_fingerprints import ValueReader
 from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, in_reach
 from ringleader.train.rows.random_streams import ATOMS
-from ringleader.train.state.committed_memory import CommittedMemory
 from ringleader.train.state.hidden_state import MANY
+from ringleader.train.state.parameters.committed_memory import CommittedMemory
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 
