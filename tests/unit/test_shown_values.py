@@ -215,3 +215,44 @@ def test_a_list_that_is_cleared_is_not_read_for_it(used: str, felt: bool) -> Non
         f"        self.outputs.clear()\n"
     )
     assert text.flows.may_matter(("", ".outputs")) is felt
+
+
+RUNNER = """
+class Buffer:
+    def __init__(self):
+        self.history, self.output = {{}}, {{}}
+
+    def average(self):
+        for name in self.history:
+            self.output[name] = sum(self.history[name])
+        self.ready = True
+
+class Runner:
+    def scale(self):
+        {scale}
+
+    def run(self, session):
+        for number, (x, y) in enumerate(session.batches(rows)):
+            self.inner = number
+            session.step(f(self.net(x), y) * self.scale())
+            if (self.inner + 1) % 2 == 0:
+                {then}
+                print(self.inner, self.buffer.output)
+"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "then", "felt"),
+    [
+        ("return 1.0", "self.buffer.average()", False),
+        ("return len(self.buffer.output)", "self.buffer.average()", True),
+        ("return 1.0", "self.net.reset()", True),  # nothing is known of it
+        (
+            "if self.inner % 2 == 0:\n            return 0.5\n        return 1.0",
+            "self.buffer.average()",
+            True,
+        ),
+    ],
+)
+def test_the_number_of_a_turn_may_decide_about_a_log_line(scale: str, then: str, felt: bool) -> None:
+    assert SourceText(RUNNER.format(scale=scale, then=then)).flows.matters(("", ".inner")) is felt
