@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 from faults import FaultPlan
-from test_leaving import RING, job, rows, worker
+from test_leaving import RING, SERVERS, job, rows, worker
 from test_unkept_state import LENGTH, WIDTH, Masked, Rotary, claims, spec, train
 from threaded_cast import ThreadedCast
 from torch import Tensor, nn
@@ -329,13 +329,18 @@ class Calibrated(nn.Module):
         return self.net(x) * (1.0 if self.scale is None else self.scale)
 
 
+@pytest.mark.parametrize("sync", [RING, SERVERS], ids=["ring", "servers"])
 @pytest.mark.parametrize("trains", [True, False])
-def test_what_a_score_makes_is_missed_by_who_joins(trains: bool, tmp_path: Path) -> None:
+def test_what_a_score_makes_is_missed_by_who_joins(
+    trains: bool, sync: dict[str, Any], tmp_path: Path
+) -> None:
     """Who comes behind the evaluation is given its scores. A cache that is read in eval mode alone is nobody's."""
 
     def program(session: Session) -> None:
-        torch.manual_seed(0)
         net, data = session.model(Calibrated(trains=trains)), rows()
+        with torch.no_grad():  # threads share the default generator
+            for parameter in net.parameters():
+                parameter.copy_(torch.linspace(-0.5, 0.7, parameter.numel()).view_as(parameter))
         session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
         for _ in range(2):
             for x, y in session.batches(data):
@@ -344,8 +349,8 @@ def test_what_a_score_makes_is_missed_by_who_joins(trains: bool, tmp_path: Path)
 
     faults = FaultPlan().resize(at_step=8, workers_min=1, workers_max=3)
     for number in range(2):
-        faults = faults.linger(worker(RING, number), since_step=8, for_generation=2)
-    play = ThreadedCast(job(RING, workers={"min": 1, "max": 2}), program, faults, artifacts=tmp_path).play()
+        faults = faults.linger(worker(sync, number), since_step=8, for_generation=2)
+    play = ThreadedCast(job(sync, workers={"min": 1, "max": 2}), program, faults, artifacts=tmp_path).play()
     assert (play.outcome, play.worlds) == ("succeeded", [2, 3]), (play.reason, play.message)
     why = {each.reproducible_why for each in play.finished.values()}
     told = [(data["variable"], data["how"]) for data in play.reported("program.differs")]

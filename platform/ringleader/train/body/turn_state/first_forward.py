@@ -184,7 +184,9 @@ class FirstForwardState:
     def _later(self) -> dict[str, str]:
         """The texts of values that were not there before the first turn, with the call: a later turn may have set them,
         or lines between calls, which give them other values by the next one."""
-        now, call = self._look() if self._turns else {}, self._context.progress.calls.next
+        # A server has no turns, and scores a row: what it gives to who comes later are all values that it has.
+        looks = self._turns or self._context.serves
+        now, call = self._look() if looks else {}, self._context.progress.calls.next
         new = {path: each for path, each in now.items() if path not in self._there and path not in self._set}
         return {
             f"{path} {kind} {call}": text for path, each in new.items() for kind, text in _read(each.value)
