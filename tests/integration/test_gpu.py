@@ -10,7 +10,7 @@ import torch
 from rooms import open_room
 
 from ringleader.train.between_calls.boundaries import CallBoundary
-from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.parameters.tensor_fingerprint import fingerprint
 from ringleader.train.state.training_state import TrainingState
 
 MEMBER = Path(__file__).parent / "gpu_member.py"

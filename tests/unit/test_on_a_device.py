@@ -15,8 +15,14 @@ from ringleader.train.between_calls.boundaries import put_tensors
 from ringleader.train.device.deterministic_kernels import DeterministicKernels
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.local import local_session
-from ringleader.train.state.fingerprints import COLUMNS, ROWS, _in_blocks, _sums, _sums_on_device
 from ringleader.train.state.kept_objects import _fits, _pairs
+from ringleader.train.state.parameters.tensor_fingerprint import (
+    COLUMNS,
+    ROWS,
+    _in_blocks,
+    _sums,
+    _sums_on_device,
+)
 from ringleader.train.state.training_state import TrainingState
 
 ELSEWHERE = "meta"

@@ -10,14 +10,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ringleader.train.generation.joining.donor import _same
-from ringleader.train.state.fingerprints import (
-    COLUMNS,
-    ROWS,
-    WHOLE_BYTES,
-    fingerprint,
-    first_difference,
-    prints,
-)
+from ringleader.train.state.fingerprints import first_difference, prints
+from ringleader.train.state.parameters.tensor_fingerprint import COLUMNS, ROWS, WHOLE_BYTES, fingerprint
 from ringleader.train.state.training_state import TrainingState
 
 LARGE = 3 * COLUMNS * ROWS + 5 * COLUMNS + 7

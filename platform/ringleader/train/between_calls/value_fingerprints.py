@@ -34,8 +34,8 @@ from ringleader.train.between_calls.hook_outputs import outputs_of_hooks
 from ringleader.train.between_calls.objects.iterator_places import place_in
 from ringleader.train.between_calls.objects.library_objects import contents
 from ringleader.train.between_calls.objects.value_kinds import kind_of, place_of_function
-from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.optimizers.served_state import ClosedState
+from ringleader.train.state.parameters.tensor_fingerprint import fingerprint
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 

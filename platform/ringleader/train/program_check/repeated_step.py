@@ -30,7 +30,7 @@ from ringleader.train.program_check.kept_draws import (
     place_of_reads,
 )
 from ringleader.train.rows.random_streams import own_generators
-from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.parameters.tensor_fingerprint import fingerprint
 
 BUFFERS = -1
 """The number of the buffers among sums."""

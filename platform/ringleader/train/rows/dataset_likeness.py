@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ringleader.data import FileDataset
-from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.parameters.tensor_fingerprint import fingerprint
 
 MANY = 20_000
 """The most objects that are read, in some 50 ms; a list of nothing but numbers and texts counts as one."""

@@ -34,9 +34,9 @@ from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttrib
 from ringleader.train.body.turn_state.turn_values import TurnValues
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.rows.random_streams import generators_of, own_generators
-from ringleader.train.state.fingerprints import WHOLE_BYTES, fingerprint
 from ringleader.train.state.hidden_state import looked_at
 from ringleader.train.state.parameters.committed_memory import CommittedMemory
+from ringleader.train.state.parameters.tensor_fingerprint import WHOLE_BYTES, fingerprint
 from ringleader.train.state.parameters.tensor_version import version_of
 from ringleader.train.state.training_state import TrainingState
 

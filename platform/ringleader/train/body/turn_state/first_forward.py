@@ -18,8 +18,8 @@ from ringleader.train.between_calls.text_comparison import TextComparison, numbe
 from ringleader.train.body.turn_state.program_values import program_values
 from ringleader.train.generation.context import MemberContext
 from ringleader.train.state.buffers import persistent_buffers
-from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.hidden_state import SeenValue, files_of, may_matter, places_of, unkept_values
+from ringleader.train.state.parameters.tensor_fingerprint import fingerprint
 
 TURNS = 2
 """The turns that are inspected: one that sets values, and one that leaves them as they are."""

@@ -22,7 +22,7 @@ from ringleader.train.between_calls.boundaries import (
 from ringleader.train.between_calls.sections import ProgramSections
 from ringleader.train.generation.comparing.fingerprint_vote import EXACT_BYTES, differ, number_of
 from ringleader.train.generation.context import MemberContext
-from ringleader.train.state.fingerprints import fingerprint
+from ringleader.train.state.parameters.tensor_fingerprint import fingerprint
 
 
 class EndedCalls:

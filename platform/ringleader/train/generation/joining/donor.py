@@ -31,7 +31,8 @@ from ringleader.train.generation.context import MemberContext
 from ringleader.train.generation.control_word import StepReport
 from ringleader.train.generation.exchange_layout import ExchangeLayout
 from ringleader.train.generation.joining.briefing import JoinBriefing
-from ringleader.train.state.fingerprints import bytes_of, prints
+from ringleader.train.state.fingerprints import prints
+from ringleader.train.state.parameters.tensor_fingerprint import bytes_of
 from ringleader.train.state.parameters.tensor_version import marks, places
 from ringleader.train.state.parameters.trained import TrainedParameters
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ringleader.train.state.fingerprints import fingerprint
 from ringleader.train.state.optimizers.state_loading import in_place
+from ringleader.train.state.parameters.tensor_fingerprint import fingerprint
 from ringleader.train.state.parameters.tensor_version import version_of
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
