@@ -5,6 +5,7 @@ commit in place, so that such views have it, too.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +13,16 @@ from torch.nn.parameter import is_lazy
 
 
 class CommittedMemory:
-    """The places in memory that these models' weights and persistent buffers have now."""
+    """The places in memory that these models' weights and persistent buffers have when first asked."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
-        self._places = [
+        self._models = models
+
+    @cached_property
+    def _places(self) -> list[tuple[int, int, int]]:
+        return [
             place
-            for tensor in _committed(models)
+            for tensor in _committed(self._models)
             if (place := _place_of(tensor)) is not None and tensor.is_contiguous()
         ]
 
