@@ -19,12 +19,13 @@ BY_NAME = frozenset(
         ("platform/ringleader/comm/transports/nccl.py", "name"),
         ("platform/ringleader/runtime/hosted/ray_train_driver.py", "name"),
         ("platform/ringleader/train/between_calls/files/written_files.py", "name"),
+        ("platform/ringleader/train/between_calls/objects/process_settings.py", "change.variable"),
         ("platform/ringleader/train/local.py", "name"),
         ("platform/ringleader/train/program_check/sandbox.py", "name"),
     }
 )
-"""Reads of variables whose names are not in the call: the settings, NCCL's (`OURS`), a job's `env` (twice), and
-caches (`CACHES`, twice)."""
+"""Reads of variables whose names are not in the call: the settings, NCCL's (`OURS`), a job's `env` (twice),
+caches (`CACHES`, twice), and what a program changes."""
 
 
 def environment_page() -> str:
