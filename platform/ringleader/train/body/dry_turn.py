@@ -59,7 +59,7 @@ class DryTurn:
         self.runs = True
         self._member.buffers.rewind()
         # The name that these turns had first: streams go by it, and what they draw stays the same.
-        seed_all(self._member.spec.seed, "dry turn", loop.number)
+        seed_all(self._member.spec.seed, "rehearsal", loop.number)
         try:
             with self._put_back():
                 yield self._batch(loop)
@@ -98,6 +98,6 @@ class DryTurn:
     def _batch(self, loop: BatchLoop) -> Any:
         batch = loop.epoch.steps // 2 if self.later else 0
         shard = min(present_shards(loop.epoch.batch_rows(batch), loop.epoch.shards))
-        piece = Slice(("dry turn", loop.number), shard, loop.epoch.rows(batch, shard))
+        piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(batch, shard))
         loaded = load(loop.dataset, [piece], seed=self._member.spec.seed, collate=loop.collate)
         return to_device(next(iter(loaded)), self._device)
