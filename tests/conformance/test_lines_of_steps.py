@@ -255,23 +255,24 @@ def test_a_variable_of_the_environment_that_a_resumed_job_has_not_set_is_named(
     assert all("the program's os.environ['SMOOTH'] (test_lines_of_steps.py:" in why for why in whys)
 
 
+def is_quiet_and_keeps_its_bits(
+    program: Callable[[Session], None], moment: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ALL, program.__name__, program)
+    _, recorded = run_local(SPEC, program, place / "alone")
+    assert warned(recorded) == []
+    keeps_its_bits(program.__name__, "ring", moment, place)
+
+
 @pytest.mark.parametrize("moment", ["kill-9", "pause-8", "follow-6", "restart-12"])
 def test_what_each_step_sets_anew_is_that_of_the_others_on_a_newcomer(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = set_anew_after_each_step.__name__
-    monkeypatch.setitem(ALL, name, set_anew_after_each_step)
-    _, recorded = run_local(SPEC, set_anew_after_each_step, tmp_path / "alone")
-    assert warned(recorded) == []
-    keeps_its_bits(name, "ring", moment, tmp_path)
+    is_quiet_and_keeps_its_bits(set_anew_after_each_step, moment, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("moment", ["kill-9", "follow-6"])
 def test_what_a_step_makes_for_itself_may_be_another_one_on_a_joiner(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = coefficient_of_each_step.__name__
-    monkeypatch.setitem(ALL, name, coefficient_of_each_step)
-    _, recorded = run_local(SPEC, coefficient_of_each_step, tmp_path / "alone")
-    assert warned(recorded) == []
-    keeps_its_bits(name, "ring", moment, tmp_path)
+    is_quiet_and_keeps_its_bits(coefficient_of_each_step, moment, tmp_path, monkeypatch)

@@ -57,13 +57,8 @@ REFILLS = frozenset(["zero_", "fill_", "copy_"])
 """Methods that give a tensor other contents, whatever it had."""
 _MAKES = frozenset(["zeros", "ones", "tensor", "full", "empty", "zeros_like", "ones_like"])
 """Functions of torch that make a new tensor."""
-_OF_MODULES = frozenset(
-    [
-        *("modules", "named_modules", "children", "named_children", "parameters", "named_parameters"),
-        *("buffers", "named_buffers", "train", "eval", "zero_grad", "get_submodule"),
-    ]
-)
-"""Methods of every module that run none of the program's lines."""
+_OF_MODULES = frozenset(dir(torch.nn.Module)) - {"forward", "__call__"}
+"""The methods that every module has, and that run no forward: `self.model.train()`."""
 
 
 def part_of_result(function: str, number: int) -> Key:
@@ -153,10 +148,6 @@ def ends_a_turn(node: ast.AST) -> bool:
     return called.attr != "step" or name_of(called.value) == "session"
 
 
-_MODULES = frozenset(dir(torch.nn.Module)) - {"forward", "__call__"}
-"""The methods that every module has, and that run no forward: `self.model.train()`."""
-
-
 def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
     """Whether what is called may be an object of the program (`net(x)`, `self.teacher(x)`): no method of the session's,
     none that every tensor or module has, and nothing that is imported."""
@@ -173,7 +164,7 @@ def calls_an_object(called: ast.expr, imported: Collection[str]) -> bool:
         return False
     # `schedule.step()` calls a method of torch's; a program's own `state.step` is a number.
     return name_of(called.value) == "self" or not (
-        called.attr == "step" or hasattr(torch.Tensor, called.attr) or called.attr in _MODULES
+        called.attr == "step" or hasattr(torch.Tensor, called.attr)
     )
 
 

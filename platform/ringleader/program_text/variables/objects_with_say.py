@@ -53,9 +53,8 @@ class ObjectsWithSay:
         return key in self._keys({holder for holder, method in self._flow.receivers if method in acting})
 
     def _acts(self, function: Function, acting: Collection[str]) -> bool:
-        lines = range(function.lineno, (function.end_lineno or 0) + 1)
         called = {name_of(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
-        return not (self._lines.isdisjoint(lines) and called.isdisjoint(acting))
+        return not (self._lines.isdisjoint(_span(function)) and called.isdisjoint(acting))
 
     @cached_property
     def _lines(self) -> set[int]:
@@ -88,11 +87,7 @@ class ObjectsWithSay:
         acting = {
             name
             for name, found in functions.items()
-            if any(
-                line in self._lines
-                for each in found
-                for line in range(each.lineno, (each.end_lineno or 0) + 1)
-            )
+            if any(not self._lines.isdisjoint(_span(each)) for each in found)
         }
         calls = {
             name: {
@@ -103,3 +98,8 @@ class ObjectsWithSay:
         while more := {name for name, called in calls.items() if called & acting} - acting:
             acting |= more
         return acting
+
+
+def _span(function: Function) -> range:
+    """The lines of a function."""
+    return range(function.lineno, (function.end_lineno or 0) + 1)

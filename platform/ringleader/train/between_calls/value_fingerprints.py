@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path, PurePath
 from types import FunctionType, GeneratorType
 from typing import Any
@@ -83,7 +84,7 @@ class ValueReader:
         derived = values_now(derived_of([*held.models, *kept]))
         left_out = (*registered, *attributes, *derived, *outputs_of_hooks(held.models))
         self._left_out = {id(part) for part in left_out}
-        self._kept = _storages_in(kept)
+        self._modules_kept = kept
 
     def text(self, value: Any) -> str | None:
         """The value's text; None where it is not compared, or cannot be read because its own code raises."""
@@ -195,6 +196,12 @@ class ValueReader:
         self.met_weights |= held
         return not held and storage not in self._kept
 
+    @cached_property
+    def _kept(self) -> set[torch.UntypedStorage]:
+        """The storages of what kept modules save: `for p in teacher.parameters()` leaves one in a variable."""
+        tensors = (part for module in self._modules_kept for part in module.state_dict().values())
+        return {t.untyped_storage() for t in tensors if isinstance(t, Tensor) and t.layout is torch.strided}
+
     def _tensor(self, tensor: Tensor) -> str | None:
         if not self._is_compared(tensor):
             return None
@@ -231,12 +238,6 @@ def _short(text: str) -> str:
         return text
     # A text may hold half a surrogate pair, as the name of a file does that is not UTF-8.
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def _storages_in(kept: Iterable[nn.Module]) -> set[torch.UntypedStorage]:
-    """The storages of what their `state_dict` has: `for p in teacher.parameters()` leaves one in a variable."""
-    tensors = (part for module in kept for part in module.state_dict().values())
-    return {t.untyped_storage() for t in tensors if isinstance(t, Tensor) and t.layout is torch.strided}
 
 
 def _here() -> str:

@@ -35,6 +35,7 @@ class EvaluationMode:
         self._buffers = buffers
         self._no_grad = torch.no_grad()
         self._flags: list[tuple[nn.Module, bool]] = []
+        self._own_modes: list[tuple[nn.Module, bool]] = []
         self._before: list[_Saved] = []
         self._within: list[_Saved] = []
         self._marks: list[tuple[int, int]] = []
@@ -47,7 +48,11 @@ class EvaluationMode:
         self._before = _saved(parameter for model in self._models for parameter in model.parameters())
         for model in self._models:
             model.eval()
-        self._within = [saved if _holds(saved) else _save(saved[0]) for saved in self._before]
+        self._own_modes = [(part, training) for part, training in self._flags if _has_own_mode(part)]
+        # Without such a module nothing but flags has changed.
+        self._within = self._before
+        if self._own_modes:
+            self._within = [saved if _holds(saved) else _save(saved[0]) for saved in self._before]
         self._marks = marks(self._weights, ())
         return self
 
@@ -56,6 +61,8 @@ class EvaluationMode:
         were scored here before differs by member."""
         self._buffers.rewind()
         self._pieces += 1
+        if self._pieces == 1:
+            return  # nothing was scored yet
         # A change through `parameter.data` leaves no mark: of some pieces the values are compared.
         if self._changes or looked_at(self._pieces - 1) or marks(self._weights, ()) != self._marks:
             self._changes |= _put_back(self._within)
@@ -65,12 +72,13 @@ class EvaluationMode:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _put_back(self._within)
-        for part, training in self._flags:
-            if _has_own_mode(part) and part.training != training:
+        for part, training in self._own_modes:
+            if part.training != training:
                 part.train(training)
-        # Not what `train` has computed: a sum and a difference of floats is not what it was before, and who scores
-        # again behind a broken step would have it twice.
-        _put_back(self._before)
+        if self._own_modes:
+            # Not what `train` has computed: a sum and a difference of floats is not what it was before, and who scores
+            # again behind a broken step would have it twice.
+            _put_back(self._before)
         self._before, self._within = [], []
         self._no_grad.__exit__(kind, error, trace)
         self._buffers.rewind()
