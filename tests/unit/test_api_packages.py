@@ -315,6 +315,16 @@ def test_the_end_of_an_upload_takes_nothing_of_the_next_one_of_its_sender(here: 
     assert (rest.status_code, left(here)) == (200, (1, 1))
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_rest_of_an_upload_that_is_not_there_leaves_no_file(here: Stage, complete: bool) -> None:
+    """Another request of its sender may have completed the upload since the offset was asked for."""
+    if complete:
+        upload(here)
+    rest = here.client.put(ADDRESS, content=DATA[20:], headers={"Upload-Offset": "20"})
+    assert (rest.status_code, rest.json()["code"]) == (409, "bad_upload")
+    assert left(here) == ((1, 1) if complete else (0, 0))
+
+
 def test_many_that_submit_one_folder_at_the_same_time_all_get_their_job(
     tmp_path: Path,
 ) -> None:

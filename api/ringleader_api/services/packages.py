@@ -239,7 +239,13 @@ def _alone(path: Path) -> Iterator[BinaryIO]:
                 ) from None
             # Between open and lock the last holder may have removed or renamed it: then this is no upload's file.
             if _lies_at(path, file):
-                yield file
+                try:
+                    yield file
+                finally:
+                    # Refused before its first byte, such as the rest of an upload that another request has
+                    # completed meanwhile: nothing is there to go on from.
+                    if not os.fstat(file.fileno()).st_size:
+                        _remove(path, file)
                 return
 
 
