@@ -126,6 +126,27 @@ def test_what_a_program_changes_in_its_data_between_loops_reaches_them(what: str
     assert digests[0] == digests[1]
 
 
+def test_evaluations_behind_steps_load_what_their_data_is_at_each(tmp_path: Path) -> None:
+    def train(session: Session, loaders: int) -> None:
+        net = session.model(nn.Linear(1, 1))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        weighed = lambda rows: torch.stack(rows) * net.weight.detach().reshape(())  # noqa: E731
+        data = Scaled()
+        for step in session.steps(data):
+            for batch in step:
+                session.step(net(batch).square().mean())
+            score = session.evaluate(
+                data, lambda x: {"mean": x[:, 0]}, collate=weighed, loader_workers=loaders
+            )
+            scores[loaders].append(score["mean"])
+
+    scores: dict[int, list[float]] = {0: [], 1: []}
+    for loaders in scores:
+        run_local(SPEC, partial(train, loaders=loaders), tmp_path / str(loaders))
+    assert len(set(scores[0])) == 2
+    assert scores[0] == scores[1]
+
+
 def adding(value: int) -> Callable[[Any], Any]:
     return lambda rows: rows[0][0] + value
 

@@ -1,6 +1,7 @@
 """Rows that go by training: each slice is read at its own step, whoever computes it."""
 
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 from undisturbed import undisturbed
 
 from ringleader.train import Session
+from ringleader.train.local import run_local
 from ringleader.train.rows.reading_ahead import may_read_ahead
 
 torch.set_num_threads(1)
@@ -97,6 +99,33 @@ def test_rows_that_go_by_training_keep_their_bits(
     assert play.outcome == "succeeded", (play.reason, play.message)
     assert play.worlds == [3]
     assert play.digest == finished.digest
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_rows_that_go_by_training_are_named_where_processes_load_them(
+    program: Callable[[Session], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The processes would go on with the state of their start, which is another one on a worker that comes in late."""
+    for name in ("batches", "steps"):
+        monkeypatch.setattr(Session, name, partialmethod(getattr(Session, name), loader_workers=1))
+    finished, _ = run_local(job(IN_STEP["ring"]), program, tmp_path)
+    name = "collate" if program is by_a_collate else "data"
+    assert f"{name} (test_reading_ahead.py:" in finished.reproducible_why
+    assert "its loading processes" in finished.reproducible_why
+
+
+def test_rows_that_go_by_nothing_of_training_are_not_named(tmp_path: Path) -> None:
+    def program(session: Session) -> None:
+        net, data = made(session), Scaled(lambda _: 1 + torch.rand(()))
+        data.session = session  # in reach, and not read
+        epochs(session, net, data, loader_workers=1)
+        for step in session.steps(data, loader_workers=1):
+            for x, y in step:
+                session.step(F.cross_entropy(net(x), y))
+
+    finished, recorded = run_local(job(IN_STEP["ring"]), program, tmp_path)
+    assert not finished.reproducible_why
+    assert not [data for kind, data in recorded.events if kind in ("warning", "program.differs")]
 
 
 def test_other_rows_are_read_while_sums_travel() -> None:

@@ -194,7 +194,7 @@ class Evaluation:
         pieces = [piece for shard in shards for piece in self._pieces(question, shard, place)]
         fresh = {shard: torch.zeros(1 + MAX_SCORES, dtype=torch.float64) for shard in shards}
         batches = question.loaders.load(
-            place.number,
+            place.stream,
             question.dataset,
             iter(pieces),
             question.collate,

@@ -78,7 +78,7 @@ class Session(Registrations):
         self._steps = mode(member, sink, device)
         checks = BodyChecks(member, sink, self._steps)
         super().__init__(spec, device, member, CallSequence(member, sink, self._steps, checks.states), checks)
-        self._loaders = LoaderProcesses(spec.seed, member.carrying.reads_on)
+        self._loaders = LoaderProcesses(spec.seed, member.carrying.reads_on, member.carrying.reads_stale)
         casting = Autocast(spec.precision, device)
         self._evaluation = Evaluation(member, self._calls, device, casting)
         self._loops = DatasetLoops(

@@ -87,6 +87,12 @@ class BatchLoop:
 
     def batches(self, pieces: Iterator[Slice]) -> Prefetched:
         """The batches of these slices, loaded as the user said."""
-        return Prefetched(
-            self.loaders.load(self.number, self.dataset, pieces, self.collate, self.loader_workers)
+        loaded = self.loaders.load(
+            self.number,
+            self.dataset,
+            pieces,
+            self.collate,
+            self.loader_workers,
+            may_differ=not self.reads_ahead,
         )
+        return Prefetched(loaded)

@@ -16,6 +16,7 @@ import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.data import Subset
 
+from ringleader.program_text.current_line import BELOW
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.train.rows.random_streams import Generator
 
@@ -87,7 +88,7 @@ def place_of_reads(dataset: Any) -> str:
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
-    if code is None or text_of(code.co_filename) is None:
+    if code is None or code.co_filename.startswith(BELOW) or text_of(code.co_filename) is None:
         return ""
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 

@@ -1,6 +1,7 @@
 """Processes that load: they outlive loops and generations, and end with their worker, however it ends."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.utils.data import default_collate as torch_collate
 from ringleader.train.rows.dataset_likeness import likeness
 from ringleader.train.rows.loader_process import detach
 from ringleader.train.rows.read_iterators import ReadIterators, Told
+from ringleader.train.rows.row_comparison import Differ, RowComparison
 from ringleader.train.rows.slices import Collate, Slice, SliceDataset, load
 
 PREFETCH_STEPS = 2
@@ -23,21 +25,33 @@ class LoaderProcesses:
 
     Args:
         told: hears of iterators in a dataset that go on as it is read.
+        differ: hears of a dataset whose rows differ where they are loaded.
     """
 
-    def __init__(self, seed: int, told: Told | None = None) -> None:
+    def __init__(
+        self, seed: int, told: Told | None = None, differ: Differ = lambda dataset, collate: None
+    ) -> None:
         self._seed = seed
         self._told = told
+        self._differ = differ
         self._process_sets: list[_ProcessSet] = []
 
     def load(
-        self, call: int, dataset: Any, pieces: Iterator[Slice], collate: Collate | None, loader_workers: int
+        self,
+        call: Hashable,
+        dataset: Any,
+        pieces: Iterator[Slice],
+        collate: Collate | None,
+        loader_workers: int,
+        *,
+        may_differ: bool = False,
     ) -> Iterator[Any]:
         """The batches of `pieces` in order, on the CPU; prefetched by `loader_workers` processes, if there is something
         to load. Slices requested earlier of the same processes are dropped, and not loaded any more.
 
         Args:
-            call: the session call that they are for. Within one call the dataset does not change.
+            call: names the loop or evaluation that they are for. Within one of them the dataset does not change.
+            may_differ: unless something of training is in reach of the rows, which are compared then.
         """
         if loader_workers == 0:
             return load(dataset, pieces, seed=self._seed, collate=collate, told=self._told)
@@ -46,18 +60,21 @@ class LoaderProcesses:
             return iter(())
         pieces = chain([first], pieces)
         process_set = self._process_set(call, dataset, collate, loader_workers)
+        differ = partial(self._differ, dataset, collate) if may_differ else None
         try:
-            return process_set.load(pieces)
+            return process_set.load(pieces, differ)
         except RuntimeError:  # one of its processes has died since
             process_set.give_up()
-            return self._process_set(call, dataset, collate, loader_workers).load(pieces)
+            return self._process_set(call, dataset, collate, loader_workers).load(pieces, differ)
 
     def close(self) -> None:
         """End the processes; idempotent."""
         while self._process_sets:
             self._process_sets.pop().close()
 
-    def _process_set(self, call: int, dataset: Any, collate: Collate | None, count: int) -> "_ProcessSet":
+    def _process_set(
+        self, call: Hashable, dataset: Any, collate: Collate | None, count: int
+    ) -> "_ProcessSet":
         """Processes that hold the dataset as it is now; the last used ones stay."""
         for process_set in [process_set for process_set in self._process_sets if process_set.broken]:
             self._end(process_set)
@@ -110,7 +127,7 @@ class _ProcessSet:
     ) -> None:
         self.look = look
         self.count = count
-        self.call = -1
+        self.call: Hashable = None
         self.broken = False
         self._of = dataset, collate
         self._number = 0
@@ -119,8 +136,8 @@ class _ProcessSet:
         self._asked = _Asked()
         self._told = told
         self._iterators = ReadIterators(dataset, collate, shared=True)
-        loaded = SliceDataset(dataset, seed, collate or torch_collate, self._iterators)
-        rows = _Numbered(loaded, self._newest)
+        self._rows = SliceDataset(dataset, seed, collate or torch_collate, self._iterators)
+        rows = _Numbered(self._rows, self._newest)
         self._loader: DataLoader[Any] | None = DataLoader(
             rows,  # type: ignore[arg-type]
             # A slice is a batch already.
@@ -137,14 +154,18 @@ class _ProcessSet:
     def holds(self, dataset: Any, collate: Collate | None) -> bool:
         return self._of[0] is dataset and self._of[1] is collate
 
-    def load(self, pieces: Iterator[Slice]) -> Iterator[Any]:
+    def load(self, pieces: Iterator[Slice], differ: Callable[[], None] | None) -> Iterator[Any]:
         assert self._loader is not None, "its processes have ended"
+        comparison = None
+        if differ is not None:
+            comparison = RowComparison(self._rows.__getitem__, differ, stale=self._number > 0)
+            pieces = comparison.asked(pieces)
         self._number += 1
         self._newest.fill_(self._number)
         number = self._number
         self._asked.ask((number, piece) for piece in pieces)
         self._batches = iter(self._loader)  # waits for slices that are being loaded, and drops them
-        return self._run(number)
+        return self._run(number, comparison)
 
     def give_up(self) -> None:
         """Use it no more: a process of it is lost."""
@@ -155,7 +176,7 @@ class _ProcessSet:
         self._newest.fill_(self._number)
         self._batches = self._loader = None  # nobody else holds them: they end their processes
 
-    def _run(self, number: int) -> Iterator[Any]:
+    def _run(self, number: int, comparison: RowComparison | None) -> Iterator[Any]:
         while number == self._number and self._batches is not None:
             try:
                 batch = next(self._batches)
@@ -166,6 +187,8 @@ class _ProcessSet:
                 raise
             if self._told is not None:
                 self._iterators.tell(self._told)
+            if comparison is not None:
+                comparison.compare(batch)
             yield batch
 
 

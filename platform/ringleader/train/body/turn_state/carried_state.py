@@ -27,8 +27,8 @@ from ringleader.train.between_calls.hook_outputs import carried_of_hooks
 from ringleader.train.between_calls.objects.program_objects import attributes_of, is_users
 from ringleader.train.between_calls.value_fingerprints import ValueReader, is_generator
 from ringleader.train.between_calls.variables import ProgramVariables
-from ringleader.train.body.turn_state.data_iterators import finding_of
 from ringleader.train.body.turn_state.hook_values import HookValues
+from ringleader.train.body.turn_state.row_findings import finding_of, stale_rows_of
 from ringleader.train.body.turn_state.shown_modules import ShownModules
 from ringleader.train.body.turn_state.turn_attributes import MISSING, HeldAttribute, TurnAttributes, in_reach
 from ringleader.train.body.turn_state.turn_values import TurnValues
@@ -94,6 +94,12 @@ class CarriedState:
         finding = finding_of(dataset, collate, path) if self._matters else None
         if finding is not None:
             self._variables.find(finding)
+
+    def reads_stale(self, dataset: Any, collate: Any) -> None:
+        """Hear of rows that loading processes read otherwise than this thread, and report them before a step goes by
+        them."""
+        if self._matters:
+            self._variables.find(stale_rows_of(dataset, collate))
 
     def passes(self, attribute: str) -> bool:
         """Whether the turns of the running loop set that attribute before they read it."""

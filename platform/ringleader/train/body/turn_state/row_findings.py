@@ -1,11 +1,13 @@
-"""Findings about iterators that a data set, or its `collate`, goes on with when rows are read.
+"""Findings about rows that depend on who reads them.
 
-Which one went on is seen where rows are loaded, see `rows/read_iterators.py`. The text says whether its values reach a
-row: a count of reads that is only shown does no harm.
+A data set, or its `collate`, goes on with an iterator when rows are read: which one went on is seen where rows are
+loaded, see `rows/read_iterators.py`. The text says whether its values reach a row: a count of reads that is only shown
+does no harm. Or loading processes read other rows than the training thread, see `rows/row_comparison.py`.
 """
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -26,6 +28,20 @@ CURE = (
     "as in values[row % len(values)], or draw it from a generator of random numbers that the data set holds, which is "
     "seeded for each slice"
 )
+STALE_HOW = "gives other rows here than in its loading processes, which hold it as it was when they started"
+STALE_CURE = (
+    "leave loader_workers at 0 where rows go by training: by the session, by weights or a rate, by what a callback or "
+    "lines after a step change"
+)
+
+
+def stale_rows_of(dataset: Any, collate: Any) -> VariableFinding:
+    """The finding about rows that loading processes read otherwise than the training thread."""
+    where, code = place_of_reads(dataset), getattr(collate, "__code__", None)
+    owner, kind = dataset, "data set"
+    if not where and code is not None and text_of(code.co_filename) is not None:
+        where, owner, kind = f"{Path(code.co_filename).name}:{code.co_firstlineno}", collate, "collate"
+    return VariableFinding(_variable_of(owner) or kind, where or _running_places()[0], STALE_CURE, STALE_HOW)
 
 
 def finding_of(dataset: Any, collate: Any, path: str) -> VariableFinding | None:
@@ -41,13 +57,16 @@ def finding_of(dataset: Any, collate: Any, path: str) -> VariableFinding | None:
     if setting and key[1].startswith(".") and not any(t.flows.matter_in_turns_at(key) for t in texts):
         return None
     lines = [f"{text.name}:{max(text.flows.sets[key])}" for text in setting]
-    frames = list(running_frames())
-    here = [place_of(frame, frame.f_lineno) for frame in frames] or ["the end of the program"]
     owner, kind = (collate, "collate") if root == "1" else (dataset, "data set")
-    line = (*lines, *filter(None, [place_of_reads(dataset)]), *here)[0]
+    line = (*lines, *filter(None, [place_of_reads(dataset)]), *_running_places())[0]
     # What is around a function has a name of its own.
     whose = "" if isinstance(owner, FunctionType) else _variable_of(owner) or kind
     return VariableFinding(_name(whose, parts), line, CURE, HOW)
+
+
+def _running_places() -> list[str]:
+    """The lines at which the program is, the innermost first."""
+    return [place_of(frame, frame.f_lineno) for frame in running_frames()] or ["the end of the program"]
 
 
 def _key_of(parts: list[str]) -> Key:
