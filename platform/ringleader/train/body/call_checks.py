@@ -171,7 +171,7 @@ class CallChecks:
                 if unready is None or not unready.suits(parameter):
                     refuse = partial(self._refuse_gradient, parameter)
                     unready = self._unready[parameter] = UnreadyGradient.of(parameter, refuse)
-                unready.cleared = False
+                unready.begin_turn()
                 self._seen.append(_Seen.of(parameter, unready))
 
     def _leave(self) -> None:

@@ -24,8 +24,6 @@ class DryTurn:
 
     Attributes:
         runs: whether the loop body is at such a turn; its `step` does nothing.
-        later: whether it is on rows of a later batch, for a check: what the body keeps of its first rows is then not
-            what the first worker keeps.
     """
 
     def __init__(self, member: Member, device: torch.device) -> None:
@@ -34,7 +32,12 @@ class DryTurn:
         self._known: set[tuple[CodeLine, int]] = set()
         self._newest = -1
         self._collecting = CollectingTurns()
-        self.runs = self.later = False
+        self.runs = self._later = False
+
+    def use_later_rows(self) -> None:
+        """Take rows of a later batch from now on, for a check: what the body keeps of its first rows is then not what
+        the first worker keeps."""
+        self._later = True
 
     def needs(self, place: CodeLine, number: int, phase: int = 0) -> bool:
         """Whether the finished loop of call `number` has a turn to make up for: none took place here so far, or the
@@ -96,7 +99,7 @@ class DryTurn:
                     parameter.copy_(value)
 
     def _batch(self, loop: BatchLoop) -> Any:
-        batch = loop.epoch.steps // 2 if self.later else 0
+        batch = loop.epoch.steps // 2 if self._later else 0
         shard = min(present_shards(loop.epoch.batch_rows(batch), loop.epoch.shards))
         piece = Slice(("rehearsal", loop.number), shard, loop.epoch.rows(batch, shard))
         loaded = load(loop.dataset, [piece], seed=self._member.spec.seed, collate=loop.collate)

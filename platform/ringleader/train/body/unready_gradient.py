@@ -61,8 +61,18 @@ class UnreadyGradient(Tensor):
         shape, kind, place = parameter.shape, parameter.dtype, parameter.device
         empty = torch.empty(shape, dtype=kind, device=place, layout=torch.sparse_coo)
         made = Tensor._make_subclass(cls, empty)
-        made.refuse, made.cleared, made.form = refuse, False, (shape, kind, place)
+        made._describe(refuse, (shape, kind, place))
         return made
+
+    def _describe(self, refuse: Refusal, form: tuple[torch.Size, torch.dtype, torch.device]) -> None:
+        self.refuse, self.form, self.cleared = refuse, form, False
+
+    def begin_turn(self) -> None:
+        """Forget that an earlier turn has set it to zero."""
+        self.cleared = False
+
+    def _note_clearing(self) -> None:
+        self.cleared = True
 
     def suits(self, parameter: Parameter) -> bool:
         """Whether it may be the gradient of this parameter, which may have changed since."""
@@ -75,8 +85,8 @@ class UnreadyGradient(Tensor):
         name = _name_of(func)
         unready = [each for each in _parts((*args, *(kwargs or {}).values())) if isinstance(each, cls)]
         if name in _CLEARING or name in _OF_ZERO_GRAD:
-            for each in unready:
-                each.cleared |= name in _CLEARING
+            for each in unready if name in _CLEARING else ():
+                each._note_clearing()
             return args[0]
         if unready and name not in _ABOUT and _is_programs():
             unready[0].refuse()

@@ -32,6 +32,10 @@ class StepRecord:
     shards: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
     rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
+    def add(self, values: Mapping[str, float]) -> None:
+        """Add metrics, in place of those of the same names."""
+        self.values.update(values)
+
 
 class SettledRecords:
     """The newest commit's records, still open, and the settled ones that are not known to be stored.
@@ -93,12 +97,12 @@ class SettledRecords:
         """Add the scores of an evaluation after `step` steps to the open record."""
         if not self._open:
             self._open = [StepRecord(step, generation, {})]
-        self._open[-1].values |= scores
+        self._open[-1].add(scores)
 
     def amend(self, values: Mapping[str, float]) -> None:
         """Add metrics of the newest commit that are known only now to its open records."""
         for record in self._open:
-            record.values |= values
+            record.add(values)
 
     def settle(self) -> None:
         """Settle the open records: they can no longer be rolled back."""

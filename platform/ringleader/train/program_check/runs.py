@@ -166,7 +166,7 @@ class LateSession(CheckedSession):
 
     def __init__(self, spec: JobSpec, copied: Any, beginning: Beginning, most: int, given: Any) -> None:
         super().__init__(spec, copied, beginning, most, given)
-        self._loops.dry_turn.later = True
+        self._loops.dry_turn.use_later_rows()
         self._looped = self._by_steps = False
         self.computed: dict[str, Any] | None = None
 

@@ -81,8 +81,7 @@ class CarriedState:
         self._known = {id(part) for part in _known(self._context.held, dataset)}
         self._attributes = list(self._attributes_of_turns()) if self._matters else []
         for each in self._attributes:
-            each.handed_on = [part for part in each.handed_on if not self._is_shown(part)]
-            each.read = [part for part in each.read if not self._is_shown(part)]
+            each.leave_out(self._is_shown)
         self._variables.passing.update(*(each.passing for each in self._attributes))
 
     def _is_shown(self, each: HeldAttribute) -> bool:

@@ -6,7 +6,7 @@ The functions that a turn calls may stand in other files than the loop: in those
 import ast
 import inspect
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -98,6 +98,11 @@ class TurnAttributes:
         as_found = {name: each for name, each in read.items() if name not in tables}
         self.read = list(_held({n: each for n, each in as_found.items() if not each.by_hook}, own, texts))
         self.hooked = list(_held({n: each for n, each in as_found.items() if each.by_hook}, own, texts))
+
+    def leave_out(self, shown: Callable[[HeldAttribute], bool]) -> None:
+        """Leave out what a turn changes for people alone."""
+        self.handed_on = [each for each in self.handed_on if not shown(each)]
+        self.read = [each for each in self.read if not shown(each)]
 
 
 def _is_seen_elsewhere(kind: Any) -> bool:
