@@ -233,7 +233,7 @@ def looks_behind_commits(session: Session) -> None:
         nn.init.constant_(weight, 0.1)
     optimizer = session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
     norms = Norms()
-    session.keep("norms", norms)
+    assert session.keep("norms", norms) is norms
     session.on_commit(lambda: norms.found.append(norm_of(net)))
     for _ in range(3):
         for x, y in session.batches(rows()):
@@ -275,6 +275,37 @@ def test_what_reads_no_value_of_a_gradient_changes_no_bit(line: str, tmp_path: P
 def test_a_backward_of_the_programs_own_is_refused_in_a_body(mode: str, tmp_path: Path) -> None:
     with pytest.raises(StepMisuse, match=r"backward\(\) was called.*session\.step\(loss_a \+ loss_b\)"):
         run_local(job(MODES[mode]), Body("backward"), tmp_path)
+
+
+def scaled(weight: Tensor) -> None:
+    assert weight.grad is not None
+    weight.grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_hook_where_gradients_are_accumulated_is_refused(mode: str, tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.Linear(5, 2))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        net.weight.register_post_accumulate_grad_hook(scaled)  # type: ignore[no-untyped-call]
+        for _ in range(2):  # as a second loop begins, the session's own hooks are there as well
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(net(x), y))
+
+    with pytest.raises(StepMisuse, match=r"shape \(2, 5\) has a hook .*test_body_checks\.scaled.*") as raised:
+        run_local(job(MODES[mode]), train, tmp_path)
+    assert "weight.register_hook" in (raised.value.hint or "")
+
+
+def test_the_sessions_own_hooks_are_not_refused_in_later_loops(tmp_path: Path) -> None:
+    def train(session: Session) -> None:
+        net = session.model(nn.EmbeddingBag(60, 2, sparse=True))
+        session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1))
+        for _ in range(2):
+            for x, y in session.batches(rows()):
+                session.step(F.cross_entropy(net(x.abs().long()), y))
+
+    assert run_local(job("ring"), train, tmp_path)[0].steps == 6
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["before the step", "behind it"])

@@ -74,7 +74,7 @@ class _Frozen:
 
 
 def best_of(
-    kept: Mapping[str, Any], keep: Callable[[str, BestScore | BestWeights], None]
+    kept: Mapping[str, Any], keep: Callable[[str, BestScore | BestWeights], object]
 ) -> tuple[BestScore, BestWeights]:
     """The best score and its weights among the kept objects, kept from now on where they are not yet."""
     if SCORE not in kept:

@@ -6,7 +6,7 @@ subclass of theirs, a few small parameters show that a backward has reached them
 refuses to be read.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -125,6 +125,7 @@ class CallChecks:
         Raises:
             StepMisuse: naming what the body did, and what to write instead.
         """
+        _check_hooks(self._held.weights)
         # Such a hook runs in backward() alone: torch.autograd.grad, which is allowed, accumulates nothing.
         for parameter in self._small():
             if parameter not in self._hooks:
@@ -313,6 +314,23 @@ class _Seen:
     def put_back(self) -> None:
         if self.parameter.grad is self.unready:
             self.parameter.grad = self.gradient
+
+
+def _check_hooks(parameters: Iterable[Parameter]) -> None:
+    """Check that no hook of the program's takes gradients where they are accumulated, which the session does. Raises
+    StepMisuse."""
+    for parameter in parameters:
+        for hook in (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values():
+            function = getattr(hook, "__func__", hook)
+            module = str(getattr(function, "__module__", ""))
+            if module.partition(".")[0] != "ringleader":
+                name = getattr(function, "__qualname__", type(function).__qualname__)
+                raise StepMisuse(
+                    f"a weight of shape {tuple(parameter.shape)} has a hook by register_post_accumulate_grad_hook "
+                    f"({module}.{name}), which would see the gradient of a slice, and not the sum over all workers.",
+                    hint="Change what each slice adds to a gradient by weight.register_hook, and give the optimizer to "
+                    "session.optimizer, which steps it with the sum.",
+                )
 
 
 def _same(parameter: Parameter, value: Tensor) -> bool:

@@ -31,6 +31,7 @@ from ringleader.train.state.registration import (
 M = TypeVar("M", bound=nn.Module)
 O = TypeVar("O", bound=Optimizer)  # noqa: E741
 S = TypeVar("S", bound=LRScheduler)
+K = TypeVar("K", bound=Stateful)
 
 
 class Registrations(SessionArtifacts):
@@ -100,14 +101,18 @@ class Registrations(SessionArtifacts):
         self._held.add_scheduler(scheduler)
         return scheduler
 
-    def keep(self, name: str, kept: Stateful) -> None:
+    def keep(self, name: str, kept: K) -> K:
         """Register an object with state_dict/load_state_dict: rolled back on replay, healed with the weights.
+
+        Returns:
+            the object.
 
         Raises:
             StepMisuse: it has no such methods, or another object was given that name, with no loop and no evaluation
                 between.
         """
         self._keep("keep", name, kept)
+        return kept
 
     def best(self, model: nn.Module, score: float, *, lowest: bool = False) -> bool:
         """Keep a copy of the model's weights if `score` is the best so far: committed state, healed and checkpointed.
