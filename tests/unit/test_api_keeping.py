@@ -94,7 +94,7 @@ def test_a_file_that_was_stored_between_opening_and_locking_is_not_taken_for_the
     monkeypatch.setattr(fcntl, "flock", late)
     with _alone(partial) as file:
         file.truncate(0)
-    assert (stored.read_bytes(), partial.read_bytes()) == (b"whole", b"")
+        assert (stored.read_bytes(), partial.read_bytes()) == (b"whole", b"")
 
 
 def _break_off(here: Stage, name: str, part: bytes) -> None:

@@ -24,7 +24,8 @@ STEPS = 8
 
 def train(session: Session) -> None:
     net = nn.Linear(2, 1)
-    nn.init.zeros_(net.weight)
+    for weight in net.parameters():  # the cast's members are threads, which share their generator
+        nn.init.zeros_(weight)
     session.model(net)
     session.optimizer(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
     for x, y in session.batches(TensorDataset(torch.ones(STEPS * 4, 2), torch.ones(STEPS * 4, 1))):
