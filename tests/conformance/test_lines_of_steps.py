@@ -188,6 +188,46 @@ def variable_of_the_environment_set_after_a_step(session: Session) -> None:
             os.environ["SMOOTH"] = "0.3"
 
 
+class Rows:
+    """Makes batches of rows."""
+
+    def __init__(self) -> None:
+        self.blur: Callable[[Tensor], Tensor] = torch.abs
+
+    def gather(self, items: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        x, y = (torch.stack(part) for part in zip(*items, strict=True))
+        return self.blur(x), y
+
+
+def function_of_a_collate_put_in_after_a_step(session: Session) -> None:
+    """Only the method reads it that makes the batches."""
+    net, data = session.model(norm_free()), Rows()
+    sgd(session, net)
+    for step in session.steps(rows(count=200), collate=data.gather):
+        for x, y in step:
+            session.step(F.cross_entropy(net(x), y))
+        if session.global_step == 6:
+            data.blur = torch.square
+
+
+def function_that_another_program_s_body_sets(session: Session) -> None:
+    net, task = session.model(norm_free()), SimpleNamespace(bend=torch.abs)
+    sgd(session, net)
+    for x, y in session.batches(rows()):
+        task.bend = torch.tanh
+        session.step(F.cross_entropy(task.bend(net(x)), y))
+
+
+def function_put_in_after_a_step(session: Session) -> None:
+    net, task = session.model(norm_free()), SimpleNamespace(bend=torch.abs)
+    sgd(session, net)
+    for step in session.steps(rows(count=200)):
+        for x, y in step:
+            session.step(F.cross_entropy(task.bend(net(x)), y))
+        if session.global_step == 6:
+            task.bend = torch.square
+
+
 def set_anew_after_each_step(session: Session) -> None:
     """What the lines after each step set, those after the newest one set on a worker that comes in there."""
     net = session.model(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)))
@@ -205,6 +245,8 @@ MISSED = {
     object_of_another_class_put_in_after_a_step: "the program's task.loss (test_lines_of_steps.py:",
     forward_of_a_layer_put_in_after_a_step: "the set of layers with their settings (above test_lines_of_steps.py:",
     loss_put_in_after_a_step_of_the_only_loop: "the program's task.loss (test_lines_of_steps.py:",
+    function_of_a_collate_put_in_after_a_step: "the program's data.blur (test_lines_of_steps.py:",
+    function_put_in_after_a_step: "the program's task.bend (test_lines_of_steps.py:",
     weight_by_lines_of_steps: "the program's weight (test_lines_of_steps.py:",
     loss_put_in_after_a_step: "the program's task.loss (test_lines_of_steps.py:",
     hook_put_in_after_a_step: "the set of hooks and callbacks (above test_lines_of_steps.py:",

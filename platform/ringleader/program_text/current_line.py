@@ -51,6 +51,14 @@ def running_frames() -> Iterator[FrameType]:
             yield each
 
 
+def running_lines() -> dict[str, int]:
+    """The line that runs in each file of the program, the innermost one."""
+    found: dict[str, int] = {}
+    for frame in running_frames():
+        found.setdefault(frame.f_code.co_filename, frame.f_lineno)
+    return found
+
+
 @lru_cache(maxsize=4096)
 def _is_ours(name: str) -> bool:
     """Whether a file is one of the platform or of torch. Each of a turn's checks asks for every frame of the stack, of

@@ -6,6 +6,7 @@ Each worker's body sees other slices: the value that it leaves in a variable dif
 import ast
 import linecache
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -84,6 +85,7 @@ class SourceText:
         self.flows = ValueFlow(self.parted)
         self.augmented = AugmentedNames(self.parted, self.flows)
         self.inside: set[Key] = set()
+        self._inside_of: dict[str, set[Key]] = defaultdict(set)
         self.escapes: dict[Key, EscapingName] = {}
         self.carried: dict[Key, EscapingName] = {}
         self.by_steps: dict[Key, EscapingName] = {}
@@ -146,9 +148,16 @@ class SourceText:
         lines = {each.lineno for each in inside if isinstance(each, ast.Name) and each.id == key[1]}
         return first(nodes, key[1], lines) == 0
 
-    def only_shown(self, key: Key) -> bool:
-        """Whether bodies change the variable, a meter for example, and nothing that matters reads it from them."""
-        return key in self.inside and key not in self.escapes and key not in self.carried
+    def only_shown(self, key: Key, line: int = 0) -> bool:
+        """Whether bodies change the variable, a meter for example, and nothing that matters reads it from them.
+
+        Args:
+            line: of the program whose bodies count; 0 for all of the file.
+        """
+        if key not in self.inside or key in self.escapes or key in self.carried:
+            return False
+        scope = self.scope_at(line).name if line else ""
+        return not scope or any(key in self._inside_of[name] for name in {scope, *self.together_with(scope)})
 
     def scope_at(self, line: int) -> ProgramScope:
         """The scope of the outermost function or class there, as the innermost function has its names."""
@@ -176,7 +185,11 @@ class SourceText:
 
     def compared(self, key: Key, line: int = 0) -> bool:
         """Whether a member that comes to a call in that line must have the value that the others had there."""
-        if not self.flows.matters(key) or self.only_shown(key) or key in self._of_one_step | self.tables:
+        if (
+            not self.flows.matters(key)
+            or self.only_shown(key, line)
+            or key in self._of_one_step | self.tables
+        ):
             return False
         return not self.passes(key, line)
 
@@ -249,6 +262,7 @@ class SourceText:
         self._paths[loop] = path, scope
         for key, line in scope.changed_by([*given(loop), *loop.body]):
             self.inside.add(key)
+            self._inside_of[scope.name].add(key)
             if self._is_kept(key, scope) or key in self.tables:
                 continue  # rolled back and healed with the weights, or the same on all members
             read = self._behind(path, key)
@@ -258,6 +272,7 @@ class SourceText:
         for carry in carried(path, self.flows, scope):
             if not self._is_kept(carry.key, scope) and carry.key not in self.tables:
                 self.inside.add(carry.key)
+                self._inside_of[scope.name].add(carry.key)
                 self.carried.setdefault(
                     carry.key, EscapingName(carry.key, carry.line, carry.read, scope.name)
                 )

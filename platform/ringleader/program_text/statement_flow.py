@@ -219,6 +219,8 @@ class StatementFlow:
                 # The session's attributes are no variables of the program: they are equal on all members.
                 if name_of(value) != "session":
                     self._flow(("", f".{attr}"), node.lineno, into)
+                    # A method, or a function of another file, that is given to something, which calls it.
+                    self._flow(("()", attr), node.lineno, into if attr in self.functions else ())
                 # `self` has no value that flows: each attribute has a key of its own.
                 if not (isinstance(value, ast.Name) and value.id == "self"):
                     self._expression(value, into)

@@ -124,10 +124,20 @@ def _order_of(
     callbacks = [name for scope, name in flows[0].callbacks if scope in scopes[0]]
     # A helper of the program that another of its files imports is known by its name.
     imported = frozenset().union(*(flow.imported for flow in flows)) - {n for n, f in functions.items() if f}
-    order = TurnOrder([*given(loop), *loop.body], functions, callbacks, imported)
+    collates = [
+        (number, each)
+        for number, (flow, reached) in enumerate(zip(flows, scopes, strict=True))
+        for name, each in flow.collates
+        if name in reached
+    ]
+    order = TurnOrder(
+        [*given(loop), *loop.body], functions, callbacks, imported, [each for _, each in collates]
+    )
     lines = [set(range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)), *(set() for _ in flows[1:])]
     for function in (*order.called, *order.giving):
         lines[places[id(function)]].update(range(function.lineno, (function.end_lineno or 0) + 1))
+    for number, each in collates:
+        lines[number].update(range(each.lineno, (each.end_lineno or 0) + 1))
     return order, places, lines
 
 
@@ -144,7 +154,7 @@ class TurnOrder:
 
     Attributes:
         called: the functions that a turn may call.
-        giving: the methods that give it its rows.
+        giving: the functions that give it its rows.
         by_hooks: of the attributes that were asked for, those that forward hooks set first.
 
     Args:
@@ -152,6 +162,7 @@ class TurnOrder:
         functions: the program's functions and methods, by name.
         callbacks: the names of functions that run once a step is committed.
         imported: names that are no object's.
+        collates: what makes batches of rows, as a loop is given it.
     """
 
     def __init__(
@@ -160,15 +171,18 @@ class TurnOrder:
         functions: Functions,
         callbacks: Sequence[str] = (),
         imported: Collection[str] = (),
+        collates: Sequence[ast.AST] = (),
     ) -> None:
         self._body = body
         self._imported = imported
+        self._lambdas = [each.body for each in collates if isinstance(each, ast.Lambda)]
         self._functions = functions
         self._callbacks = callbacks
         self._objects = CalledObjects(body, functions)
         self.by_hooks: set[str] = set()
         self.called = self._reached()
-        self.giving = [each for name in READING for each in functions.get(name, ())]
+        named = [name for each in collates for name in _functions_named(each, functions)]
+        self.giving = [each for name in dict.fromkeys((*READING, *named)) for each in functions.get(name, ())]
 
     def changed(self) -> dict[str, list[tuple[ast.AST, ast.AST]]]:
         """The attributes that a turn may set, each with the nodes that do it, in which statement or function."""
@@ -189,9 +203,9 @@ class TurnOrder:
     def first(self, attribute: str) -> Use | None:
         """What a turn does first with the attribute; None where it may do nothing."""
         walk = AttributeWalk(attribute, self._functions, self._imported, self._objects)
-        for name in READING:
-            if any(walk.touches(each) is Use.READS for each in self._functions.get(name, ())):
-                return Use.READS
+        gives = (*map(walk.touches, self.giving), *(walk.statements([each]) for each in self._lambdas))
+        if Use.READS in gives:
+            return Use.READS
         found = walk.statements(self._body)
         if found is Use.SETS and walk.by_hook:
             self.by_hooks.add(attribute)
@@ -278,6 +292,13 @@ def _spelt(call: ast.Call) -> Iterator[str]:
     return (
         each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
     )
+
+
+def _functions_named(collate: ast.AST, functions: Functions) -> list[str]:
+    """The names of the program's functions in an expression; the method that is called where it names an object."""
+    parts = [each for each in ast.walk(collate) if isinstance(each, ast.Name | ast.Attribute)]
+    found = [name for name in map(name_of, parts) if functions.get(name)]
+    return found if found or isinstance(collate, ast.Lambda | ast.Constant) else ["__call__"]
 
 
 def _within(test: ast.If) -> Iterator[ast.AST]:

@@ -3,10 +3,14 @@
 import ast
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cached_property
 
 from ringleader.program_text.calls import GIVING, OF_TURNS, TEXTS
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.statement_flow import ACTS, LOSS, MATTERS, StatementFlow, VariableRead
+
+_COLLATES = frozenset(["collate", "collate_fn", "data_collator"])
+"""The arguments by which a loop is given what makes batches of rows."""
 
 
 class ValueFlow(StatementFlow):
@@ -22,6 +26,14 @@ class ValueFlow(StatementFlow):
         for load in self.loads:
             if load.key != load.into and load.into in in_losses:
                 self._lines_in_losses[load.key].append(load.line)
+
+    @cached_property
+    def collates(self) -> list[tuple[str, ast.expr]]:
+        """What makes batches of rows, as it is given to somebody (a function's name, a method, a lambda), each with the
+        outermost function or class that does."""
+        nodes = ((scope.name, node) for top, scope in self.scopes.items() for node in ast.walk(top))
+        calls = ((name, each) for name, node in nodes if isinstance(node, ast.Call) for each in node.keywords)
+        return [(name, each.value) for name, each in calls if each.arg in _COLLATES]
 
     def matters(self, key: Key) -> bool:
         """Whether a value of the variable goes where it affects training."""

@@ -10,7 +10,7 @@ from ringleader.program_text.calls import OF_TURNS
 from ringleader.program_text.carried_names import is_set_anew
 from ringleader.program_text.loop_bodies import SourceText
 from ringleader.program_text.program_scope import Function, Key, ProgramScope, name_of
-from ringleader.program_text.statement_order import Loop
+from ringleader.program_text.statement_order import Loop, given
 from ringleader.program_text.step_items import goes_over_batches, method_calls
 
 SETTERS = {
@@ -43,17 +43,21 @@ def left_to_later_steps(text: SourceText) -> frozenset[Key]:
     not run those that did. Not what bodies change."""
     found: set[Key] = set()
     # Forwards, and what gives rows, run in turns by no name.
-    given = [pair for name in OF_TURNS for pair in text.flows.functions.get(name, ())]
-    bodies = text.inside | {key for function, scope in given for key, _ in scope.changed_by(function.body)}
+    named = [pair for name in OF_TURNS for pair in text.flows.functions.get(name, ())]
+    in_turns = {key for function, scope in named for key, _ in scope.changed_by(function.body)}
+    bodies = list(_changed_by_bodies(text))
     for top, scope in text.flows.scopes.items():
-        for loop in (node for node in ast.walk(top) if isinstance(node, Loop)):
-            if goes_over_batches(loop, top, text.flows.functions, of_ray=False):
-                bodies |= _changed_in_calls(loop.body, text)
-            elif isinstance(loop, ast.For) and any(method_calls(loop.iter, "steps")):
+        for loop in (node for node in ast.walk(top) if isinstance(node, ast.For)):
+            if not goes_over_batches(loop, top, text.flows.functions, of_ray=False) and any(
+                method_calls(loop.iter, "steps")
+            ):
                 lines = list(_lines(loop.body, top, text))
-                found |= {key for key, _ in scope.changed_by(lines) if not is_set_anew(loop, key, text.flows)}
-                found |= _changed_in_calls(lines, text)
-    return frozenset(found - bodies)
+                left = {key for key, _ in scope.changed_by(lines) if not is_set_anew(loop, key, text.flows)}
+                left |= _changed_in_calls(lines, text)
+                # Another program of the file may have another attribute of that name.
+                together = text.together_with(scope.name) | {scope.name}
+                found |= left.difference(*(keys for name, keys in bodies if name in together))
+    return frozenset(found - in_turns)
 
 
 @lru_cache(maxsize=32)
@@ -61,8 +65,19 @@ def process_changes(text: SourceText) -> tuple[ProcessChange, ...]:
     """The changes of a program to its process; of environment variables those that it reads, too."""
     nodes = list(ast.walk(text.tree))
     read = {name for node in nodes for name in _read_variables(node)}
-    found = [each for top in text.tree.body for each in _changes(_repeated(top), text.flows.imported)]
+    found = list(_changes(_running_with_steps(text), text.flows.imported))
     return tuple(each for each in found if not each.variable or each.variable in read)
+
+
+def _changed_by_bodies(text: SourceText) -> Iterator[tuple[str, set[Key]]]:
+    """The variables that bodies change, by the outermost function or class around them."""
+    for top, scope in text.flows.scopes.items():
+        changed = {carry.key for carry in text.carried.values() if carry.scope == scope.name}
+        for loop in (node for node in ast.walk(top) if isinstance(node, Loop)):
+            if goes_over_batches(loop, top, text.flows.functions, of_ray=False):
+                changed |= {key for key, _ in scope.changed_by([*given(loop), *loop.body])}
+                changed |= _changed_in_calls(loop.body, text)
+        yield scope.name, changed
 
 
 def _lines(body: Sequence[ast.stmt], top: ast.AST, text: SourceText) -> Iterator[ast.stmt]:
@@ -89,6 +104,23 @@ def _changed_in_calls(statements: Iterable[ast.AST], text: SourceText) -> set[Ke
     return {key for function, scope in called.items() for key, _ in scope.changed_by(function.body)}
 
 
+def _running_with_steps(text: SourceText) -> Iterable[ast.AST]:
+    """The nodes of loops, of functions inside of functions and classes, of callbacks, and of the functions of the file
+    that any of these call."""
+    tops = {top.name: top for top in text.tree.body if isinstance(top, Function)}
+    callbacks = [tops.pop(name) for _, name in text.flows.callbacks if name in tops]
+    found = dict.fromkeys(node for top in text.tree.body for node in _repeated(top))
+    found |= dict.fromkeys(node for top in callbacks for node in ast.walk(top))
+    left = list(found)
+    while left:
+        node = left.pop()
+        called = tops.pop(name_of(node.func), None) if isinstance(node, ast.Call) else None
+        new = list(ast.walk(called)) if called is not None else []
+        found |= dict.fromkeys(new)
+        left += new
+    return found
+
+
 def _repeated(top: ast.AST) -> Iterator[ast.AST]:
     """The nodes of loops, and of functions inside of functions and classes: lines that may run with each step."""
     for node in ast.walk(top):
@@ -97,7 +129,7 @@ def _repeated(top: ast.AST) -> Iterator[ast.AST]:
 
 
 def _changes(nodes: Iterable[ast.AST], imported: Collection[str]) -> Iterator[ProcessChange]:
-    for node in dict.fromkeys(nodes):
+    for node in nodes:
         match node:
             case ast.Subscript(
                 value=owner, slice=ast.Constant(str() as name), ctx=ast.Store() | ast.Del()

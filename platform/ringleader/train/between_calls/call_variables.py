@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ringleader.program_text.current_line import running_frames
+from ringleader.program_text.current_line import running_frames, running_lines
 from ringleader.program_text.dataset_caches import kept_rows, reads_rows
 from ringleader.program_text.loop_bodies import SourceText, text_of
 from ringleader.program_text.program_scope import Key
@@ -144,7 +144,7 @@ class CallVariables:
             for entry, its in entries.items():
                 self._add_one(_Spot(frame, text, f"{name}[{entry!r}]"), its, value.get(entry))
             has_say = name == "self" or flows.has_say(key)
-            inside_too = is_users(value) and not text.only_shown(key)
+            inside_too = is_users(value) and not text.only_shown(key, frame.f_lineno)
             for shown, inside, part in alike_values(value) if inside_too else ():
                 spot = _Spot(frame, text, name + shown)
                 # A view of the weights affects training whoever holds it.
@@ -162,7 +162,7 @@ class CallVariables:
         """Read the values of objects further away, of files, classes and functions, by all texts that may use them."""
         files = {frame.f_code.co_filename for frame in self._frames}
         files |= {file for _, each in self._objects for file in files_of(each.value)}
-        flows = JoinedFlows(text for text in map(text_of, files) if text is not None)
+        flows = JoinedFlows((text for text in map(text_of, files) if text is not None), running_lines())
         running = {frame.f_code.co_qualname for frame in self._frames}
         for spot, each in self._objects:
             # What such a function has around it are variables of running functions.

@@ -1,7 +1,7 @@
 """The flow of values through several files of a program, as if they were one."""
 
 import ast
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from ringleader.program_text.loop_bodies import SourceText
@@ -15,10 +15,14 @@ class JoinedFlows:
     """What affects training, by the texts of all these files.
 
     A method of one file is known in another one by its name, so that what it only shows does not matter there.
+
+    Args:
+        running: the line that runs, by file: other programs of the file have bodies of their own.
     """
 
-    def __init__(self, texts: Iterable[SourceText]) -> None:
+    def __init__(self, texts: Iterable[SourceText], running: Mapping[str, int] | None = None) -> None:
         self._texts = frozenset(texts)
+        self._running = running or {}
 
     def matters(self, key: Key, way: Collection[Key] = ()) -> bool:
         """Whether a value of the variable affects training. No file: it may.
@@ -29,7 +33,10 @@ class JoinedFlows:
         """
         if not self._texts:
             return True
-        flow, hidden = _joined(self._texts), any(text.only_shown(key) for text in self._texts)
+        flow, hidden = (
+            _joined(self._texts),
+            any(text.only_shown(key, self._running.get(text.file, 0)) for text in self._texts),
+        )
         return (
             not hidden
             and not self.is_table(key)

@@ -20,6 +20,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import ConcatDataset, Subset
 
 from ringleader.program_text.current_line import BELOW, INSTALLED, PACKAGES
 from ringleader.program_text.loop_bodies import text_of
@@ -69,10 +70,10 @@ def file_of(module: str) -> str:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object: of a class what it does not define, of a file the globals that its functions change,
-    of a model none of torch's own."""
+    """The attributes of an object: of a class those that are no definitions in it, of a file the globals that its
+    functions change, of a model none of torch's own."""
     if isinstance(value, type):
-        return {n: v for n, v in vars(value).items() if not (n.startswith("__") or _is_defined(v))}
+        return {n: v for n, v in vars(value).items() if not (n.startswith("__") or _is_defined(v, value))}
     if isinstance(value, ModuleType):
         text = text_of(file_of(value.__name__))
         changed: Collection[str] = () if text is None else text.changing_globals
@@ -198,6 +199,10 @@ def _inside(each: ProgramObject) -> Iterator[ProgramObject]:
             held = ((f"{name}[{key!r}]", part) for key, part in islice(list(value.items()), MANY))
         case list() | tuple() | deque():
             held = ((f"{name}[{number}]", part) for number, part in enumerate(islice(list(value), MANY)))
+        case Subset():
+            held = ((f"{name}.dataset", value.dataset),)
+        case ConcatDataset():
+            held = ((f"{name}.datasets[{number}]", part) for number, part in enumerate(value.datasets))
         case nn.Module():
             held = ((f"{name}.{child}", part) for child, part in value.named_children())
     yield from (ProgramObject(told, keys, part) for told, part in held)
@@ -218,6 +223,10 @@ def _slots(kind: type) -> dict[str, MemberDescriptorType]:
     }
 
 
-def _is_defined(value: Any) -> bool:
-    """Whether a class has it by its definition: a method, a property, another class."""
-    return callable(value) or inspect.isdatadescriptor(value) or isinstance(value, _DEFINED)
+def _is_defined(value: Any, kind: type) -> bool:
+    """Whether a class has it by its definition: a method, a property, another class. Not a function or a class from
+    elsewhere, which a program may have put there."""
+    inside = value.__func__ if isinstance(value, _DEFINED) else value
+    if isinstance(inside, FunctionType | type):
+        return inside.__qualname__.startswith(f"{kind.__qualname__}.")
+    return inspect.isdatadescriptor(value)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ringleader.program_text.current_line import running_frames, running_place
+from ringleader.program_text.current_line import running_frames, running_lines, running_place
 from ringleader.program_text.loop_bodies import text_of
 from ringleader.program_text.program_scope import Key
 from ringleader.program_text.statement_flow import MATTERS
@@ -140,7 +140,7 @@ class StepFunctions:
             # Of many a digest: it travels with each state that is taken over.
             text = reader.text("; ".join(parts)) or ""
             yield name, text, VariableFinding(name, f"above {running_place()}", CURE, HOW)
-        functions = list(_functions_of(held))
+        functions = list(functions_of_steps(held))
         for name, text, line in (
             *process_settings(_namespaces(functions), reader),
             *self._of(functions, reader),
@@ -156,7 +156,7 @@ class StepFunctions:
         roots += [(("", name), value) for each in functions for name, value in _globals_of(each).items()]
         objects = list(objects_in(roots, lambda value: _is_committed(reader, value)))
         files = {file for each in objects for file in files_of(each.value)}
-        flows = JoinedFlows(text for text in map(text_of, files) if text is not None)
+        flows = JoinedFlows((text for text in map(text_of, files) if text is not None), running_lines())
         # Of models: buffers that nobody saves, which the other reader leaves out with those that are committed.
         unsaved = ValueReader(TrainingState(), {})
         models = [each for each in objects if isinstance(each.value, nn.Module)]
@@ -211,7 +211,8 @@ def _registered(held: TrainingState) -> Iterator[tuple[str, str, Any]]:
     yield from (("", "on_commit", each) for each in held.callbacks)
 
 
-def _functions_of(held: TrainingState) -> Iterator[Callable[..., Any]]:
+def functions_of_steps(held: TrainingState) -> Iterator[Callable[..., Any]]:
+    """The callbacks, the hooks of optimizers, and the functions of registered schedules."""
     for function in _wrapped_functions_of(held):
         # Below decorators such as torch.no_grad().
         yield unwrap(function) if isinstance(function, FunctionType) else function

@@ -99,7 +99,7 @@ def _of_function(value: Any) -> str | None:
         case FunctionType():
             inside = unwrap(value)  # below decorators such as torch.no_grad()
             return place_of_function(inside if isinstance(inside, FunctionType) else value)
-        case MethodType():
+        case MethodType() | staticmethod() | classmethod():
             return _of_function(value.__func__)
         case partial():
             return f"partial {_of_function(value.func) or type(value.func).__qualname__}"
