@@ -1,5 +1,7 @@
 """Rows that go by training: each slice is read at its own step, whoever computes it."""
 
+import importlib
+import os
 from collections.abc import Callable
 from functools import partialmethod
 from pathlib import Path
@@ -20,6 +22,17 @@ from ringleader.train.local import run_local
 from ringleader.train.rows.reading_ahead import may_read_ahead
 
 torch.set_num_threads(1)
+OTHER_FILE = """
+import os
+LEVEL = 1.0
+def lower():
+    global LEVEL
+    LEVEL = 0.5
+def collate(items):
+    return items[0] * LEVEL
+def by_environment(items):
+    return items[0] * float(os.environ["LEVEL"])
+"""
 
 
 class Scaled(Dataset[tuple[Tensor, Tensor]]):
@@ -84,7 +97,50 @@ def by_lines_after_a_step(session: Session) -> None:
             level.value = 1 - session.global_step / 32
 
 
-PROGRAMS = [by_the_step, by_the_loss, by_the_weights, by_a_collate, by_a_callback, by_lines_after_a_step]
+def by_an_enclosing_variable(session: Session) -> None:
+    level = 1.0
+
+    def lower() -> None:
+        nonlocal level
+        level = 1 - session.global_step / 32
+
+    session.on_commit(lower)
+    epochs(session, made(session), Scaled(lambda _: level))
+
+
+def by_an_attribute_of_a_class(session: Session) -> None:
+    class Own:
+        level = 1.0
+
+    def lower() -> None:
+        Own.level = 1 - session.global_step / 32
+
+    session.on_commit(lower)
+    epochs(session, made(session), Scaled(lambda _: Own.level))
+
+
+def by_a_function_that_is_put_in(session: Session) -> None:
+    scale: Callable[[Tensor], Any] = torch.ones_like
+
+    def soften() -> None:
+        nonlocal scale
+        scale = torch.tanh if session.global_step % 4 > 1 else torch.ones_like
+
+    session.on_commit(soften)
+    epochs(session, made(session), Scaled(lambda x: 1 - scale(x)))
+
+
+PROGRAMS = [
+    by_the_step,
+    by_the_loss,
+    by_the_weights,
+    by_a_collate,
+    by_a_callback,
+    by_an_enclosing_variable,
+    by_an_attribute_of_a_class,
+    by_a_function_that_is_put_in,
+    by_lines_after_a_step,
+]
 
 
 @pytest.mark.parametrize(
@@ -137,3 +193,36 @@ def test_other_rows_are_read_while_sums_travel() -> None:
     assert may_read_ahead((Scaled(lambda x: x.mean()), None), session, held)
     assert not may_read_ahead((Scaled(lambda _: session), None), session, held)
     assert not may_read_ahead((TensorDataset(torch.zeros(3)), lambda items: net.weight), session, held)
+
+
+def set_in_the_environment() -> None:
+    os.environ["LEVEL"] = "2"
+
+
+def test_what_a_hook_or_another_file_sets_is_read_at_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook of the optimizer, and functions of a file that is named as a whole."""
+    (tmp_path / "levels_of_rows.py").write_text(OTHER_FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    other = importlib.import_module("levels_of_rows")
+    net, session, level = nn.Linear(5, 2), object(), SimpleNamespace(value=1.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def ahead(sources: tuple[Any, ...], *callbacks: Callable[[], Any]) -> bool:
+        held: Any = SimpleNamespace(
+            models=[net], optimizers=[(optimizer, None)], schedulers=[], kept={}, callbacks=callbacks
+        )
+        return may_read_ahead(sources, session, held)
+
+    by_value, by_file = (
+        (Scaled(lambda _: level.value), None),
+        (rows(), lambda items: other.collate(items[:1])),
+    )
+    assert ahead(by_value)
+    optimizer.register_step_post_hook(lambda *_: setattr(level, "value", 2.0))
+    assert not ahead(by_value)
+    assert ahead(by_file, lambda: None)
+    assert not ahead(by_file, lambda: [other.lower()])
+    assert not ahead((rows(), other.collate), lambda: setattr(other, "LEVEL", 2.0))
+    assert not ahead((rows(), other.by_environment), set_in_the_environment)

@@ -169,7 +169,7 @@ class _Look:
         if isinstance(part, types.ModuleType):
             own = vars(part) if _is_the_users(part.__name__) else {}
             plain = {n: v for n, v in own.items() if n[:2] != "__" and isinstance(v, (*_PLAIN, *_HOLDERS))}
-            return (part.__name__, *_sorted(plain))
+            return (part.__name__, *_sorted(plain), *_sorted(self._functions(own)))
         users = _is_the_users(part.__module__)
         kinds = object if users else _PLAIN
         defined = {
@@ -179,6 +179,14 @@ class _Look:
         }
         defined.pop("_abc_impl", None)  # caches of an ABC, which change with every isinstance
         return (part.__module__, part.__qualname__, *part.__bases__, *_sorted(defined))
+
+    def _functions(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of a module, each by which one it is: a program may have put another one in its place."""
+        return {
+            name: f"{each.__module__}.{each.__qualname__}:{each.__code__.co_firstlineno}"
+            for name, each in own.items()
+            if isinstance(each, types.FunctionType)
+        }
 
     def _object(self, part: Any) -> Iterable[Any]:
         kind = type(part)
@@ -230,6 +238,9 @@ class _Search(_Look):
 
     def _array(self, part: Any) -> Iterable[Any]:
         return ()
+
+    def _functions(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: each for name, each in own.items() if isinstance(each, types.FunctionType)}
 
 
 def _attributes(part: Any) -> dict[str, Any]:
