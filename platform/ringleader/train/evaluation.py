@@ -29,6 +29,7 @@ from ringleader.train.rows.random_streams import (
 from ringleader.train.rows.short_batch import WHERE_ROWS_COME_FROM
 from ringleader.train.rows.slices import Collate, Slice, load, to_device
 from ringleader.train.state.parameters.evaluation_mode import EvaluationMode
+from ringleader.train.state.parameters.scored_attributes import CURE, SET, ScoredAttributes
 
 MAX_SCORES = 32
 SCORE_HINT = (
@@ -201,7 +202,7 @@ class Evaluation:
             question.loader_workers,
         )
         own = self._generators
-        with self._eval_mode() as mode:
+        with self._eval_mode(question.score) as mode:
             for piece, batch in zip(pieces, batches, strict=True):
                 self._calls.report_phase("evaluate")
                 mode.begin_piece()
@@ -240,7 +241,7 @@ class Evaluation:
         if not len(piece.rows):
             return []
         batch = next(load(question.dataset, [piece], seed=0, collate=question.collate))
-        with self._eval_mode():
+        with self._eval_mode(question.score):
             return _checked_names(self._score(question, batch))
 
     def _score(self, question: EvaluationRequest, batch: Any) -> Any:
@@ -279,8 +280,14 @@ class Evaluation:
                 table[shard] = sums[shard]
         return table
 
-    def _eval_mode(self) -> EvaluationMode:
-        return EvaluationMode(self._member.held.models, self._member.buffers)
+    def _eval_mode(self, score: Score) -> EvaluationMode:
+        models, warnings = self._member.held.models, self._member.warnings
+
+        def tell(kind: str, name: str, line: str) -> None:
+            warnings.add("score", SET.format(kind, name, line), CURE)
+
+        attributes = ScoredAttributes(models, score, self._member.unkept.may_matter, tell)
+        return EvaluationMode(models, self._member.buffers, attributes)
 
 
 def _checked_names(values: Any) -> list[str]:

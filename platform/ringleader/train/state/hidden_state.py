@@ -75,9 +75,10 @@ class HiddenState:
         # A new counter: what has not changed in this turn begins again.
         self._in_a_row = Counter({path: self._in_a_row[path] + 1 for path in changed})
         often = [path for path in changed if self._in_a_row[path] == IN_A_ROW and path not in self.found]
-        self.found.add(*(path for path in often if self._may_matter(*self._owner(path))))
+        self.found.add(*(path for path in often if self.may_matter(*self._owner(path))))
 
-    def _may_matter(self, owner: nn.Module, name: str) -> bool:
+    def may_matter(self, owner: nn.Module, name: str) -> bool:
+        """Whether a later turn may go by what the module has under that name."""
         return not self._passes(name) and may_matter(type(owner), name) and not self._shows(owner, name)
 
     def _look(self) -> dict[str, "SeenValue"]:

@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from ringleader.train.state.buffers import CommittedBuffers
 from ringleader.train.state.hidden_state import looked_at
+from ringleader.train.state.parameters.scored_attributes import ScoredAttributes
 from ringleader.train.state.parameters.tensor_version import marks
 
 MOST_BYTES = 1 << 30
@@ -22,7 +23,8 @@ _Saved = tuple[Parameter, Tensor, Tensor]
 
 
 class EvaluationMode:
-    """The mode of one member's models; training flags, committed buffers and weights are restored afterwards.
+    """The mode of one member's models; training flags, committed buffers, weights and attributes that the score sets
+    are restored afterwards.
 
     A module may have a `train` of its own, which changes more than a flag: low-rank adapters (loralib) add their
     product to the weight in `eval()`, and take it away in `train()`. A score may change weights for its own rows.
@@ -30,11 +32,15 @@ class EvaluationMode:
     Args:
         models: the registered ones.
         buffers: theirs.
+        attributes: those of theirs that the score sets.
     """
 
-    def __init__(self, models: Iterable[nn.Module], buffers: CommittedBuffers) -> None:
+    def __init__(
+        self, models: Iterable[nn.Module], buffers: CommittedBuffers, attributes: ScoredAttributes
+    ) -> None:
         self._models = list(models)
         self._buffers = buffers
+        self._attributes = attributes
         self._no_grad = torch.no_grad()
         self._flags: list[tuple[nn.Module, bool]] = []
         self._own_modes: list[tuple[nn.Module, bool]] = []
@@ -65,6 +71,7 @@ class EvaluationMode:
         self._pieces += 1
         if self._pieces == 1:
             return  # nothing was scored yet
+        self._attributes.put_back()
         if self._changes or self._pieces == 2 or self._may_have_changed():
             self._changes |= _put_back(self._within)
             self._marks = marks(self._weights, ())
@@ -78,6 +85,7 @@ class EvaluationMode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._attributes.put_back()
         _put_back(self._within)
         for part, training in self._own_modes:
             if part.training != training:
