@@ -265,7 +265,7 @@ class SourceText:
             self._inside_of[scope.name].add(key)
             if self._is_kept(key, scope) or key in self.tables:
                 continue  # rolled back and healed with the weights, or the same on all members
-            read = self._behind(path, key)
+            read = _behind(path, key, self.flows)
             if read and key not in self.escapes:
                 self.escapes[key] = EscapingName(key, line, read, scope.name)
 
@@ -299,26 +299,27 @@ class SourceText:
             return name in self._groups
         return not keepers.isdisjoint(self.together_with(scope.name))
 
-    def _behind(self, path: Sequence[ast.AST], key: Key) -> int:
-        """The line behind the loop in which the variable is read; 0 where it is not, or is set before."""
-        begin, end = span(path[-1])
-        outside = [line for line in self.flows.matter_at(key) if not begin <= line <= end]
-        if not outside:
-            return 0
-        if not key[0]:
-            return outside[0]  # an attribute, or a global: from anywhere
-        functions = [node for node in path if isinstance(node, Function)]
-        nested = [node for node in ast.walk(functions[-1]) if isinstance(node, Function)] if functions else []
-        nested = [node for node in nested if node is not functions[-1]]
-        read = {load.line for load in self.flows.loads if load.key == key != load.into}
-        for line in list(outside):
-            within = [inner for inner in nested if inner.lineno <= line <= (inner.end_lineno or 0)]
-            # What it reads for itself alone matters where somebody else reads it.
-            if line in read and within and not any(has_own(inner, key[1]) for inner in within):
-                return line  # a closure, called who knows when
-            if within:
-                outside.remove(line)
-        return _first_behind(path, key[1], set(outside))
+
+def _behind(path: Sequence[ast.AST], key: Key, flows: ValueFlow) -> int:
+    """The line behind the loop in which the variable is read; 0 where it is not, or is set before."""
+    begin, end = span(path[-1])
+    outside = [line for line in flows.matter_at(key) if not begin <= line <= end]
+    if not outside:
+        return 0
+    if not key[0]:
+        return outside[0]  # an attribute, or a global: from anywhere
+    functions = [node for node in path if isinstance(node, Function)]
+    nested = [node for node in ast.walk(functions[-1]) if isinstance(node, Function)] if functions else []
+    nested = [node for node in nested if node is not functions[-1]]
+    read = {load.line for load in flows.loads if load.key == key != load.into}
+    for line in list(outside):
+        within = [inner for inner in nested if inner.lineno <= line <= (inner.end_lineno or 0)]
+        # What it reads for itself alone matters where somebody else reads it.
+        if line in read and within and not any(has_own(inner, key[1]) for inner in within):
+            return line  # a closure, called who knows when
+        if within:
+            outside.remove(line)
+    return _first_behind(path, key[1], set(outside))
 
 
 def _written_items(tree: ast.Module) -> list[tuple[Any, int]]:

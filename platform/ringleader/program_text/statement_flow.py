@@ -77,8 +77,7 @@ class StatementFlow:
         self._function = ""
         self._class: ast.ClassDef | None = None
         self._hidden: list[str] = []
-        self._times: set[Key] = set()
-        self._alone: set[str] = set()
+        self._times, self._alone = set[Key](), set[str]()
         self._within: Function | None = None
         self._effects, self._buffers = FunctionEffects(self.imported), set(own_buffers(tree))
         outside = ProgramScope(imported=self.imported)
@@ -255,10 +254,9 @@ class StatementFlow:
         if not (known := self._known(node.func)):
             if isinstance(node.func, ast.expr) and not isinstance(node.func, ast.Name | ast.Attribute):
                 self._expression(node.func, into)
-            elif isinstance(node.func, ast.Name):
-                self._flow(self._scope.key(name), node.lineno, called)
-            elif calls_an_object(node.func, self.imported):
-                self._flow(("", f".{name}"), node.lineno, called)
+            elif isinstance(node.func, ast.Name) or calls_an_object(node.func, self.imported):
+                key = self._scope.key(name) if isinstance(node.func, ast.Name) else ("", f".{name}")
+                self._flow(key, node.lineno, called)
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                 self._expression(argument, into)
             return
