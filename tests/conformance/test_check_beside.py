@@ -117,7 +117,12 @@ def test_what_a_body_keeps_for_itself_is_found_while_the_job_runs(
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [*((name, "ring") for name in FITTED), ("first_row_of_a_data_set", "servers")],
+    [
+        *((name, "ring") for name in FITTED),
+        ("first_row_of_a_data_set", "servers"),
+        ("first_row_of_a_data_set", "local_sgd"),
+        ("scale_in_the_environment", "local_sgd"),
+    ],
 )
 def test_what_a_body_keeps_of_its_first_rows_is_found_while_the_job_runs(
     name: str, mode: str, tmp_path: Path

@@ -119,13 +119,18 @@ class BackgroundCheck:
         """Copy the state, all of it committed, if a check is due; report the findings of one that has ended."""
         if self._place is None:
             return
-        progress = self._context.progress
+        self.note_step()
         if self._run is not None:
-            if self._next is None:
-                self._next = progress.step, progress.loss
             self._hear(self._run)
         elif self._due(self._place.after_s):
             self._start(self._place)
+
+    def note_step(self) -> None:
+        """Note the loss of the step that is committed now, if it is the one that a running check computes: the first
+        behind the copy, of a round that of its first step, to which all replicas come with the committed state."""
+        if self._run is not None and self._next is None:
+            progress = self._context.progress
+            self._next = progress.step, progress.loss
 
     def end(self) -> None:
         """Report the findings when the program is over, before the result is made."""
@@ -215,7 +220,7 @@ class BackgroundCheck:
             return
         self._run = None
         # What else differs explains it.
-        if not answer.found and self._next is not None and self._context.spec.sync.round_steps == 1:
+        if not answer.found and self._next is not None:
             answer.found.extend(map(asdict, other_loss(answer.computed, *self._next)))
         print(f"ringleader: {_told(answer, self._checked)}")
         for found in answer.found:

@@ -231,6 +231,7 @@ class LocalSgdLoop(SteppedMode):
         self._leaving.committed(turns=self._sees)
         for offset, report in zip(span.offsets, reports, strict=True):
             member.progress.commit_step(rows=loop.epoch.batch_rows(offset), loss=report.loss)
+            member.beside.note_step()
             member.held.after_update(member.spec.seed, member.progress.step)
             if member.held.callbacks:
                 member.buffers.adopt()  # what they have set in buffers is committed with the step
