@@ -156,8 +156,9 @@ class BackgroundCheck:
         context = self._context
         call = context.progress.calls.next - 1
         if self._since is None:
-            # Who was given a state has been compared on its way here.
-            self._since, self._checked = monotonic(), call if context.progress.heals else NEVER
+            # Who was given a state has been compared on its way here; before the job's first step no turn was.
+            first = context.came_first and context.generation.plan.attempt == 1
+            self._since, self._checked = monotonic(), NEVER if first or not context.progress.heals else call
             self._place = self._place if context.generation.rank == 0 else None
         if self._checked >= CALL:
             self._place = None
