@@ -112,15 +112,6 @@ def seeded(session: Session) -> None:
     drawn_weights(session, np.random.default_rng(3))
 
 
-def test_what_one_worker_has_found_is_in_the_result_where_that_worker_has_left(tmp_path: Path) -> None:
-    faults = FaultPlan().resize(at_step=2, workers_min=1, workers_max=1)
-    faults = faults.linger("w0", since_step=2, for_generation=2).linger("w1", since_step=2, for_generation=2)
-    play = Cast(SPEC, without_a_seed, faults, artifacts=tmp_path).play()
-    [(worker, end)] = play.finished.items()
-    assert (play.outcome, worker, play.worlds) == ("succeeded", "w0", [2, 1])
-    assert end.reproducible_why.startswith("the initial weights (")
-
-
 def test_what_one_worker_has_found_is_in_the_result_of_a_later_attempt(tmp_path: Path) -> None:
     first = Cast(
         SPEC,

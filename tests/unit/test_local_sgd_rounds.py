@@ -85,18 +85,19 @@ class Training:
         first = {"w0", "w1", "w2"}
         return Counter((offset, shard) for me, offset, shard in self.turns if offset or me in first)
 
-    def watch(self, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
-        """`finished` is set when so many members exchange the second round."""
-        progress, waiting = ThreadPrompter.progress, set()
 
-        def note(prompter: ThreadPrompter, **news: Any) -> None:
-            progress(prompter, **news)
-            if (news["phase"], news["step"]) == ("exchange", INNER):
-                waiting.add(threading.current_thread().name)
-                if len(waiting) == others:
-                    self.finished.set()
+def watch(training: Training, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
+    """`finished` is set when so many members exchange the second round."""
+    progress, waiting = ThreadPrompter.progress, set()
 
-        monkeypatch.setattr(ThreadPrompter, "progress", note)
+    def note(prompter: ThreadPrompter, **news: Any) -> None:
+        progress(prompter, **news)
+        if (news["phase"], news["step"]) == ("exchange", INNER):
+            waiting.add(threading.current_thread().name)
+            if len(waiting) == others:
+                training.finished.set()
+
+    monkeypatch.setattr(ThreadPrompter, "progress", note)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_only_the_replicas_of_the_lost_worker_are_trained_again(
     """Killed in its second turn of the round, when the others have finished theirs. Of three workers with six shards
     two are left: each then owns a shard that was another's."""
     training = Training(victim)
-    training.watch(monkeypatch, others=2)
+    watch(training, monkeypatch, others=2)
     faults = FaultPlan().kill(victim, at_step=INNER, phase="forward", past=1)
     play = ThreadedCast(job(), training, faults, tmp_path).play()
     assert play.outcome == "succeeded", (play.reason, play.message)
@@ -130,7 +131,7 @@ def test_replicas_outlive_a_second_loss_in_the_same_round(
 ) -> None:
     """The second one dies as it parks: what it had finished is trained again, the third one's is not."""
     training = Training("w0")
-    training.watch(monkeypatch, others=2)
+    watch(training, monkeypatch, others=2)
     faults = (
         FaultPlan()
         .kill("w0", at_step=INNER, phase="forward", past=1)

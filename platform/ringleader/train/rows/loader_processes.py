@@ -187,7 +187,8 @@ class _ProcessSet:
                 raise
             if self._told is not None:
                 self._iterators.tell(self._told)
-            if comparison is not None:
+            # What goes on with each read gives other rows whenever it is read, and has been named.
+            if comparison is not None and not self._iterators.gone_on:
                 comparison.compare(batch)
             yield batch
 

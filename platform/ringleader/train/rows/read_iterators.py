@@ -52,6 +52,11 @@ class ReadIterators:
             if id(each) in held and (place is None or place_in(each) != place):
                 self._note(path, bit)
 
+    @property
+    def gone_on(self) -> bool:
+        """Whether one has been told of."""
+        return bool(self._told)
+
     def tell(self, told: Told) -> None:
         """Tell of those that have gone on, of each once."""
         bits = 0 if self._shared is None else int(self._shared)

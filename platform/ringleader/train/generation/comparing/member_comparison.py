@@ -4,8 +4,7 @@ Every member's fingerprint travels with the word of the first transaction of a g
 summed before a checkpoint. Where fingerprints differ that transaction does not happen: the right state is that of most
 members among those that ran all lines for the first time; the others take it over and report what differed. A second
 fingerprint, of the program's variables, travels beside it: where it differs the variable is named, and nothing changes.
-In their places, in some later transactions, are those of what members have found, which all then know, and of what
-first forwards set.
+In its place, in some later transactions, is that of what first forwards set.
 """
 
 import hashlib
@@ -62,7 +61,7 @@ class MemberComparison:
         self._sections = sections
         self._program_variables = variables
         self._first = first
-        # The generation, its transactions so far, and after how many of them these later ones were made alike last.
+        # The generation, its transactions so far, and after how many of them first forwards' values were named last.
         self._agreed, self._named_first = (-1, 0), (-1, 0)
         self._replicated = ReplicatedStates(context, sections)
         self._ended = EndedCalls(context, sections)
@@ -107,9 +106,8 @@ class MemberComparison:
         # All count the same transactions of a generation: a broken one begins the next.
         agreed = self._agreed[1] if self._agreed[0] == generation.number else 0
         self._due_first = self._context.same_bits and not self._due and looked_at(agreed)
-        if self._due_first and self._named_first != self._agreed:
-            found = 0 if self._leased else self._program_variables.number_of_found
-            self._said = (found, 0 if self._context.serves else self._first.fingerprint())
+        if self._due_first and self._named_first != self._agreed and not self._context.serves:
+            self._said = (0, self._first.fingerprint())
         if self._due:
             # A server's may be others: it reads no row, and may have no GPU. What it makes of them is in the state.
             silent = call == self._named or self._context.serves
@@ -118,15 +116,13 @@ class MemberComparison:
 
     @property
     def said(self) -> tuple[int, int]:
-        """The fingerprints that go with the transaction's word, of the state and of the variables, or of findings and
-        of what first forwards set; 0 for none."""
+        """The fingerprints that go with the transaction's word, of the state and of the variables; 0 for none."""
         return self._said
 
     def differs(self, reduced: Tensor) -> bool:
         """Whether members give different fingerprints in a reduced word. Where none are due, as in nearly every step,
         the word is not read for them."""
-        told = self._told(reduced) if self._due or self._due_first else []
-        states = differ(told) if self._due else differ(told, but=0)
+        states = self._due and differ(self._told(reduced))
         variables = self._variables(reduced) if self._due or self._due_first else []
         self._several = sum(map(bool, variables)) > 1
         # The fingerprints of variables have no bit for lines that ran again: every difference counts.
@@ -149,17 +145,14 @@ class MemberComparison:
         variables differ. Raises ExchangeBroken."""
         variables = self._variables(reduced)
         ranks = [rank for rank, value in enumerate(variables) if value]
-        told = self._told(reduced)
         if self._due_first:
-            if differ(variables, but=0):
-                self._first.name_differing(ranks)
-            if differ(told, but=0):
-                self._program_variables.share()
+            self._first.name_differing(ranks)
             self._named_first = self._agreed
             return
         if differ(variables, but=0):
             self._program_variables.name_differing(ranks)
             self._named = self._call
+        told = self._told(reduced)
         if differ(told):
             self._correct(told)
 

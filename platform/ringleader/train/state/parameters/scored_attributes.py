@@ -38,7 +38,7 @@ class ScoredAttributes:
 
     Args:
         matters: whether training may go by the attribute of that name of a module.
-        tell: hears of one that a score has set, by the name of its class, its own, and "file:line".
+        hear: hears of one that a score has set, by the name of its class, its own, and "file:line".
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class ScoredAttributes:
         models: Iterable[nn.Module],
         score: Callable[..., Any],
         matters: Callable[[nn.Module, str], bool],
-        tell: Callable[[str, str, str], None],
+        hear: Callable[[str, str, str], None],
     ) -> None:
         self._matters = matters
-        self._tell = tell
+        self._hear = hear
         parts = [part for model in models for part in model.modules()]
         self._lines, self._own = _set_by(score, {type(part) for part in parts})
         self._before = [(part, _of_names(part, self._lines)) for part in parts if self._lines]
@@ -64,7 +64,7 @@ class ScoredAttributes:
                 if self._is_read(part, name):
                     _set(part, name, value)
                     if not _is_alike(now, value):
-                        self._tell(type(part).__name__, name, self._lines[name])
+                        self._hear(type(part).__name__, name, self._lines[name])
 
     def _is_read(self, part: nn.Module, name: str) -> bool:
         """Whether training reads it: of a layer of a library any that is no part of its insides."""
