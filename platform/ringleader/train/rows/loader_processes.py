@@ -187,8 +187,9 @@ class _ProcessSet:
                 raise
             if self._told is not None:
                 self._iterators.tell(self._told)
-            # What goes on with each read gives other rows whenever it is read, and has been named.
-            if comparison is not None and not self._iterators.gone_on:
+            if comparison is not None:
+                if self._iterators.gone_on:  # it gives other rows whenever it is read, and has been named
+                    comparison.end()
                 comparison.compare(batch)
             yield batch
 

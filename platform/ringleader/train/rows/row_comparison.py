@@ -37,6 +37,10 @@ class RowComparison:
             self._asked.append(piece)
             yield piece
 
+    def end(self) -> None:
+        """Compare nothing from now on."""
+        self._ended = True
+
     def compare(self, batch: Any) -> None:
         """Compare the rows of the next slice, if its number is a power of two."""
         piece, number = self._asked.popleft(), self._number
@@ -46,5 +50,5 @@ class RowComparison:
         loaded = likeness(batch)
         # None: the rows cannot be read, and nothing can be said of them.
         if loaded is not None and likeness(self._read(piece)) not in (loaded, None):
-            self._ended = True
+            self.end()
             self._differ()

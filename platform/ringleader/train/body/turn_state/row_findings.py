@@ -39,7 +39,7 @@ def stale_rows_of(dataset: Any, collate: Any) -> VariableFinding:
     """The finding about rows that loading processes read otherwise than the training thread."""
     where, code = place_of_reads(dataset), getattr(collate, "__code__", None)
     owner, kind = dataset, "data set"
-    if not where and code is not None and text_of(code.co_filename) is not None:
+    if not where and any(_texts_of(collate)) and code is not None:
         where, owner, kind = f"{Path(code.co_filename).name}:{code.co_firstlineno}", collate, "collate"
     return VariableFinding(_variable_of(owner) or kind, where or _running_places()[0], STALE_CURE, STALE_HOW)
 
