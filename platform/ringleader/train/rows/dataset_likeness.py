@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from ringleader.data import FileDataset
+from ringleader.train.between_calls.objects.value_kinds import place_of_function
 from ringleader.train.state.parameters.tensor_fingerprint import fingerprint
 
 MANY = 20_000
@@ -183,7 +184,7 @@ class _Look:
     def _functions(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Those of a module, each by which one it is: a program may have put another one in its place."""
         return {
-            name: f"{each.__module__}.{each.__qualname__}:{each.__code__.co_firstlineno}"
+            name: place_of_function(each)
             for name, each in own.items()
             if isinstance(each, types.FunctionType)
         }
