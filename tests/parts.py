@@ -6,8 +6,8 @@ and the number of cases as measured.
 
 - A function whose cases together take no longer than its grant, or that is not in the table, runs whole.
 - Of any other as many cases as fit in that, at least one: first those with a value that no case before them has.
-- One whose single case takes longer than `LONG_S` is not everyday, unless it has the mark `everyday`; than
-  `LONGEST_S`, not in `all` either.
+- One whose single case takes longer than `LONG_S` is not everyday, unless it has the mark `everyday`; one whose case
+  takes longer than `LONGEST_S` is not in `all` either.
 - Of the tests that start clusters and services, the files in `STARTING` are everyday, no others.
 """
 
@@ -22,7 +22,7 @@ import pytest
 
 HERE = Path(__file__).parent
 TABLE = HERE / "seconds.json"
-LONG_S, LONGEST_S = 2.0, 40.0
+LONG_S, LONGEST_S = 1.0, 40.0
 LISTED_S = 0.5
 """Functions that take less are not listed."""
 CLUSTERS = ("integration/", "e2e/", "chaos/")
@@ -51,7 +51,7 @@ class Grant:
         return count if case_s * count <= granted_s else max(1, int(granted_s / case_s))
 
 
-EVERYDAY = Grant(plain_s=1.0, clusters_s=float("inf"))
+EVERYDAY = Grant(plain_s=0.5, clusters_s=float("inf"))
 ALL = Grant(plain_s=3.0, clusters_s=12.0)
 
 
@@ -75,17 +75,18 @@ def spread(cases: Iterable[str]) -> list[str]:
 
 
 def chosen(nodeids: Sequence[str], marked: Iterable[str], part: str, table: Table) -> set[str]:
-    """The tests of a part, by their names; `marked` has the mark `everyday`."""
+    """The tests of a part, by their names; the functions of `marked` have the mark `everyday`."""
     cases: dict[str, list[str]] = defaultdict(list)
     for nodeid in nodeids:
         cases[function_of(nodeid)].append(nodeid)
     in_all: set[str] = set()
-    every_day = set(marked)
+    every_day: set[str] = set()
+    functions = set(map(function_of, marked))
     for function, names in cases.items():
         order = spread(names)
         if _case_s(function, table) <= LONGEST_S:
             in_all.update(order[: ALL.cases(function, len(order), table)])
-        if _is_everyday(function, table):
+        if function in functions or _is_everyday(function, table):
             every_day.update(order[: EVERYDAY.cases(function, len(order), table)])
     in_all |= every_day
     return {"everyday": every_day, "all": in_all, "rest": set(nodeids) - in_all}[part]

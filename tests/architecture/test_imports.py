@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "ray", "numpy", "pyarrow", "mlflow", "sklearn", "fastapi", "sqlalchemy", "torchft")
 BLOCK = """
@@ -77,6 +79,7 @@ def test_the_control_plane_starts_without_ray() -> None:
     assert _import_without(("ray", "torch", "numpy", "mlflow"), "import ringleader_api.__main__") == ""
 
 
+@pytest.mark.everyday
 def test_the_import_contracts_hold() -> None:
     lint = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run(

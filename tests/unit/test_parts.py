@@ -38,15 +38,15 @@ def test_at_least_one_case_runs() -> None:
 
 def test_one_whose_case_takes_longer_is_not_everyday_unless_it_is_marked() -> None:
     assert taken(A, 3, LONG_S + 0.1, "everyday") == 0
-    assert taken(A, 3, LONG_S + 0.1, "everyday", marked=True) == 3
+    assert taken(A, 3, LONG_S + 0.1, "everyday", marked=True) == 1
 
 
-def test_those_that_take_longest_are_the_rest_unless_they_are_marked() -> None:
+def test_those_that_take_longest_are_the_rest_but_for_a_case_of_a_marked_one() -> None:
     assert (taken(A, 3, LONGEST_S + 1, "all"), taken(A, 3, LONGEST_S + 1, "rest")) == (0, 3)
     assert (
         taken(A, 3, LONGEST_S + 1, "all", marked=True),
         taken(A, 3, LONGEST_S + 1, "rest", marked=True),
-    ) == (3, 0)
+    ) == (1, 2)
 
 
 def test_of_files_that_start_clusters_the_named_ones_are_everyday_and_all_have_a_case_in_all() -> None:

@@ -76,6 +76,7 @@ def test_a_local_run_commits_every_step_and_every_row_once(tmp_path: Path) -> No
     assert (tmp_path / "weights.safetensors").exists()
 
 
+@pytest.mark.everyday
 def test_training_learns_and_repeats_bit_for_bit(tmp_path: Path) -> None:
     first, sink = run_local(SPEC, lambda session: void(learn(session, epochs=8)), tmp_path)
     second, _ = run_local(SPEC, lambda session: void(learn(session, epochs=8)), tmp_path)

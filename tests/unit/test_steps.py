@@ -113,6 +113,7 @@ def test_a_kill_anywhere_costs_no_bit(sync: dict[str, Any], at: int, phase: str,
     check(play, evaluating, sync)
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("at", range(11))
 @pytest.mark.parametrize("sync", MODES.values(), ids=MODES)
 def test_who_joins_at_any_step_costs_no_bit(sync: dict[str, Any], at: int, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize(
     ("optimizer", "clip_norm", "shared"), in_pairs((momentum, adam, adamw), (None, 0.05))
 )
